@@ -1,0 +1,109 @@
+"""What the suite found, per backend and topic: for the end of the terminal, and as JSON for programs."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from .suite.base import DECLARED, VERDICT, Verdict
+
+__all__ = ["Report"]
+
+_TOPIC: Final = "rdzv_topic"
+_OUTCOMES: Final = ("passed", "unsupported", "deviating", "skipped", "failed")
+
+
+@dataclass
+class _Result:
+    """One test."""
+
+    topic: str
+    outcome: str
+    reason: str
+
+
+@dataclass
+class _Backend:
+    """One test class, which stands for one backend."""
+
+    declared: dict[str, Any] = field(default_factory=dict)
+    results: dict[str, _Result] = field(default_factory=dict)
+
+    def topics(self) -> dict[str, dict[str, int]]:
+        """How many tests of each topic ended how."""
+        topics: dict[str, Counter[str]] = {}
+        for result in self.results.values():
+            topics.setdefault(result.topic, Counter())[result.outcome] += 1
+        return {topic: {one: counts[one] for one in _OUTCOMES if counts[one]} for topic, counts in topics.items()}
+
+
+class Report:
+    """Collects the suite's results from pytest's reports, whichever process ran the tests."""
+
+    def __init__(self) -> None:
+        self._backends: dict[str, _Backend] = {}
+
+    @staticmethod
+    def assign(item: pytest.Item, module: str) -> None:
+        """Have the reports of a test of the suite tell its topic: the capability it is about, else its file."""
+        marks = [mark for name in ("rdzv_requires", "rdzv_lacks") for mark in item.iter_markers(name)]
+        item.user_properties.append((_TOPIC, marks[0].args[0].name if marks else module))
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take in one phase of one test."""
+        properties: dict[str, Any] = dict(report.user_properties)
+        if _TOPIC not in properties or properties.get(VERDICT) == Verdict.NOT_NEEDED:
+            return
+        node, _, test = report.nodeid.rpartition("::")
+        backend = self._backends.setdefault(node, _Backend())
+        backend.declared = properties.get(DECLARED, backend.declared)
+        outcome, reason = _outcome(report, properties)
+        if outcome and backend.results.get(test, _Result("", "passed", "")).outcome != "failed":
+            backend.results[test] = _Result(properties[_TOPIC], outcome, reason)
+
+    def write_terminal(self, terminal: pytest.TerminalReporter) -> None:
+        """Show the summary at the end of the terminal."""
+        for node, backend in self._backends.items():
+            terminal.section(f"rdzv conformance: {backend.declared.get('name', 'unknown')} ({node})")
+            topics = backend.topics()
+            width = max(map(len, topics), default=0)
+            for topic, counts in topics.items():
+                terminal.line(f"{topic:{width}}  {', '.join(f'{count} {one}' for one, count in counts.items())}")
+            for capability, reason in backend.declared.get("lacking", {}).items():
+                terminal.line(f"has no {capability}: {reason}")
+            for test, result in backend.results.items():
+                if result.outcome == "deviating":
+                    terminal.line(f"deviates in {test}: {result.reason}")
+
+    def write_json(self, path: Path) -> None:
+        """Write the same as JSON."""
+        backends = [
+            {
+                "test": node,
+                **backend.declared,
+                "topics": backend.topics(),
+                "tests": {
+                    test: {"outcome": result.outcome, "reason": result.reason}
+                    for test, result in backend.results.items()
+                },
+            }
+            for node, backend in self._backends.items()
+        ]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"suite": version("rdzv-conformance"), "backends": backends}, indent=2) + "\n")
+
+
+def _outcome(report: pytest.TestReport, properties: dict[str, Any]) -> tuple[str, str]:
+    """How a test ended and why, as far as this phase of it tells; else nothing."""
+    if report.failed:
+        return "failed", ""
+    if report.skipped and hasattr(report, "wasxfail"):
+        return "deviating", str(report.wasxfail)
+    if report.skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else ""
+        return properties.get(VERDICT, "skipped"), reason.removeprefix("Skipped: ")
+    return ("passed", "") if report.when == "call" else ("", "")

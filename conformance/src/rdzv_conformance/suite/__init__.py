@@ -1,0 +1,37 @@
+"""The suite: one file for each topic, and the class that has them all."""
+
+from .base import Clients, Conformance, lacks, requires
+from .capabilities import CapabilitiesConformance
+from .concurrency import ConcurrencyConformance
+from .fencing import FencingConformance
+from .keys import KeysConformance
+from .leases import LeasesConformance
+from .lifecycle import LifecycleConformance
+from .order import OrderConformance
+from .register import RegisterConformance
+from .waiting import WaitingConformance
+
+__all__ = ["BackendConformance", "Clients", "Conformance", "RegisterConformance", "lacks", "requires"]
+
+
+# pytest runs the tests of the last base first.
+class BackendConformance(
+    LifecycleConformance,
+    ConcurrencyConformance,
+    LeasesConformance,
+    WaitingConformance,
+    OrderConformance,
+    KeysConformance,
+    FencingConformance,
+    RegisterConformance,
+    CapabilitiesConformance,
+):
+    """Everything that a level 2 backend must do.
+
+    ::
+
+        class TestMyBackend(BackendConformance):
+            @pytest.fixture
+            def connect(self):
+                return lambda run_id: MyBackend("my://localhost:1", run_id)
+    """

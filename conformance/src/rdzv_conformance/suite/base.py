@@ -1,0 +1,184 @@
+"""What every part of the suite stands on: the rules for a subclass, and fresh clients of a fresh run for each test."""
+
+import contextlib
+import difflib
+import inspect
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping
+from enum import StrEnum
+from typing import Any, ClassVar, Final, Protocol
+
+import pytest
+from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
+
+from ..processes import Processes
+
+__all__ = ["CALL", "DECLARED", "KEY", "ROOT", "VERDICT", "Clients", "Conformance", "Verdict", "lacks", "requires"]
+
+CALL: Final = 10.0
+"""Seconds that one call to a healthy service may take."""
+
+ROOT: Final = "suite"
+"""The suite keeps its own keys under this one, so that it can remove them."""
+
+KEY: Final = "suite/key"
+"""The key of tests that need but one."""
+
+DECLARED: Final = "rdzv_backend"
+"""Under this name the reports of a test tell what the backend declares."""
+
+VERDICT: Final = "rdzv_verdict"
+"""Under this name the reports of a test that does not apply tell why."""
+
+
+class Verdict(StrEnum):
+    """Why a test does not apply to a backend."""
+
+    UNSUPPORTED = "unsupported"
+    """The backend declares that it lacks what the test is about."""
+    NOT_NEEDED = "not needed"
+    """The test is about the lack of what the backend has."""
+
+
+class Clients(Protocol):
+    """Makes clients for a test, and closes them at its end."""
+
+    def __call__(self, run_id: str | None = None) -> KeyValueBackend:
+        """A new, independent client: of the test's own run, or of another."""
+
+
+def requires(capability: Capability) -> pytest.MarkDecorator:
+    """Mark a test that makes sense with this capability only. Without it the test counts as unsupported."""
+    return pytest.mark.rdzv_requires(capability)
+
+
+def lacks(capability: Capability) -> pytest.MarkDecorator:
+    """Mark the twin of the tests that require a capability: what must happen where it is missing."""
+    return pytest.mark.rdzv_lacks(capability)
+
+
+class Conformance:
+    """The rules that every part of the suite shares.
+
+    A subclass outside the suite brings the fixture ``connect``: a function that takes a run id and makes
+    a new, independent client of that run. It brings nothing that weakens a test: replacing or hiding
+    a test or fixture of the suite is an error.
+    """
+
+    deviations: ClassVar[Mapping[str, str]] = {}
+    """Tests that are known to fail, each with its reason. They are expected to fail: one that passes is an error."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse what would let a fault pass."""
+        super().__init_subclass__(**kwargs)
+        if not _is_of_suite(cls):
+            suite = _members_of_suite(cls)
+            _refuse_replacements(cls, suite)
+            _refuse_idle_deviations(cls, suite)
+
+    @pytest.fixture
+    def run_id(self) -> str:
+        """The run that a test's clients belong to: another one for each test."""
+        return f"conformance-{secrets.token_hex(6)}"
+
+    @pytest.fixture(autouse=True)
+    def applicable(
+        self, request: pytest.FixtureRequest, connect: Callable[[str], RendezvousBackend], run_id: str
+    ) -> None:
+        """Let a test run only where it applies, by the backend's own declaration."""
+        backend = connect(run_id)
+        _close(backend)
+        name = backend.name
+        capabilities: Collection[Capability] = getattr(backend, "capabilities", ())
+        lacking: Mapping[Capability, str] = getattr(backend, "lacking", {})
+        declared = {
+            "name": name,
+            "capabilities": sorted(one.name for one in capabilities),
+            "lacking": {one.name: reason for one, reason in lacking.items()},
+        }
+        properties = request.node.user_properties
+        properties.append((DECLARED, declared))
+        for (wanted,) in (mark.args for mark in request.node.iter_markers("rdzv_requires")):
+            if wanted not in capabilities:
+                properties.append((VERDICT, Verdict.UNSUPPORTED))
+                pytest.skip(f"'{name}' has no {wanted.name}: {lacking.get(wanted, 'no reason declared')}")
+        for (unwanted,) in (mark.args for mark in request.node.iter_markers("rdzv_lacks")):
+            if unwanted in capabilities:
+                properties.append((VERDICT, Verdict.NOT_NEEDED))
+                pytest.skip(f"'{name}' has {unwanted.name}")
+
+    @pytest.fixture
+    def clients(self, connect: Callable[[str], Any], run_id: str) -> Iterator[Callable[..., Any]]:
+        """Makes clients; in the end they are closed, and the suite's keys are gone."""
+        runs = {run_id}
+        with contextlib.ExitStack() as opened:
+
+            def client(other: str | None = None) -> Any:
+                run = run_id if other is None else other
+                runs.add(run)
+                backend = connect(run)
+                opened.callback(_close, backend)
+                return backend
+
+            yield client
+        for run in runs:
+            _remove_keys(connect(run))
+
+    @pytest.fixture
+    def client(self, clients: Callable[[], Any]) -> Any:
+        """One client."""
+        return clients()
+
+    @pytest.fixture
+    def processes(self) -> Iterator[Processes]:
+        """Processes of their own; whatever is left of them in the end is killed."""
+        with Processes() as processes:
+            yield processes
+
+
+def _close(backend: RendezvousBackend) -> None:
+    """Close a client, if it can be closed: level 1 has no such method."""
+    if isinstance(backend, KeyValueBackend):
+        backend.close()
+
+
+def _remove_keys(backend: RendezvousBackend) -> None:
+    """Leave no key behind; of level 1 only the service's owner can remove the register."""
+    if isinstance(backend, KeyValueBackend):
+        with contextlib.closing(backend):
+            for prefix in (ROOT, "control", "store"):
+                backend.delete(prefix, timeout=CALL)
+
+
+def _is_of_suite(cls: type) -> bool:
+    return f"{cls.__module__}.".startswith(f"{__package__}.")
+
+
+def _members_of_suite(cls: type) -> dict[str, object]:
+    """The tests and fixtures that the suite's classes give to `cls`, as the suite defines them."""
+    members: dict[str, object] = {}
+    for base in filter(_is_of_suite, cls.__mro__):
+        for name, member in vars(base).items():
+            if not name.startswith("_") and name != "deviations":
+                members.setdefault(name, member)
+    return members
+
+
+def _refuse_replacements(cls: type[Conformance], suite: Mapping[str, object]) -> None:
+    for name, original in suite.items():
+        if inspect.getattr_static(cls, name) is not original:
+            raise TypeError(
+                f"{cls.__name__} replaces '{name}' of the conformance suite. If the backend is known to fail "
+                f"a test, say why: deviations = {{'test_...': 'the reason'}}."
+            )
+
+
+def _refuse_idle_deviations(cls: type[Conformance], suite: Mapping[str, object]) -> None:
+    for test, reason in cls.deviations.items():
+        name = test.partition("[")[0]
+        if not name.startswith("test") or name not in suite:
+            near = difflib.get_close_matches(name, suite, n=1)
+            hint = f" Did you mean '{near[0]}'?" if near else ""
+            raise TypeError(f"{cls.__name__} declares a deviation from '{test}', which the suite does not have.{hint}")
+        if not reason.strip():
+            raise TypeError(f"{cls.__name__} declares a deviation from '{test}' without a reason.")

@@ -1,0 +1,81 @@
+"""Many at once: conditional puts by processes and threads lose nothing and have one winner."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from rdzv.backend import ABSENT, KeyValueBackend, Outcome, Put
+
+from ..processes import Link, Processes
+from .base import CALL, KEY, Clients, Conformance
+
+__all__ = ["ConcurrencyConformance"]
+
+_PROCESSES: Final = 4
+_THREADS: Final = 8
+_INCREMENTS: Final = 25
+_CONTESTS: Final = 40
+
+
+class ConcurrencyConformance(Conformance):
+    """One service, many clients."""
+
+    def test_concurrent_processes_lose_no_update(self, clients: Clients, processes: Processes) -> None:
+        """A key that processes count up by compare-and-set has counted every won put, once."""
+
+        def count(link: Link) -> None:
+            client = clients()
+            client.read(KEY, timeout=CALL)
+            link.send()
+            _count(client, link.receive())
+
+        processes.together(count, _PROCESSES)
+        _assert_counted(clients(), _PROCESSES * _INCREMENTS)
+
+    def test_concurrent_threads_lose_no_update(self, client: KeyValueBackend) -> None:
+        """The same for the threads of one client."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(lambda number: _count(client, number), range(_THREADS)))
+        _assert_counted(client, _THREADS * _INCREMENTS)
+
+    def test_creation_has_one_winner(self, clients: Clients, processes: Processes) -> None:
+        """Of the processes that create the same key at once, one wins, and its value stays."""
+
+        def create(link: Link) -> list[int]:
+            client = clients()
+            client.read(KEY, timeout=CALL)
+            link.send()
+            value = b"%d" % link.receive()
+            puts = [client.put(f"suite/{n}", value, expect=ABSENT, timeout=CALL) for n in range(_CONTESTS)]
+            return [n for n, put in enumerate(puts) if _won(put)]
+
+        won = processes.together(create, _PROCESSES)
+        client = clients()
+        for contest in range(_CONTESTS):
+            winners = [number for number in range(_PROCESSES) if contest in won[number]]
+            assert len(winners) == 1, f"a key was created by {len(winners)} of {_PROCESSES} processes"
+            entry = client.read(f"suite/{contest}", timeout=CALL)
+            assert entry is not None, "a created key is not there"
+            assert entry.value == b"%d" % winners[0], "the value that stayed is not the winner's"
+
+
+def _count(client: KeyValueBackend, writer: int) -> None:
+    """Raise the number in the key, by so many won puts. Every value names its write: no two are the same."""
+    for turn in range(_INCREMENTS):
+        won = False
+        while not won:
+            entry = client.read(KEY, timeout=CALL)
+            number = int(entry.value.split()[0]) if entry else 0
+            value = b"%d by %d in turn %d" % (number + 1, writer, turn)
+            won = _won(client.put(KEY, value, expect=entry.token if entry else ABSENT, timeout=CALL))
+
+
+def _won(put: Put) -> bool:
+    assert put.outcome is not Outcome.UNKNOWN, "a put is of unknown outcome although the service is healthy"
+    return put.outcome is Outcome.WON
+
+
+def _assert_counted(client: KeyValueBackend, expected: int) -> None:
+    entry = client.read(KEY, timeout=CALL)
+    assert entry is not None
+    counted = int(entry.value.split()[0])
+    assert counted == expected, f"lost update: {expected} puts won, {counted} of them count"

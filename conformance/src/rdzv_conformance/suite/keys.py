@@ -1,0 +1,190 @@
+"""Reading, writing and deleting keys: values, names, prefixes, and the borders between runs."""
+
+import random
+import secrets
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import pytest
+from rdzv.backend import ANY, MAX_PAYLOAD, Entry, KeyValueBackend, Outcome, Snapshot
+
+from .base import CALL, KEY, ROOT, Clients, Conformance
+
+__all__ = ["KeysConformance"]
+
+_VALUES: Final = {
+    "empty": b"",
+    "zero byte": b"\0",
+    "all bytes": bytes(range(256)),
+    "not UTF-8": b"\xff\xfe\xc3",
+    "lines": b"\na\r\n\n",
+    "like JSON": b'{"a": null}',
+    "like a number": b"1e3",
+    "256 KiB and an envelope": random.Random(0).randbytes(MAX_PAYLOAD + 1024),  # noqa: S311 - no secret
+}
+_NAMES: Final = (
+    "suite/a/b/c/d/e/f/g/h/i/j",
+    "suite/ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.=~",
+    "suite/A",
+    "suite/a",
+    "suite/.a",
+    "suite/a.",
+    "suite/a..b",
+    "suite/=2F",
+    "suite/=2E=2E",
+    "suite/~",
+    "suite/-",
+    "suite/_",
+    "suite/0",
+    "suite/00",
+    f"suite/{'x' * 200}",
+)
+_ODD_RUNS: Final = (
+    ".",
+    "..",
+    "/",
+    "//",
+    "a/../b",
+    " ",
+    "\n",
+    "\0",
+    "%2F",
+    "=2F",
+    "*?[",
+    "'\";--",
+    "ü日本",
+    "\U0001f600",
+)
+
+
+class KeysConformance(Conformance):
+    """Keys."""
+
+    def test_missing_key_is_none(self, client: KeyValueBackend) -> None:
+        """Reading what is not there is no error."""
+        assert client.read(KEY, timeout=CALL) is None
+        assert client.read_all(ROOT, timeout=CALL).entries == {}
+
+    @pytest.mark.parametrize("value", _VALUES.values(), ids=_VALUES.keys())
+    def test_value_comes_back_as_it_was(self, clients: Clients, value: bytes) -> None:
+        """Values are any bytes, from none to 256 KiB and the core's envelope; another client reads the same."""
+        put = clients().put(KEY, value, expect=ANY, timeout=CALL)
+        assert put.outcome is Outcome.WON
+        reader = clients()
+        entry = reader.read(KEY, timeout=CALL)
+        assert entry is not None, "the value is not there"
+        assert entry.value == value, "the value was changed on its way"
+        assert reader.read_all(ROOT, timeout=CALL).entries == {KEY: entry}, "the two ways of reading disagree"
+        assert put.entry == entry, "the answer to the put is not what was written"
+
+    def test_names_are_kept_apart(self, client: KeyValueBackend) -> None:
+        """Every segment of the contract's alphabet is a name of its own, upper case and lower case too."""
+        for name in _NAMES:
+            client.put(name, name.encode(), expect=ANY, timeout=CALL)
+        entries = client.read_all(ROOT, timeout=CALL).entries
+        assert {name: entry.value for name, entry in entries.items()} == {name: name.encode() for name in _NAMES}
+        for name in _NAMES:
+            assert client.read(name, timeout=CALL) == entries[name]
+
+    def test_prefix_is_a_path(self, client: KeyValueBackend) -> None:
+        """At or under ``a`` are ``a`` and ``a/b``, never ``ab``: neither for reading nor for deleting."""
+        inside = {"suite/a", "suite/a/b", "suite/a/b/c", "suite/a/0", "suite/a/~"}
+        outside = {
+            "suite/ab",
+            "suite/a-b",
+            "suite/a.b",
+            "suite/a0",
+            "suite/a~",
+            "suite/a=2F",
+            "suite/b/a",
+            "suite/aa/b",
+        }
+        for name in inside | outside:
+            client.put(name, b"x", expect=ANY, timeout=CALL)
+        assert client.read_all("suite/a", timeout=CALL).entries.keys() == inside, "read_all misunderstands a prefix"
+        assert client.read_all("suite/a/b", timeout=CALL).entries.keys() == {"suite/a/b", "suite/a/b/c"}
+        client.delete("suite/a", timeout=CALL)
+        assert client.read_all(ROOT, timeout=CALL).entries.keys() == outside, "delete misunderstands a prefix"
+
+    def test_many_keys_are_read_completely(self, client: KeyValueBackend) -> None:
+        """A list is never partial."""
+        names = {f"suite/{number}" for number in range(300)}
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda name: client.put(name, name.encode(), expect=ANY, timeout=CALL), names))
+        entries = client.read_all(ROOT, timeout=CALL).entries
+        assert entries.keys() == names, f"{len(names - entries.keys())} of {len(names)} keys are missing"
+        assert all(entry.value == name.encode() for name, entry in entries.items()), "values were mixed up"
+        client.delete(ROOT, timeout=CALL)
+        assert client.read_all(ROOT, timeout=CALL).entries == {}, "delete left keys behind"
+
+    def test_large_values_are_read_together(self, client: KeyValueBackend) -> None:
+        """Sixteen values of 256 KiB under one prefix are one list, too."""
+        names = [f"suite/{number}" for number in range(16)]
+        for name in names:
+            client.put(name, bytes(MAX_PAYLOAD), expect=ANY, timeout=CALL)
+        entries = client.read_all(ROOT, timeout=CALL).entries
+        assert sorted(entries) == sorted(names)
+        assert {len(entry.value) for entry in entries.values()} == {MAX_PAYLOAD}
+
+    def test_key_may_be_created_again_after_delete(self, client: KeyValueBackend) -> None:
+        """Deleting is final and no obstacle; deleting nothing is fine."""
+        client.delete(KEY, timeout=CALL)
+        for value in (b"1", b"2"):
+            client.put(KEY, value, expect=ANY, timeout=CALL)
+            client.delete(KEY, timeout=CALL)
+            assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
+
+    def test_reads_see_what_was_written_before(self, clients: Clients) -> None:
+        """Reads are linearizable: what one client was told to be written, every other one reads."""
+        writer, reader = clients(), clients()
+        for number in range(50):
+            client, other = (writer, reader) if number % 2 else (reader, writer)
+            client.put(KEY, b"%d" % number, expect=ANY, timeout=CALL)
+            assert _value(other.read(KEY, timeout=CALL)) == b"%d" % number, "a stale value was read"
+            assert _values(other.read_all(ROOT, timeout=CALL)) == {KEY: b"%d" % number}, "a stale list was read"
+
+    def test_one_client_serves_many_threads(self, client: KeyValueBackend) -> None:
+        """Threads that share a client get the answers to their own questions."""
+
+        def work(thread: int) -> None:
+            name = f"suite/{thread}"
+            for number in range(20):
+                value = b"%d of %d" % (number, thread)
+                assert client.put(name, value, expect=ANY, timeout=CALL).outcome is Outcome.WON
+                assert _value(client.read(name, timeout=CALL)) == value, (
+                    "a thread got the answer to another one's question"
+                )
+
+        with ThreadPoolExecutor(16) as pool:
+            list(pool.map(work, range(16)))
+
+    @pytest.mark.parametrize("run", _ODD_RUNS, ids=ascii)
+    def test_run_id_may_be_any_text(self, clients: Clients, run: str) -> None:
+        """A run's id is any text; whatever the service makes of a character is none of the run's business."""
+        name = f"suite/{secrets.token_hex(4)}"
+        clients(run).put(name, b"x", expect=ANY, timeout=CALL)
+        assert _value(clients(run).read(name, timeout=CALL)) == b"x"
+        assert _values(clients(run).read_all(name, timeout=CALL)) == {name: b"x"}
+
+    @pytest.mark.parametrize(
+        ("one", "other"),
+        [("{}", "{}/suite"), ("{}/a", "{}=2Fa"), ("{}", "{} "), ("{}", "{}-"), ("x{}", "X{}"), ("{}/a", "{}/b")],
+    )
+    def test_runs_do_not_see_each_other(self, clients: Clients, run_id: str, one: str, other: str) -> None:
+        """Two runs share nothing, however alike their ids are."""
+        mine, foreign = clients(one.format(run_id)), clients(other.format(run_id))
+        names = ("suite/key", "suite/suite/key")
+        for name in names:
+            mine.put(name, b"x", expect=ANY, timeout=CALL)
+        assert foreign.read_all(ROOT, timeout=CALL).entries == {}, "a run sees another run's keys"
+        assert all(foreign.read(name, timeout=CALL) is None for name in names), "a run reads another run's key"
+        foreign.delete(ROOT, timeout=CALL)
+        assert mine.read_all(ROOT, timeout=CALL).entries.keys() == set(names), "a run deleted another run's keys"
+
+
+def _value(entry: Entry | None) -> bytes | None:
+    return None if entry is None else entry.value
+
+
+def _values(snapshot: Snapshot) -> dict[str, bytes]:
+    return {name: entry.value for name, entry in snapshot.entries.items()}

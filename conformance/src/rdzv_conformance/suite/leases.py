@@ -1,0 +1,197 @@
+"""Leases: what an owner has put vanishes with it, and not before."""
+
+import time
+from typing import Final
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, Outcome, Put
+from rdzv.errors import RendezvousUnsupportedError
+
+from ..deadlines import eventually
+from ..processes import Link, Processes
+from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, requires
+from .waiting import follow
+
+__all__ = ["LeasesConformance"]
+
+_ASKED: Final = 1.0
+"""The time to live that the tests ask for, in seconds; they go by what is granted."""
+
+
+class LeasesConformance(Conformance):
+    """`KeyValueBackend.open_lease`, and what hangs on a lease."""
+
+    @lacks(Capability.LEASE)
+    def test_service_without_leases_says_so(self, client: KeyValueBackend) -> None:
+        """`open_lease` refuses at once, with the declared reason."""
+        with pytest.raises(RendezvousUnsupportedError) as refusal:
+            client.open_lease(_ASKED, timeout=CALL)
+        assert client.lacking[Capability.LEASE] in str(refusal.value), "the refusal does not tell the declared reason"
+
+    @requires(Capability.LEASE)
+    def test_lease_lasts_as_long_as_asked(self, client: KeyValueBackend) -> None:
+        """The granted time to live is never less than what was asked for, nor than the declared shortest."""
+        for asked in (0.1, 1.0, 30.0):
+            lease = client.open_lease(asked, timeout=CALL)
+            assert lease.ttl >= max(asked, client.min_lease_ttl), f"asked for {asked} s, granted {lease.ttl} s"
+            lease.revoke(CALL)
+
+    @requires(Capability.LEASE)
+    def test_lease_ends_in_time_and_not_before(self, clients: Clients) -> None:
+        """Keys of a lease that nobody keeps alive go, all of them, after the time to live; other keys stay."""
+        client = clients()
+        client.put("suite/other", b"x", expect=ANY, timeout=CALL)
+        began = time.monotonic()
+        lease = client.open_lease(_ASKED, timeout=CALL)
+        for name in ("suite/a", "suite/b"):
+            put = client.put(name, b"x", expect=ABSENT, lease=lease, timeout=CALL)
+            assert put.entry == client.read(name, timeout=CALL)
+        while len(found := _names(client)) == 3:
+            assert time.monotonic() - began < _patience(lease.ttl), "a lease that nobody keeps alive does not end"
+            time.sleep(0.05)
+        assert time.monotonic() - began >= lease.ttl, "a lease ended before its time"
+        assert "suite/other" in found, "the end of a lease removed a key that was not its own"
+        eventually(lambda: _names(client) == {"suite/other"}, "the lease's other key to go")
+        assert not lease.keep_alive(CALL), "`keep_alive` says that an ended lease lives"
+        assert _names(client) == {"suite/other"}, "an ended lease came back"
+
+    @requires(Capability.LEASE)
+    def test_kept_lease_lives_on(self, client: KeyValueBackend) -> None:
+        """A lease that is kept alive in time outlives its time to live."""
+        lease = client.open_lease(_ASKED, timeout=CALL)
+        client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+        end = time.monotonic() + 2.5 * lease.ttl
+        while time.monotonic() < end:
+            assert lease.keep_alive(CALL), "a lease ended although it was kept alive"
+            assert client.read(KEY, timeout=CALL) is not None, "a key went although its lease was kept alive"
+            time.sleep(lease.ttl / 4)
+        lease.revoke(CALL)
+
+    @requires(Capability.LEASE)
+    def test_revoked_lease_ends_at_once(self, client: KeyValueBackend) -> None:
+        """After `revoke` the keys are gone, and the lease is ended for good; revoking twice is fine."""
+        mine, other = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
+        client.put("suite/mine", b"x", expect=ANY, lease=mine, timeout=CALL)
+        client.put("suite/other", b"x", expect=ANY, lease=other, timeout=CALL)
+        mine.revoke(CALL)
+        assert _names(client) == {"suite/other"}, "`revoke` removes its own keys, all of them and no others"
+        mine.revoke(CALL)
+        assert not mine.keep_alive(CALL), "`keep_alive` says that a revoked lease lives"
+        assert other.keep_alive(CALL), "the end of one lease ended another"
+        other.revoke(CALL)
+
+    @requires(Capability.LEASE)
+    @pytest.mark.parametrize("there", [None, b"old"], ids=["missing", "existing"])
+    def test_put_with_an_ended_lease_loses(self, client: KeyValueBackend, there: bytes | None) -> None:
+        """No key can hang on a lease that has ended: such a put changes nothing, whatever it expects."""
+        ended = client.open_lease(30, timeout=CALL)
+        ended.revoke(CALL)
+        before = None if there is None else client.put(KEY, there, expect=ANY, timeout=CALL).entry
+        for expect in (ANY, ABSENT, *([] if before is None else [before.token])):
+            put = client.put(KEY, b"x", expect=expect, lease=ended, timeout=CALL)
+            assert put == Put(Outcome.LOST, before), f"expecting {expect}: a put with an ended lease answered {put}"
+            assert client.read(KEY, timeout=CALL) == before, "a put with an ended lease changed something"
+
+    @requires(Capability.LEASE)
+    def test_leased_key_is_a_key(self, client: KeyValueBackend) -> None:
+        """Conditions hold for leased keys as for all others."""
+        lease = client.open_lease(30, timeout=CALL)
+        first = client.put(KEY, b"1", expect=ABSENT, lease=lease, timeout=CALL).entry
+        assert first is not None
+        assert client.put(KEY, b"2", expect=ABSENT, lease=lease, timeout=CALL) == Put(Outcome.LOST, first)
+        second = client.put(KEY, b"3", expect=first.token, lease=lease, timeout=CALL).entry
+        assert second is not None
+        assert (second.value, second.order) == (b"3", first.order)
+        assert client.put(KEY, b"4", expect=first.token, lease=lease, timeout=CALL) == Put(Outcome.LOST, second)
+        client.delete(KEY, timeout=CALL)
+        assert lease.keep_alive(CALL), "deleting a key ended its lease"
+        lease.revoke(CALL)
+
+    @requires(Capability.LEASE)
+    def test_last_put_decides_on_which_lease_a_key_hangs(self, client: KeyValueBackend) -> None:
+        """A put without a lease takes the key off its lease; one with another lease hangs it there."""
+        first, second = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
+        for name in ("suite/free", "suite/moved"):
+            client.put(name, b"x", expect=ANY, lease=first, timeout=CALL)
+        client.put("suite/free", b"y", expect=ANY, timeout=CALL)
+        client.put("suite/moved", b"y", expect=ANY, lease=second, timeout=CALL)
+        first.revoke(CALL)
+        assert _names(client) == {"suite/free", "suite/moved"}, "a key went with a lease that it no longer hung on"
+        second.revoke(CALL)
+        assert _names(client) == {"suite/free"}, "a key does not hang on the lease of its last put"
+
+    @requires(Capability.LEASE)
+    def test_lease_belongs_to_no_connection(self, clients: Clients) -> None:
+        """Closing a client removes no key: a lease ends by its time or by `revoke`, nothing else."""
+        owner, other = clients(), clients()
+        lease = owner.open_lease(30, timeout=CALL)
+        owner.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+        owner.close()
+        assert _names(other) == {KEY}, "closing a client ended its lease"
+
+    @requires(Capability.LEASE)
+    def test_waiter_learns_of_an_ended_lease(self, clients: Clients) -> None:
+        """The end of a lease is a change like any other: it ends a wait."""
+        owner, waiter = clients(), clients()
+        lease = owner.open_lease(_ASKED, timeout=CALL)
+        owner.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+        since = waiter.read_all(ROOT, timeout=CALL)
+        follow(
+            waiter,
+            ROOT,
+            since,
+            lambda now: KEY not in now.entries,
+            "the key to go with its lease",
+            _patience(lease.ttl),
+        )
+
+    @requires(Capability.LEASE)
+    def test_keys_of_a_killed_owner_go(self, clients: Clients, processes: Processes) -> None:
+        """An owner that is killed with -9 while it keeps its lease alive loses its keys within the time to live."""
+
+        def own(link: Link) -> None:
+            client = clients()
+            lease = client.open_lease(_ASKED, timeout=CALL)
+            client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+            link.send(lease.ttl)
+            while lease.keep_alive(CALL):
+                time.sleep(lease.ttl / 4)
+
+        owner = processes.fork(own)
+        ttl = owner.receive()
+        client = clients()
+        assert _names(client) == {KEY}
+        owner.kill()
+        eventually(lambda: not _names(client), "the keys of a killed owner to go", _patience(ttl))
+
+    @requires(Capability.LEASE)
+    def test_owner_that_slept_too_long_learns_it(self, clients: Clients, processes: Processes) -> None:
+        """An owner that is frozen for longer than its time to live finds its lease ended when it goes on."""
+
+        def own(link: Link) -> list[object]:
+            client = clients()
+            lease = client.open_lease(_ASKED, timeout=CALL)
+            client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+            link.send(lease.ttl)
+            link.receive()
+            kept = lease.keep_alive(CALL)
+            return [kept, client.put(KEY, b"y", expect=ANY, lease=lease, timeout=CALL).outcome.value]
+
+        owner = processes.fork(own)
+        ttl = owner.receive()
+        owner.pause()
+        client = clients()
+        eventually(lambda: not _names(client), "the keys of a frozen owner to go", _patience(ttl))
+        owner.resume()
+        owner.send()
+        assert owner.result() == [False, "lost"], "an owner that slept too long was not told that its lease has ended"
+        assert not _names(client), "an ended lease came back"
+
+
+def _patience(ttl: float) -> float:
+    """How long the end of a lease may take: some services add as much again before they act."""
+    return 2 * ttl + 3
+
+
+def _names(client: KeyValueBackend) -> set[str]:
+    return set(client.read_all(ROOT, timeout=CALL).entries)

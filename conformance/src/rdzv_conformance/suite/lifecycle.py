@@ -1,0 +1,142 @@
+"""A client's life: construction, close, fork, and what is left of it."""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from rdzv.backend import ANY, Capability, KeyValueBackend, Snapshot
+from rdzv.errors import RendezvousConnectionError
+
+from ..deadlines import eventually
+from ..processes import Link, Processes
+from .base import CALL, KEY, ROOT, Clients, Conformance, requires
+
+__all__ = ["LifecycleConformance"]
+
+_HUNDREDS: Final = 200
+_DESCRIPTORS: Final = Path("/proc/self/fd")
+
+Calls = dict[str, Callable[[KeyValueBackend], Any]]
+_CALLS: Final[Calls] = {
+    "read": lambda client: client.read(KEY, timeout=CALL),
+    "read_all": lambda client: client.read_all(ROOT, timeout=CALL),
+    "put": lambda client: client.put(KEY, b"x", expect=ANY, timeout=CALL),
+    "delete": lambda client: client.delete(KEY, timeout=CALL),
+    "wait": lambda client: client.wait(ROOT, Snapshot(), timeout=CALL),
+    "get_state": lambda client: client.get_state(),
+    "set_state": lambda client: client.set_state(b"x"),
+}
+
+
+class LifecycleConformance(Conformance):
+    """From construction to close."""
+
+    def test_construction_is_cheap(self, connect: Callable[[str], KeyValueBackend], run_id: str) -> None:
+        """A client that was not used holds no thread and no file."""
+        before = _held()
+        clients = [connect(run_id) for _ in range(20)]
+        during = _held()
+        for client in clients:
+            client.close()
+        assert during == before, "constructing a client took threads or files"
+
+    @pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
+    def test_close_may_be_called_twice(self, client: KeyValueBackend, used: bool) -> None:
+        """Closing is final, and repeating it is fine."""
+        if used:
+            client.read(KEY, timeout=CALL)
+        client.close()
+        client.close()
+
+    @pytest.mark.parametrize("used", [True, False], ids=["used", "unused"])
+    @pytest.mark.parametrize("call", _CALLS.values(), ids=_CALLS.keys())
+    def test_closed_client_refuses(
+        self, client: KeyValueBackend, call: Callable[[KeyValueBackend], Any], used: bool
+    ) -> None:
+        """After `close` every call raises `RendezvousConnectionError`, also on a client that was never used."""
+        if used:
+            client.read(KEY, timeout=CALL)
+        client.close()
+        with pytest.raises(RendezvousConnectionError):
+            call(client)
+
+    @requires(Capability.LEASE)
+    def test_closed_client_refuses_leases(self, clients: Clients) -> None:
+        """After `close` no lease is opened, and none can be kept alive or revoked."""
+        client = clients()
+        lease = client.open_lease(1, timeout=CALL)
+        client.close()
+        with pytest.raises(RendezvousConnectionError):
+            client.open_lease(1, timeout=CALL)
+        with pytest.raises(RendezvousConnectionError):
+            lease.keep_alive(CALL)
+        with pytest.raises(RendezvousConnectionError):
+            lease.revoke(CALL)
+
+    def test_close_takes_nothing_from_others(self, clients: Clients) -> None:
+        """Closing a client removes no key and disturbs no other client."""
+        one, other = clients(), clients()
+        one.put(KEY, b"x", expect=ANY, timeout=CALL)
+        other.read(KEY, timeout=CALL)
+        one.close()
+        entry = other.read(KEY, timeout=CALL)
+        assert entry is not None, "closing a client removed a key"
+
+    def test_clients_leave_nothing_behind(
+        self, connect: Callable[[str], KeyValueBackend], run_id: str, clients: Clients
+    ) -> None:
+        """Hundreds of clients, one after the other and many at once, leak no thread, no socket, no file."""
+
+        def live(number: int) -> None:
+            with closing(connect(run_id)) as client:
+                client.put(f"suite/{number}", b"x", expect=ANY, timeout=CALL)
+                since = client.read_all(f"suite/{number}", timeout=CALL)
+                client.wait(f"suite/{number}", since, timeout=0.01)
+
+        for number in range(2):
+            live(number)
+        before = _held()
+        for number in range(_HUNDREDS):
+            live(number)
+        with ThreadPoolExecutor(20) as pool:
+            list(pool.map(live, range(_HUNDREDS)))
+        eventually(
+            lambda: all(now <= then for now, then in zip(_held(), before, strict=True)), "closed clients to let go", 5
+        )
+
+    def test_client_works_on_both_sides_of_a_fork(self, clients: Clients, processes: Processes) -> None:
+        """Parent and child may go on with the same client object at once: each gets its own answers."""
+        client = clients()
+
+        def work(name: str) -> None:
+            for number in range(50):
+                value = b"%d of %s" % (number, name.encode())
+                client.put(f"suite/{name}", value, expect=ANY, timeout=CALL)
+                entry = client.read(f"suite/{name}", timeout=CALL)
+                assert entry is not None
+                assert entry.value == value, "one side of the fork got the other side's answer"
+
+        work("before")
+        since = client.read_all(ROOT, timeout=CALL)
+
+        def child(link: Link) -> int:
+            link.send()
+            work("child")
+            return len(client.wait(ROOT, since, timeout=CALL).entries)
+
+        worker = processes.fork(child)
+        worker.receive()
+        work("parent")
+        assert worker.result() >= 2
+        assert client.read_all(ROOT, timeout=CALL).entries.keys() == {"suite/before", "suite/child", "suite/parent"}
+
+
+def _held() -> tuple[int, int]:
+    """How many threads and files this process has (only threads where the system does not tell)."""
+    files = len(os.listdir(_DESCRIPTORS)) if _DESCRIPTORS.exists() else 0
+    return threading.active_count(), files

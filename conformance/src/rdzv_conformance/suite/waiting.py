@@ -1,0 +1,190 @@
+"""Waiting for changes, level-triggered: a state may be skipped, the last one never is."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pytest
+from rdzv.backend import ANY, Capability, KeyValueBackend, Snapshot
+from rdzv.errors import RendezvousConnectionError
+
+from .base import CALL, KEY, ROOT, Clients, Conformance, requires
+
+__all__ = ["WaitingConformance", "follow"]
+
+_SPURIOUS: Final = 5
+"""How often a wait of one second may end for nothing."""
+_WATCH_SECONDS: Final = 0.08
+"""What a watch takes at most, in the median; polling takes longer."""
+
+
+def follow(
+    client: KeyValueBackend,
+    prefix: str,
+    since: Snapshot,
+    condition: Callable[[Snapshot], bool],
+    what: str,
+    seconds: float = CALL,
+) -> Snapshot:
+    """Wait from snapshot to snapshot until one meets a condition; fail if none does in time."""
+    deadline = time.monotonic() + seconds
+    while not condition(since):
+        remaining = deadline - time.monotonic()
+        assert remaining > 0, f"a change was missed: waited {seconds:.1f} s in vain for {what}"
+        since = client.wait(prefix, since, timeout=remaining)
+    return since
+
+
+class WaitingConformance(Conformance):
+    """`KeyValueBackend.wait`."""
+
+    def test_wait_wakes_for_every_kind_of_change(self, clients: Clients) -> None:
+        """A key that appears, changes or goes, at the prefix or under it, ends the wait."""
+        waiter, writer = clients(), clients()
+        names = ("suite/a", "suite/a/b", "suite/a/b/c")
+        since = waiter.read_all("suite/a", timeout=CALL)
+        for name in names:
+            for value in (b"1", b"2", b""):
+                with _meanwhile(writer.put, name, value, expect=ANY, timeout=CALL):
+                    since = follow(waiter, "suite/a", since, _holds(name, value), f"{name} to become {value!r}")
+        for name in reversed(names):
+            with _meanwhile(writer.delete, name, timeout=CALL):
+                since = follow(waiter, "suite/a", since, _holds(name, None), f"{name} to go")
+
+    def test_wait_may_be_on_one_key(self, clients: Clients) -> None:
+        """A key is a prefix of itself, also while it is missing; its neighbours are no part of it."""
+        waiter, writer = clients(), clients()
+        since = waiter.read_all(KEY, timeout=CALL)
+        for value in (b"1", b"2"):
+            writer.put(f"{KEY}2", value, expect=ANY, timeout=CALL)
+            with _meanwhile(writer.put, KEY, value, expect=ANY, timeout=CALL):
+                since = follow(waiter, KEY, since, _holds(KEY, value), f"the key to become {value!r}")
+            assert since.entries.keys() == {KEY}, "a wait tells of keys that nobody asked for"
+
+    def test_changes_before_the_wait_are_not_slept_through(self, clients: Clients) -> None:
+        """Whatever happened since the snapshot, the wait ends at once, with the last state."""
+        waiter, writer = clients(), clients()
+        writer.put("suite/gone", b"x", expect=ANY, timeout=CALL)
+        since = waiter.read_all(ROOT, timeout=CALL)
+        for number in range(100):
+            writer.put(f"suite/{number % 7}", b"%d" % number, expect=ANY, timeout=CALL)
+        writer.delete("suite/gone", timeout=CALL)
+        last = writer.read_all(ROOT, timeout=CALL)
+        began = time.monotonic()
+        now = follow(waiter, ROOT, since, lambda now: now.entries == last.entries, "the state that is there already")
+        assert time.monotonic() - began < 2, "a wait sleeps although the state has changed before"
+        assert "suite/gone" not in now.entries
+
+    def test_change_and_return_are_not_confused(self, clients: Clients) -> None:
+        """A key that was deleted and created again with the same value has changed: its token and order are new."""
+        waiter, writer = clients(), clients()
+        writer.put(KEY, b"x", expect=ANY, timeout=CALL)
+        since = waiter.read_all(ROOT, timeout=CALL)
+        writer.delete(KEY, timeout=CALL)
+        new = writer.put(KEY, b"x", expect=ANY, timeout=CALL).entry
+        follow(waiter, ROOT, since, lambda now: now.entries.get(KEY) == new, "the key's second life")
+
+    def test_old_snapshot_is_as_good_as_a_new_one(self, clients: Clients) -> None:
+        """A wait goes on from whatever snapshot it is given, also if newer ones were taken meanwhile."""
+        waiter, writer = clients(), clients()
+        first = waiter.read_all(ROOT, timeout=CALL)
+        writer.put(KEY, b"1", expect=ANY, timeout=CALL)
+        newer = follow(waiter, ROOT, first, _holds(KEY, b"1"), "the first value")
+        again = follow(waiter, ROOT, first, _holds(KEY, b"1"), "the first value, again")
+        other = follow(clients(), ROOT, first, _holds(KEY, b"1"), "the first value, as another client sees it")
+        assert newer.entries == again.entries == other.entries
+
+    def test_wait_never_goes_back(self, clients: Clients) -> None:
+        """Under a stream of writes a waiter sees newer and newer states, and in the end the last one."""
+        waiter, writer = clients(), clients()
+        writer.put(KEY, b"0", expect=ANY, timeout=CALL)
+        seen = waiter.read_all(ROOT, timeout=CALL)
+        last = 200
+        with _meanwhile(lambda: [writer.put(KEY, b"%d" % n, expect=ANY, timeout=CALL) for n in range(1, last + 1)]):
+            while (number := int(seen.entries[KEY].value)) != last:
+                seen = follow(waiter, ROOT, seen, lambda now, n=number: int(now.entries[KEY].value) != n, "a change")  # type: ignore[misc]
+                assert int(seen.entries[KEY].value) > number, "a wait answered with an older state"
+
+    def test_wait_without_a_change_ends_in_time(self, client: KeyValueBackend) -> None:
+        """If nothing changes, `since` comes back when the time is over; a wait may wake for nothing, but seldom."""
+        client.put(KEY, b"x", expect=ANY, timeout=CALL)
+        since = client.read_all(ROOT, timeout=CALL)
+        wakes, end = 0, time.monotonic() + 1
+        while (remaining := end - time.monotonic()) > 0:
+            now = client.wait(ROOT, since, timeout=remaining)
+            assert now.entries == since.entries, "a wait invented a change"
+            wakes += 1
+        assert wakes <= _SPURIOUS, f"a wait ended {wakes} times within a second without a change"
+        assert time.monotonic() < end + 1, "a wait outlasts its timeout"
+
+    def test_wait_does_not_hold_up_the_client(self, clients: Clients) -> None:
+        """While threads of a client wait, its other threads work; one change wakes all of them."""
+        client = clients()
+        since = client.read_all(ROOT, timeout=CALL)
+        began = time.monotonic()
+        with ThreadPoolExecutor(10) as pool:
+            waits = [pool.submit(follow, client, ROOT, since, _holds(KEY, b"x"), "the change") for _ in range(10)]
+            for number in range(20):
+                client.put("suite/other", b"%d" % number, expect=ANY, timeout=CALL)
+                client.read("suite/other", timeout=CALL)
+            client.put(KEY, b"x", expect=ANY, timeout=CALL)
+            for wait in waits:
+                wait.result()
+        assert time.monotonic() - began < CALL, "calls queue up behind the waits of other threads"
+
+    def test_close_ends_a_wait(self, clients: Clients) -> None:
+        """Closing the client ends its waits within a second, with `RendezvousConnectionError`."""
+        client = clients()
+        since = client.read_all(ROOT, timeout=CALL)
+        with ThreadPoolExecutor(1) as pool:
+            wait = pool.submit(client.wait, ROOT, since, timeout=60.0)
+            # Either it waits by now, or it is about to: both must end.
+            time.sleep(0.2)
+            began = time.monotonic()
+            client.close()
+            with pytest.raises(RendezvousConnectionError):
+                wait.result(CALL)
+        assert time.monotonic() - began < 1 + 0.5, "closing the client did not end its wait within a second"
+
+    @requires(Capability.WATCH)
+    def test_watch_wakes_at_once(self, clients: Clients) -> None:
+        """A service that wakes its waiters does so faster than polling could."""
+        waiter, writer = clients(), clients()
+        since = waiter.read_all(ROOT, timeout=CALL)
+        took = []
+        for number in range(11):
+            value = b"%d" % number
+            with _meanwhile(writer.put, KEY, value, expect=ANY, timeout=CALL) as done:
+                since = follow(waiter, ROOT, since, _holds(KEY, value), "the change")
+                now = time.monotonic()
+            took.append(now - done())
+        assert statistics.median(took) < _WATCH_SECONDS, f"a watch that takes {statistics.median(took):.3f} s is none"
+
+
+@contextmanager
+def _meanwhile(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterator[Callable[[], float]]:
+    """Do something in another thread, probably when the waiter waits; gives when it was begun."""
+
+    def later() -> float:
+        time.sleep(0.03)
+        began = time.monotonic()
+        action(*args, **kwargs)
+        return began
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(later)
+        yield future.result
+        future.result()
+
+
+def _holds(name: str, value: bytes | None) -> Callable[[Snapshot], bool]:
+    """Whether a snapshot has this value (None: no such key)."""
+
+    def condition(now: Snapshot) -> bool:
+        entry = now.entries.get(name)
+        return (None if entry is None else entry.value) == value
+
+    return condition

@@ -1,0 +1,103 @@
+"""Rendezvous for distributed jobs on any coordination service.
+
+Names and meanings follow PyTorch's elastic rendezvous; what `__all__` lists is the public API.
+"""
+
+from .backend import (
+    ABSENT,
+    ANY,
+    MAX_PAYLOAD,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    Outcome,
+    Put,
+    RendezvousBackend,
+    Snapshot,
+    Token,
+)
+from .current import World, current
+from .dynamic import DynamicRendezvousHandler, create_handler
+from .dynamic.records import NodeRecord
+from .endpoints import Endpoint, parse_endpoints, source_address
+from .errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+    RendezvousUnsupportedError,
+)
+from .handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from .hooks import BackendPlugin, Event, EventKind, hookimpl
+from .keys import escape, unescape
+from .options import Option, read_options
+from .parameters import RendezvousParameters
+from .plugins import installed_backends, load_backend_plugin, plugin_manager, register_hooks, unregister_hooks
+from .registry import RendezvousHandlerRegistry, get_rendezvous_handler, rendezvous_handler_registry
+from .settings import CORE_OPTIONS, RendezvousSettings, RendezvousTimeout
+from .store import KeyValueStore, PrefixStore, Store
+
+__all__ = [
+    "ABSENT",
+    "ANY",
+    "CORE_OPTIONS",
+    "MAX_PAYLOAD",
+    "BackendPlugin",
+    "Capability",
+    "DynamicRendezvousHandler",
+    "Endpoint",
+    "Entry",
+    "Event",
+    "EventKind",
+    "Expect",
+    "KeyValueBackend",
+    "KeyValueStore",
+    "Lease",
+    "NodeRecord",
+    "Option",
+    "Outcome",
+    "PrefixStore",
+    "Put",
+    "RendezvousBackend",
+    "RendezvousClosedError",
+    "RendezvousConnectionError",
+    "RendezvousDeniedError",
+    "RendezvousError",
+    "RendezvousGracefulExitError",
+    "RendezvousHandler",
+    "RendezvousHandlerRegistry",
+    "RendezvousInfo",
+    "RendezvousParameterError",
+    "RendezvousParameters",
+    "RendezvousSettings",
+    "RendezvousStateError",
+    "RendezvousStoreInfo",
+    "RendezvousTimeout",
+    "RendezvousTimeoutError",
+    "RendezvousUnsupportedError",
+    "Snapshot",
+    "Store",
+    "Token",
+    "World",
+    "create_handler",
+    "current",
+    "escape",
+    "get_rendezvous_handler",
+    "hookimpl",
+    "installed_backends",
+    "load_backend_plugin",
+    "parse_endpoints",
+    "plugin_manager",
+    "read_options",
+    "register_hooks",
+    "rendezvous_handler_registry",
+    "source_address",
+    "unescape",
+    "unregister_hooks",
+]

@@ -1,0 +1,7 @@
+"""``python -m rdzv`` is the command ``rdzv``."""
+
+import sys
+
+from .cli import main
+
+sys.exit(main())

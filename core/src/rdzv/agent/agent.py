@@ -1,0 +1,218 @@
+"""What the agent of one node does: get a world, run the command in it, and again when it changes."""
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as StillRunning
+from dataclasses import dataclass
+from enum import Enum
+from types import FrameType
+
+from ..current import variables
+from ..dynamic import DynamicRendezvousHandler
+from ..errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousTimeoutError,
+)
+from ..handler import RendezvousInfo
+from ..parameters import RendezvousParameters
+from .workers import Guard, Workers
+
+__all__ = ["Agent", "Outcome", "Verdict"]
+
+logger = logging.getLogger(__name__)
+
+_POLL = 0.05
+"""Seconds between two looks at the workers; nothing on the network is asked."""
+
+
+class Outcome(Enum):
+    """How an agent ends; the value is the exit code of ``rdzv run``."""
+
+    DONE = 0
+    FAILED = 1
+    TIMED_OUT = 3
+    CLOSED = 4
+    SPARE = 5
+    UNREACHABLE = 6
+    ERROR = 7
+    SIGNALLED = 128
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an agent ended, and why.
+
+    Attributes:
+        outcome: The kind of end.
+        reason: In words.
+        signal: The signal that ended it, with `Outcome.SIGNALLED`.
+    """
+
+    outcome: Outcome
+    reason: str
+    signal: int = 0
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for a shell."""
+        return self.outcome.value + self.signal
+
+
+class Agent:
+    """One node of a run."""
+
+    def __init__(
+        self,
+        handler: DynamicRendezvousHandler,
+        params: RendezvousParameters,
+        command: Sequence[str],
+        *,
+        processes: int = 1,
+        max_restarts: int = 0,
+        grace: float = 10.0,
+        waiting: Callable[[float], None] = lambda seconds: None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            handler: This node's handler; the agent shuts it down at the end.
+            params: What the handler was made of, for the command's environment.
+            command: The program and its arguments.
+            processes: How many of it each node runs.
+            max_restarts: How often it may fail here before this node gives up. A new world costs none.
+            grace: Seconds between asking the command to end and killing it.
+            waiting: Called several times a second while the node waits for a world, with the seconds so far.
+        """
+        self._handler = handler
+        self._params = params
+        self._command = command
+        self._processes = processes
+        self._max_restarts = max_restarts
+        self._grace = grace
+        self._waiting = waiting
+        self._restarts = 0
+        self._signal = 0
+
+    def run(self) -> Verdict:
+        """Run to the end; call it on the main thread, since it takes the signals."""
+        with self._taking_signals(), Guard() as keeper:
+            try:
+                while (verdict := self._one_round(keeper)) is None:
+                    pass
+            except RendezvousError as error:
+                verdict = self._explain(error)
+            self._say_goodbye(verdict)
+            return verdict
+
+    def _one_round(self, keeper: Guard) -> Verdict | None:
+        info = self._next_world()
+        if info is None:
+            return Verdict(Outcome.SIGNALLED, signal.Signals(self._signal).name, self._signal)
+        self._agree_on_processes(info)
+        environments = [
+            os.environ
+            | variables(self._params, info, local_rank=rank, processes=self._processes, restarts=self._restarts)
+            for rank in range(self._processes)
+        ]
+        logger.info("round %d: rank %d of %d", info.round, info.rank, info.world_size)
+        try:
+            workers = Workers(self._command, environments, keeper)
+        except OSError as error:
+            return Verdict(Outcome.FAILED, f"cannot start {self._command[0]!r}: {error.strerror}")
+        try:
+            return self._watch(workers, info)
+        finally:
+            workers.stop(self._grace, self._signal or signal.SIGTERM)
+
+    def _next_world(self) -> RendezvousInfo | None:
+        """The next world; None if a signal came first."""
+        started = time.monotonic()
+        with ThreadPoolExecutor(1, "rdzv-join") as pool:
+            joining: Future[RendezvousInfo] = pool.submit(self._handler.next_rendezvous)
+            while not self._signal:
+                with contextlib.suppress(StillRunning):
+                    return joining.result(_POLL)
+                self._waiting(time.monotonic() - started)
+            # Whoever leaves ends the wait too.
+            self._handler.leave(signal.Signals(self._signal).name)
+            with contextlib.suppress(RendezvousError):
+                joining.result()
+            return None
+
+    def _agree_on_processes(self, info: RendezvousInfo) -> None:
+        """Global ranks only add up if every node has as many processes."""
+        if info.rank == 0:
+            info.store.set("rdzv.processes", str(self._processes))
+        first = int(info.store.get("rdzv.processes"))
+        if first != self._processes:
+            raise RendezvousParameterError(
+                f"This node runs {self._processes} processes, but the node of rank 0 runs {first}: "
+                "give all nodes the same --nproc-per-node."
+            )
+
+    def _watch(self, workers: Workers, info: RendezvousInfo) -> Verdict | None:
+        """Watch one round; None when it is time for another."""
+        finished = False
+        while True:
+            if self._signal:
+                return Verdict(Outcome.SIGNALLED, signal.Signals(self._signal).name, self._signal)
+            if closed := self._handler.closed:
+                if closed.done and finished:
+                    return Verdict(Outcome.DONE, closed.reason)
+                return Verdict(Outcome.CLOSED, f"closed by {closed.by or 'somebody'}: {closed.reason}")
+            if self._handler.num_nodes_waiting():
+                logger.info("round %d ends here: the world changes", info.round)
+                return None
+            codes = workers.exit_codes()
+            if any(codes):
+                return self._failed(next(code for code in codes if code))
+            if not finished and all(code == 0 for code in codes):
+                finished = True
+                if info.store.add("rdzv.finished", 1) == info.world_size:
+                    return Verdict(Outcome.DONE, "every node has finished")
+            time.sleep(_POLL)
+
+    def _failed(self, code: int) -> Verdict | None:
+        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        if self._restarts >= self._max_restarts:
+            return Verdict(Outcome.FAILED, f"{self._command[0]} ended with {how}, after {self._restarts} restarts")
+        self._restarts += 1
+        logger.warning("%s ended with %s; restart %d of %d", self._command[0], how, self._restarts, self._max_restarts)
+        return None
+
+    def _explain(self, error: RendezvousError) -> Verdict:
+        kinds = {
+            RendezvousTimeoutError: Outcome.TIMED_OUT,
+            RendezvousClosedError: Outcome.CLOSED,
+            RendezvousGracefulExitError: Outcome.SPARE,
+            RendezvousConnectionError: Outcome.UNREACHABLE,
+        }
+        outcome = next((outcome for kind, outcome in kinds.items() if isinstance(error, kind)), Outcome.ERROR)
+        return Verdict(outcome, str(error))
+
+    def _say_goodbye(self, verdict: Verdict) -> None:
+        if verdict.outcome is Outcome.DONE:
+            self._handler.shutdown()
+        else:
+            self._handler.leave(verdict.reason)
+
+    @contextlib.contextmanager
+    def _taking_signals(self) -> Iterator[None]:
+        def take(number: int, frame: FrameType | None) -> None:
+            self._signal = number
+
+        previous = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)

@@ -1,0 +1,382 @@
+"""The contract between rdzv and a coordination service, in two levels.
+
+*Level 1* is PyTorch's own: a compare-and-set register. *Level 2* is a service with keys; it is what
+every backend of ours implements, and what the core derives everything else from: the register,
+the roster, leader election and the shared store.
+
+An author writes about seven methods and declares what the service cannot do. Backends do not
+retry, do not wrap values and do not keep state about rendezvous: the core does, once for all.
+"""
+
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, ClassVar, Final
+
+from .envelope import Envelope
+from .errors import RendezvousParameterError, RendezvousUnsupportedError
+
+__all__ = [
+    "ABSENT",
+    "ANY",
+    "MAX_PAYLOAD",
+    "STATE_KEY",
+    "Capability",
+    "Entry",
+    "Expect",
+    "KeyValueBackend",
+    "Lease",
+    "Outcome",
+    "Put",
+    "RendezvousBackend",
+    "Snapshot",
+    "Token",
+]
+
+Token = Any
+"""An opaque fencing token: whatever a backend needs to tell one version of a key from another.
+
+Only the backend that made it looks inside. The core compares tokens with ``==`` and nothing else.
+"""
+
+MAX_PAYLOAD: Final = 256 * 1024
+"""The largest payload, in bytes, that every backend must carry. The core refuses a larger one
+before it is sent. A backend must accept `MAX_PAYLOAD` plus 1024 bytes of the core's envelope."""
+
+STATE_KEY: Final = "control/state"
+"""Where the state register of level 1 lives among the keys of level 2."""
+
+
+class Capability(Enum):
+    """What a service can do beyond reading and conditionally writing keys.
+
+    A backend either declares a capability or gives the reason why its service lacks it. The
+    conformance suite asserts every declared one and lists every other with its reason.
+    """
+
+    WATCH = "wakes a waiter when something changes, instead of being polled"
+    LEASE = "removes the keys of an owner that died, by the service's own clock"
+    MULTI_ENDPOINT = "takes several endpoints and goes on when one of them fails"
+    DURABLE = "keeps what was written across a restart of the service"
+    TLS = "encrypts the connection and can verify both ends"
+    AUTH = "demands credentials"
+
+
+class Expect(Enum):
+    """What a conditional put may ask of the key instead of a token."""
+
+    ABSENT = "absent"
+    ANY = "any"
+
+
+ABSENT: Final = Expect.ABSENT
+"""Write only if the key does not exist."""
+ANY: Final = Expect.ANY
+"""Write whatever is there."""
+
+
+class Outcome(Enum):
+    """How a put ended."""
+
+    WON = "won"
+    """The value was written."""
+    LOST = "lost"
+    """The condition did not hold; nothing was changed."""
+    UNKNOWN = "unknown"
+    """The reply was lost: the write may or may not have been applied, now or in a moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key's value as a service holds it.
+
+    Attributes:
+        value: The bytes that were put.
+        token: The version of exactly this value (see `Token`).
+        order: When the key was *created*, in the service's own order: of two keys under one
+            prefix the one created first has the smaller number. Overwriting keeps it.
+    """
+
+    value: bytes
+    token: Token
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All entries at or under a key at one moment.
+
+    Attributes:
+        entries: Key to entry.
+        revision: Opaque; `KeyValueBackend.wait` takes the snapshot back to learn what is newer.
+    """
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    revision: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The answer to a put.
+
+    Attributes:
+        outcome: Won, lost or unknown.
+        entry: Won: what was written, with its token. Lost: what is there instead, or None if the
+            key is absent. Unknown: None.
+    """
+
+    outcome: Outcome
+    entry: Entry | None = None
+
+
+class Lease(ABC):
+    """The right of one owner to its keys, for as long as it keeps asking.
+
+    The idea is etcd's: keys put with a lease vanish when it ends, all of them, and a lease that
+    has ended never comes back. After C. Gray and D. Cheriton, "Leases", SOSP 1989.
+    """
+
+    @property
+    @abstractmethod
+    def ttl(self) -> float:
+        """The granted time to live in seconds: never less than what was asked for."""
+
+    @abstractmethod
+    def keep_alive(self, timeout: float) -> bool:
+        """Start the time to live anew.
+
+        Args:
+            timeout: Seconds within which the call must end.
+
+        Returns:
+            False if the lease has ended: its keys are gone, or are going.
+
+        Raises:
+            RendezvousConnectionError: The service did not answer; the lease may still live.
+        """
+
+    @abstractmethod
+    def revoke(self, timeout: float) -> None:
+        """End the lease now and remove its keys. Ending an ended lease is fine.
+
+        Raises:
+            RendezvousConnectionError: The service did not answer; the lease runs out by itself.
+        """
+
+
+class RendezvousBackend(ABC):
+    """Level 1: a register with a fencing token, as PyTorch's ``RendezvousBackend``.
+
+    A class written for PyTorch's contract works here unchanged. Everything then lives in the one
+    register, which is correct, and meant for small worlds.
+    """
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The name by which configuration chooses this backend."""
+
+    @abstractmethod
+    def get_state(self) -> tuple[bytes, Token] | None:
+        """Read the register.
+
+        Returns:
+            The state and its fencing token, or None if there is no state.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: What is there is corrupt.
+        """
+
+    @abstractmethod
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        """Write the register if `token` still matches it; with None, only if it is empty.
+
+        Returns:
+            What the register holds now, its token, and whether this call wrote it. None if the
+            register is empty although a token was given.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: What is there is corrupt.
+        """
+
+    def wait_state(self, token: Token | None, timeout: float) -> None:
+        """Return when the register may differ from `token` (None: empty), or after `timeout` seconds.
+
+        The default polls, with jitter so that nodes that started together drift apart.
+        """
+        deadline = time.monotonic() + timeout
+        while (remaining := deadline - time.monotonic()) > 0:
+            found = self.get_state()
+            if (found[1] if found else None) != token:
+                return
+            time.sleep(min(remaining, random.uniform(0.1, 0.3)))  # noqa: S311 - no secret
+
+
+class KeyValueBackend(RendezvousBackend):
+    """Level 2: a service with keys.
+
+    An instance belongs to one run: it puts its own prefix and the run's id before every key it
+    is given. Keys are paths of one or more segments joined by ``/``; a segment has one or more of
+    ``A-Z a-z 0-9 - _ . = ~`` and is never ``.`` or ``..`` (the core escapes everything else), so
+    they can be used as they are by every service. *At or under* ``a/b`` means ``a/b`` itself and
+    every key that begins with ``a/b/``; never ``a/bc``.
+
+    Rules for every method:
+
+    * It may be called from several threads at once, and after a fork (rebuild the client when the
+      pid has changed).
+    * Constructing is cheap and does not touch the network; the first call connects.
+    * `timeout` is in seconds, enforced by the client even when the service hangs.
+    * Reads are linearizable: a read sees every write that ended before it began.
+    * Only errors of the `RendezvousError` family leave it, raised ``from`` the client's own.
+    * After `close` every call raises `RendezvousConnectionError`; calls in progress end within a second.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    """What this backend declares that it can do."""
+
+    lacking: ClassVar[Mapping[Capability, str]] = {}
+    """Every other capability, with the reason why the service has none."""
+
+    min_lease_ttl: ClassVar[float] = 0.0
+    """The shortest time to live, in seconds, that the service grants a lease (with `Capability.LEASE`)."""
+
+    @property
+    def local_address(self) -> str:
+        """This machine's address as the service's clients see it: the source address towards it.
+
+        The default suits services that only the processes of one machine can reach.
+        """
+        return "127.0.0.1"
+
+    @abstractmethod
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """Read one key; None if it does not exist.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached in time.
+        """
+
+    @abstractmethod
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """Read every key at or under `prefix`.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached in time.
+        """
+
+    @abstractmethod
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        """Write one key under a condition, in one atomic step.
+
+        Args:
+            key: Where.
+            value: What; empty is fine. Up to `MAX_PAYLOAD` + 1024 bytes.
+            expect: A token: only if the key still has exactly this version. `ABSENT`: only if it
+                does not exist. `ANY`: always. A token that this backend did not make matches nothing.
+            lease: From `open_lease`: the key vanishes with it. None: the key stays (and loses the
+                lease that an earlier put gave it).
+            timeout: Seconds.
+
+        Returns:
+            `Outcome.UNKNOWN` whenever the write may have been applied but no answer came. A lease
+            that has ended makes the put LOST.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached; nothing was written.
+        """
+
+    @abstractmethod
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """Remove every key at or under `prefix`; none is fine. Need not be atomic.
+
+        Raises:
+            RendezvousConnectionError: The service did not answer; call again.
+        """
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """Return a snapshot newer than `since` as soon as there is one; `since` itself after `timeout` seconds.
+
+        Level-triggered: it may wake for nothing and may skip intermediate states, but never
+        misses the last one, whatever happened between the two calls.
+
+        The default polls with jitter; a service with `Capability.WATCH` overrides it.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached. The caller goes on from `since`.
+        """
+        deadline = time.monotonic() + timeout
+        while (remaining := deadline - time.monotonic()) > 0:
+            now = self.read_all(prefix, timeout=remaining)
+            if now.entries != since.entries:
+                return now
+            time.sleep(max(0.0, min(deadline - time.monotonic(), random.uniform(0.1, 0.3))))  # noqa: S311 - no secret
+        return since
+
+    def open_lease(self, ttl: float, *, timeout: float) -> Lease:
+        """Open a lease of at least `ttl` seconds (and at least `min_lease_ttl`).
+
+        Raises:
+            RendezvousUnsupportedError: The service has none (no `Capability.LEASE`).
+            RendezvousConnectionError: The service could not be reached in time.
+        """
+        del ttl, timeout
+        raise RendezvousUnsupportedError(
+            f"The backend '{self.name}' has no leases: {self.lacking.get(Capability.LEASE, 'no reason declared')}."
+        )
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release every socket, thread and file. Closing twice is fine. Removes no key."""
+
+    # Level 1, derived.
+
+    register_timeout: ClassVar[float] = 10.0
+    """Seconds that `get_state` and `set_state` may take, since PyTorch's signatures carry no timeout."""
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        """See `RendezvousBackend.get_state`."""
+        entry = self.read(STATE_KEY, timeout=self.register_timeout)
+        return None if entry is None else (Envelope.unpack(entry.value).payload, entry.token)
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        """See `RendezvousBackend.set_state`."""
+        check_payload(state, STATE_KEY)
+        entry = self.read(STATE_KEY, timeout=self.register_timeout)
+        if (entry.token if entry else None) != token:
+            return None if entry is None else (Envelope.unpack(entry.value).payload, entry.token, False)
+        before = Envelope.unpack(entry.value) if entry else None
+        mine = Envelope.seal(state, writer="register", after=before)
+        put = self.put(
+            STATE_KEY,
+            mine.pack(),
+            expect=ABSENT if token is None else token,
+            timeout=self.register_timeout,
+        )
+        now = put.entry if put.outcome is not Outcome.UNKNOWN else self.read(STATE_KEY, timeout=self.register_timeout)
+        if now is None:
+            return None
+        there = Envelope.unpack(now.value)
+        return there.payload, now.token, there.nonce == mine.nonce
+
+    def wait_state(self, token: Token | None, timeout: float) -> None:
+        """See `RendezvousBackend.wait_state`."""
+        deadline = time.monotonic() + timeout
+        seen = self.read_all(STATE_KEY, timeout=timeout)
+        entry = seen.entries.get(STATE_KEY)
+        if (entry.token if entry else None) == token and (remaining := deadline - time.monotonic()) > 0:
+            self.wait(STATE_KEY, seen, timeout=remaining)
+
+
+def check_payload(payload: bytes, key: str) -> None:
+    """Refuse what some service would refuse, before anything is sent."""
+    if len(payload) > MAX_PAYLOAD:
+        raise RendezvousParameterError(
+            f"The value for '{key}' has {len(payload)} bytes; at most {MAX_PAYLOAD} fit into one key. "
+            "Split it over several keys, or store it elsewhere and put its address here."
+        )

@@ -1,0 +1,46 @@
+"""The command ``rdzv``: each subcommand is a module with ``add_parser`` and ``run``."""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from ..errors import RendezvousConnectionError, RendezvousError, RendezvousParameterError
+from . import backends, close, run, status
+from .exits import ERROR, EXIT_CODES, UNREACHABLE, USAGE
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="rdzv",
+        description="Rendezvous for distributed jobs on any coordination service.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for module in (run, status, close, backends):
+        module.add_parser(commands)
+    options = parser.parse_args(arguments)
+    _log(options.verbose)
+    try:
+        return int(options.run(options))
+    except RendezvousParameterError as error:
+        print(f"rdzv: {error}", file=sys.stderr)
+        return USAGE
+    except RendezvousConnectionError as error:
+        print(f"rdzv: {error}", file=sys.stderr)
+        return UNREACHABLE
+    except RendezvousError as error:
+        print(f"rdzv: {error}", file=sys.stderr)
+        return ERROR
+    except KeyboardInterrupt:
+        return 130
+
+
+def _log(verbosity: int) -> None:
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(level=level, format="rdzv: %(message)s", stream=sys.stderr)

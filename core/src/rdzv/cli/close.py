@@ -1,0 +1,42 @@
+"""``rdzv close``: end a run for everyone, and remove what it left behind."""
+
+import argparse
+import getpass
+import sys
+
+from ..errors import RendezvousParameterError
+from ..observer import Observer
+from .common import add_run_options, parameters
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "close",
+        help="end a run for everyone",
+        description="Close a run: every node in it, and every one that comes later, is told so, with the reason. "
+        "A relaunch needs a higher attempt, another run id, or --purge.",
+    )
+    add_run_options(parser)
+    parser.add_argument("--reason", default="closed by the operator", help="what the nodes are told")
+    parser.add_argument("--purge", action="store_true", help="also remove every key of the run, once no node is left")
+    parser.add_argument("--timeout", type=float, default=30.0, metavar="SECONDS", help="how long to try (default: 30)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Close, and purge if asked to."""
+    with Observer(parameters(arguments)) as observer:
+        closed = observer.close(f"the operator ({getpass.getuser()})", arguments.reason, arguments.timeout)
+        print(f"The run '{arguments.run_id}' is closed: {closed.reason} (by {closed.by}).")
+        if arguments.purge:
+            left = observer.purge(arguments.timeout)
+            if left:
+                raise RendezvousParameterError(
+                    f"Nothing was purged: {len(left)} nodes are still there after {arguments.timeout:.0f} s "
+                    f"({', '.join(left)}). Stop them and purge again."
+                )
+            print(f"Every key of the run '{arguments.run_id}' is removed.", file=sys.stdout)
+    return 0

@@ -1,0 +1,49 @@
+"""The options that every subcommand about a run has."""
+
+import argparse
+from typing import Any
+
+from ..errors import RendezvousParameterError
+from ..parameters import RendezvousParameters
+
+__all__ = ["add_run_options", "parameters"]
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which run on which service."""
+    parser.add_argument("--backend", default="sqlite", metavar="NAME", help="see `rdzv backends` (default: sqlite)")
+    parser.add_argument(
+        "--endpoint", default="", metavar="ADDRESS", help="where the service is: HOST:PORT[,HOST:PORT...], or a file"
+    )
+    parser.add_argument("--run-id", required=True, metavar="ID", help="the job that the nodes belong to")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the core or the backend, see `rdzv backends NAME`; may be repeated",
+    )
+
+
+def parameters(
+    arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, **options: Any
+) -> RendezvousParameters:
+    """The parameters that the command line describes.
+
+    Raises:
+        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``.
+    """
+    for item in arguments.option:
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            raise RendezvousParameterError(f"--option takes NAME=VALUE, such as join_timeout=60, not {item!r}.")
+        options[name] = value
+    return RendezvousParameters(
+        arguments.backend,
+        arguments.endpoint,
+        arguments.run_id,
+        min_nodes,
+        max_nodes,
+        getattr(arguments, "local_addr", None),
+        **options,
+    )

@@ -1,0 +1,136 @@
+"""``rdzv run``: an elastic agent for any program."""
+
+import argparse
+import logging
+import sys
+import time
+
+from ..agent import Agent, Outcome
+from ..dynamic import DynamicRendezvousHandler
+from ..errors import RendezvousParameterError
+from ..hooks import Event, EventKind, hookimpl
+from ..parameters import parse_nnodes
+from ..plugins import register_hooks
+from ..registry import get_rendezvous_handler
+from .common import add_run_options, parameters
+from .exits import EXIT_CODES
+
+__all__ = ["add_parser", "run"]
+
+_EVERY = 10.0
+"""Seconds between two progress lines where there is no terminal to refresh one on."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "run",
+        help="join a run and start a command in every world it forms",
+        description="Join a run, start CMD with the variables of its place in the world (RANK, WORLD_SIZE, "
+        "MASTER_ADDR, MASTER_PORT, RDZV_ROUND and so on), and start it again whenever the world changes.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    parser.add_argument("--nnodes", required=True, metavar="MIN:MAX", help="how many nodes a world has, as 2:4 or 4")
+    parser.add_argument(
+        "--nproc-per-node", type=_positive, default=1, metavar="N", help="processes per node (default: 1)"
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often CMD may fail on this node before it gives up (default: 0); a new world costs none",
+    )
+    parser.add_argument("--attempt", type=int, metavar="N", help="the scheduler's restart count (default: 0)")
+    parser.add_argument("--local-addr", metavar="ADDRESS", help="this node's address as the others reach it")
+    parser.add_argument(
+        "--grace",
+        type=float,
+        default=10.0,
+        metavar="SECONDS",
+        help="between asking CMD to end and killing it (default: 10)",
+    )
+    parser.add_argument("command", nargs="+", metavar="-- CMD", help="the program and its arguments")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the agent; returns the exit code."""
+    low, high = parse_nnodes(arguments.nnodes, "--nnodes")
+    attempt = {} if arguments.attempt is None else {"attempt": arguments.attempt}
+    params = parameters(arguments, low, high, **attempt)
+    handler = get_rendezvous_handler(params)
+    if not isinstance(handler, DynamicRendezvousHandler):
+        raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
+    progress = _Progress(handler, params.min_nodes, params.max_nodes)
+    register_hooks(progress)
+    agent = Agent(
+        handler,
+        params,
+        arguments.command,
+        processes=arguments.nproc_per_node,
+        max_restarts=arguments.max_restarts,
+        grace=arguments.grace,
+        waiting=progress.waiting,
+    )
+    verdict = agent.run()
+    progress.clear()
+    if verdict.outcome is not Outcome.DONE:
+        print(f"rdzv: {verdict.reason}", file=sys.stderr)
+    return verdict.exit_code
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not above zero")
+    return number
+
+
+class _Progress:
+    """Tells the user what is waited for, and what happens."""
+
+    def __init__(self, handler: DynamicRendezvousHandler, low: int, high: int) -> None:
+        self._handler = handler
+        self._wanted = f"{low} to {high}" if high > low else str(low)
+        self._terminal = sys.stderr.isatty()
+        self._said = time.monotonic()
+        self._shown = False
+
+    def waiting(self, seconds: float) -> None:
+        """Show one line: refreshed on a terminal, now and then elsewhere."""
+        now = time.monotonic()
+        if seconds < 1 or now - self._said < (0.5 if self._terminal else _EVERY):
+            return
+        self._said = now
+        notice = self._handler.notice
+        limit = self._handler.settings.timeout.join.total_seconds()
+        here = f"{notice.phase}, {notice.present} here" if notice else "nothing known of the others yet"
+        line = f"rdzv: waiting for {self._wanted} nodes ({here}), {seconds:.0f} s of {limit:.0f} s"
+        if self._terminal:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            self._shown = True
+        else:
+            print(line, file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            self._shown = False
+
+    @hookimpl
+    def rdzv_event(self, event: Event) -> None:
+        """Say what happened, above the line."""
+        self.clear()
+        loud = event.kind in (EventKind.NODE_LOST, EventKind.EVICTED)
+        logging.getLogger("rdzv").log(
+            logging.WARNING if loud else logging.INFO,
+            "%s: %s (round %d): %s",
+            event.kind.value,
+            event.node,
+            event.round,
+            event.cause,
+        )

@@ -1,0 +1,52 @@
+"""``rdzv status``: what a run is doing."""
+
+import argparse
+import json
+from dataclasses import asdict
+
+from ..observer import Observer, Status
+from .common import add_run_options, parameters
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "status",
+        help="show what a run is doing",
+        description="Show a run's phase, its members, who is missing and who leads. Changes nothing.",
+    )
+    add_run_options(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object (with --watch: one a line)")
+    parser.add_argument("--watch", action="store_true", help="show it again at every change, until Ctrl-C")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="how long to try (default: 10)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the status, once or at every change."""
+    with Observer(parameters(arguments)) as observer:
+        shown = None
+        while True:
+            status = observer.status(arguments.timeout)
+            if status != shown:
+                print(json.dumps(asdict(status)) if arguments.json else _text(status), flush=True)
+                shown = status
+            if not arguments.watch:
+                return 0
+            observer.wait(5.0)
+
+
+def _text(status: Status) -> str:
+    lines = [f"run {status.run_id}: {status.phase}, attempt {status.attempt}, round {status.round}"]
+    if status.closed_reason is not None:
+        lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
+    lines.append(f"  leader: {status.leader or 'nobody'}")
+    if status.min_nodes:
+        lines.append(f"  nodes: {len(status.nodes)} here, {status.min_nodes} to {status.max_nodes} make a world")
+    for node in status.nodes:
+        rank = "      -" if node.rank is None else f"rank {node.rank:2}"
+        lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}")
+    lines += [f"  rank {rank:2}  {node}  missing: {cause}" for rank, node, cause in status.missing]
+    return "\n".join(lines)

@@ -1,0 +1,131 @@
+"""What a program that ``rdzv run`` has started is told: the variables, and `current` to read them."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Self
+
+from .dynamic import round_store
+from .errors import RendezvousParameterError
+from .handler import RendezvousInfo
+from .parameters import RendezvousParameters
+from .plugins import create_backend
+from .store import Store
+
+__all__ = ["World", "current", "variables"]
+
+
+def variables(
+    params: RendezvousParameters, info: RendezvousInfo, *, local_rank: int, processes: int, restarts: int
+) -> dict[str, str]:
+    """The environment of one of the processes that an agent starts on its node.
+
+    Args:
+        params: How the agent was started.
+        info: The world that its node got.
+        local_rank: Which of the node's processes.
+        processes: How many of them each node has.
+        restarts: How often the agent has started the command anew.
+    """
+    bootstrap = info.bootstrap_store_info
+    numbers = {
+        "RANK": info.rank * processes + local_rank,
+        "WORLD_SIZE": info.world_size * processes,
+        "LOCAL_RANK": local_rank,
+        "LOCAL_WORLD_SIZE": processes,
+        "GROUP_RANK": info.rank,
+        "GROUP_WORLD_SIZE": info.world_size,
+        "ROLE_RANK": info.rank * processes + local_rank,
+        "ROLE_WORLD_SIZE": info.world_size * processes,
+        "MASTER_PORT": bootstrap.master_port if bootstrap else 0,
+        "RDZV_ROUND": info.round,
+        "RDZV_RESTART_COUNT": restarts,
+        "TORCHELASTIC_RESTART_COUNT": restarts,
+    }
+    texts = {
+        "MASTER_ADDR": bootstrap.master_addr if bootstrap else "",
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RUN_ID": params.run_id,
+    }
+    return params.to_env() | {name: str(number) for name, number in numbers.items()} | texts
+
+
+@dataclass(frozen=True)
+class World:
+    """One process's place in the world that its agent got.
+
+    Attributes:
+        rank: This process's number among all, from 0.
+        world_size: How many processes there are on all nodes.
+        local_rank: This process's number on its node.
+        local_world_size: How many processes each node has.
+        group_rank: The node's rank.
+        group_world_size: How many nodes there are.
+        round: Which world of the run this is; every new one has a higher number.
+        restart_count: How often the agent has started the program anew.
+        run_id: Which run.
+        master_addr: The address of the node of rank 0.
+        master_port: A port there that was free when the round began.
+    """
+
+    rank: int
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    group_rank: int
+    group_world_size: int
+    round: int
+    restart_count: int
+    run_id: str
+    master_addr: str
+    master_port: int
+    _environ: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
+
+    @cached_property
+    def store(self) -> Store:
+        """The round's store, shared by all processes; connects when it is first used."""
+        params = RendezvousParameters.from_env(self._environ)
+        _, store = create_backend(params)
+        return round_store(store, params.run_id, self.round)
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Self:
+        """Read the variables that an agent sets.
+
+        Raises:
+            RendezvousParameterError: One is missing or is not a number: no agent has started this.
+        """
+
+        def number(name: str) -> int:
+            try:
+                return int(environ[name])
+            except (KeyError, ValueError) as error:
+                raise RendezvousParameterError(
+                    f"The variable {name} is {environ.get(name)!r}: this process was not started by an agent. "
+                    "Start the program with `rdzv run ... -- PROGRAM`."
+                ) from error
+
+        return cls(
+            rank=number("RANK"),
+            world_size=number("WORLD_SIZE"),
+            local_rank=number("LOCAL_RANK"),
+            local_world_size=number("LOCAL_WORLD_SIZE"),
+            group_rank=number("GROUP_RANK"),
+            group_world_size=number("GROUP_WORLD_SIZE"),
+            round=number("RDZV_ROUND"),
+            restart_count=number("RDZV_RESTART_COUNT"),
+            run_id=environ.get("RDZV_RUN_ID", ""),
+            master_addr=environ.get("MASTER_ADDR", ""),
+            master_port=number("MASTER_PORT"),
+            _environ=dict(environ),
+        )
+
+
+def current() -> World:
+    """This process's rank, world and store, as the agent that started it has set them.
+
+    Raises:
+        RendezvousParameterError: No agent has started this process.
+    """
+    return World.from_env(os.environ)

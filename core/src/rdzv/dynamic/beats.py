@@ -1,0 +1,222 @@
+"""Leases for services that have none: every owner counts, every observer times it by its own clock.
+
+An owner changes its beat key once an interval. An observer that has seen no change for the lease's
+time to live, on its own monotonic clock, buries the lease: a compare-and-set that only succeeds
+if the owner has still not stirred, and after which the owner's next beat fails. So the end of a
+lease is one event, the same for everyone, and no timestamp ever crosses the network.
+"""
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import ClassVar, Final
+
+from ..backend import (
+    ABSENT,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    Outcome,
+    Put,
+    Snapshot,
+    Token,
+)
+from ..errors import RendezvousConnectionError, RendezvousStateError
+from .records import BEATS
+
+__all__ = ["CountedBeats"]
+
+_BURIED: Final = b"buried"
+_MANY: Final = 3
+"""From so many leases on, one read of all beats is cheaper than one read for each."""
+
+
+class CountedBeats(KeyValueBackend):
+    """A backend without leases, with leases.
+
+    Every value gets one line in front that names the lease it hangs on, if any.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.LEASE})
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        capability: "that is up to the service beneath" for capability in Capability if capability != Capability.LEASE
+    }
+
+    def __init__(self, inner: KeyValueBackend, interval: float) -> None:
+        """Give `inner` leases.
+
+        Args:
+            inner: The backend beneath.
+            interval: Seconds between two beats of an owner; observers look at least as often,
+                and once a second, so that a death is known within a second of the time to live.
+        """
+        self._inner = inner
+        self._interval = interval
+        self._look_every = min(interval, 1.0)
+        self._lock = threading.Lock()
+        self._seen: dict[str, tuple[Token, float]] = {}
+        self._looked = time.monotonic()
+
+    @property
+    def name(self) -> str:
+        """See `KeyValueBackend`."""
+        return self._inner.name
+
+    @property
+    def local_address(self) -> str:
+        """See `KeyValueBackend`."""
+        return self._inner.local_address
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend`."""
+        return self._living(Snapshot(_one(key, self._inner.read(key, timeout=timeout))), timeout).entries.get(key)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend`."""
+        return self._living(self._inner.read_all(prefix, timeout=timeout), timeout)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        """See `KeyValueBackend`."""
+        if isinstance(lease, _CountedLease) and lease.ended:
+            return Put(Outcome.LOST, self.read(key, timeout=timeout))
+        owner = lease.id if isinstance(lease, _CountedLease) else ""
+        framed = owner.encode() + b"\n" + value
+        put = self._inner.put(key, framed, expect=expect, timeout=timeout)
+        if put.outcome is Outcome.LOST and put.entry is not None:
+            alive = self._living(Snapshot(_one(key, put.entry)), timeout).entries.get(key)
+            if alive is None and expect is ABSENT:
+                # What is there belongs to a buried lease: it counts as absent.
+                put = self._inner.put(key, framed, expect=put.entry.token, timeout=timeout)
+            else:
+                return Put(Outcome.LOST, alive)
+        if put.outcome is Outcome.WON and isinstance(lease, _CountedLease):
+            lease.keys.add(key)
+        return put if put.entry is None else replace(put, entry=_unframed(put.entry)[1])
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend`."""
+        self._inner.delete(prefix, timeout=timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend`. The services beneath wakes us for changes, the clock for deaths."""
+        deadline = time.monotonic() + timeout
+        beneath = since.revision
+        while (remaining := deadline - time.monotonic()) > 0:
+            beneath = self._inner.wait(prefix, beneath, timeout=min(remaining, self._look_every))
+            now = self._living(beneath, max(remaining, self._look_every))
+            if now.entries != since.entries:
+                return now
+        return since
+
+    def open_lease(self, ttl: float, *, timeout: float) -> Lease:
+        """See `KeyValueBackend`."""
+        lease = _CountedLease(self._inner, ttl)
+        lease.keep_alive(timeout)
+        return lease
+
+    def close(self) -> None:
+        """See `KeyValueBackend`."""
+        self._inner.close()
+
+    def _living(self, beneath: Snapshot, timeout: float) -> Snapshot:
+        """`beneath` without the frames, and without what hangs on a lease that has ended."""
+        entries = {key: _unframed(entry) for key, entry in beneath.entries.items()}
+        leases = {lease for lease, _ in entries.values() if lease}
+        alive = self._judge(self._beats_of(leases, timeout), timeout) if leases else frozenset()
+        living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
+        return Snapshot(living, beneath)
+
+    def _beats_of(self, leases: Collection[str], timeout: float) -> dict[str, Entry]:
+        if len(leases) >= _MANY:
+            everyone = self._inner.read_all(BEATS, timeout=timeout).entries
+            return {lease: everyone[_beat_key(lease)] for lease in leases if _beat_key(lease) in everyone}
+        beats = {lease: self._inner.read(_beat_key(lease), timeout=timeout) for lease in leases}
+        return {lease: beat for lease, beat in beats.items() if beat is not None}
+
+    def _judge(self, beats: Mapping[str, Entry], timeout: float) -> frozenset[str]:
+        """Which of these leases live; buries those that have been silent for too long."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._looked > self._interval + self._look_every:
+                # It is us who did not look: whoever is alive gets all the time again to show it.
+                self._seen.clear()
+            self._looked = now
+            for lease, beat in beats.items():
+                if lease not in self._seen or self._seen[lease][0] != beat.token:
+                    self._seen[lease] = (beat.token, now)
+            silent = {lease: now - self._seen[lease][1] for lease in beats}
+        return frozenset(
+            lease
+            for lease, beat in beats.items()
+            if beat.value != _BURIED and not (silent[lease] > _ttl_of(beat) and self._bury(lease, beat, timeout))
+        )
+
+    def _bury(self, lease: str, beat: Entry, timeout: float) -> bool:
+        put = self._inner.put(_beat_key(lease), _BURIED, expect=beat.token, timeout=timeout)
+        return put.outcome is Outcome.WON
+
+
+class _CountedLease(Lease):
+    """The owner's side: a key that changes."""
+
+    def __init__(self, inner: KeyValueBackend, ttl: float) -> None:
+        self._inner = inner
+        self._ttl = ttl
+        self._beat = 0
+        self._token: Token | Expect = ABSENT
+        self.id = secrets.token_hex(8)
+        self.keys: set[str] = set()
+        self.ended = False
+
+    @property
+    def ttl(self) -> float:
+        return self._ttl
+
+    def keep_alive(self, timeout: float) -> bool:
+        if self.ended:
+            return False
+        self._beat += 1
+        value = json.dumps({"beat": self._beat, "ttl": self._ttl}).encode()
+        put = self._inner.put(_beat_key(self.id), value, expect=self._token, timeout=timeout)
+        if put.outcome is Outcome.UNKNOWN:
+            raise RendezvousConnectionError("The reply to a beat was lost.")
+        # Nobody else writes this key, but to bury it: anything else there is an earlier beat of
+        # ours whose reply was lost, and proof enough of life.
+        self.ended = put.entry is None or put.entry.value == _BURIED
+        if put.entry is not None:
+            self._token = put.entry.token
+        return not self.ended
+
+    def revoke(self, timeout: float) -> None:
+        # The keys first: while the lease lives nobody else takes them over.
+        for key in [] if self.ended else sorted(self.keys):
+            self._inner.delete(key, timeout=timeout)
+        self.ended = True
+        self._inner.delete(_beat_key(self.id), timeout=timeout)
+
+
+def _beat_key(lease: str) -> str:
+    return f"{BEATS}/{lease}"
+
+
+def _one(key: str, entry: Entry | None) -> dict[str, Entry]:
+    return {} if entry is None else {key: entry}
+
+
+def _unframed(entry: Entry) -> tuple[str, Entry]:
+    lease, newline, value = entry.value.partition(b"\n")
+    if not newline or not (lease.isalnum() or not lease):
+        raise RendezvousStateError(f"A value in the service was not written by rdzv: {entry.value[:80]!r}")
+    return lease.decode("ascii", "replace"), replace(entry, value=value)
+
+
+def _ttl_of(beat: Entry) -> float:
+    try:
+        return float(json.loads(beat.value)["ttl"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise RendezvousStateError(f"A beat in the service was not written by rdzv: {beat.value[:80]!r}") from error

@@ -1,0 +1,136 @@
+"""Runs the lanes of one node on threads, against the real service."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..errors import RendezvousError
+from ..hooks import Event
+from ..service import Service
+from . import steps
+from .leader import lead
+from .node import Node
+from .steps import Lane, Step
+
+__all__ = ["Driver"]
+
+logger = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+
+
+class Driver:
+    """The threads of one node.
+
+    What a lane does between two steps runs under the node's lock; the steps themselves do not, so
+    a slow service delays only the lane that waits for it.
+    """
+
+    def __init__(self, node: Node, service: Service, tell: Callable[[Event], None]) -> None:
+        """Drive `node` over `service`; `tell` hears of every event."""
+        self._node = node
+        self._service = service
+        self._tell = tell
+        self._changed = threading.Condition()
+        self._version = 0
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, lane: Lane[None]) -> None:
+        """Run a lane on a thread of its own until it ends."""
+        thread = threading.Thread(
+            target=self._run_to_end, args=(lane,), name=f"rdzv-{name}-{self._node.id}", daemon=True
+        )
+        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+        thread.start()
+
+    def run(self, lane: Lane[_R]) -> _R:
+        """Run a lane on the caller's thread; returns what it returns, raises what it raises."""
+        result: Any = None
+        error: BaseException | None = None
+        step: Step | None = None
+        while True:
+            with self._changed:
+                before, step = step, None
+                try:
+                    step = lane.send(result) if error is None else lane.throw(error)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                finally:
+                    # A lane that only looked and waits on has changed nothing; were the others told,
+                    # two such lanes would wake each other for ever.
+                    if not (isinstance(before, steps.Changed) and isinstance(step, steps.Changed)):
+                        self._version += 1
+                        self._changed.notify_all()
+                seen = self._version
+            result, error = None, None
+            try:
+                result = self._perform(step, seen)
+            except BaseException as raised:  # the lane decides what to do about it
+                error = raised
+
+    def stop(self, timeout: float) -> None:
+        """End every lane: close the service under it, then wait for the threads.
+
+        Args:
+            timeout: Seconds to wait for each thread.
+        """
+        with self._changed:
+            self._node.closing = True
+            self._changed.notify_all()
+        self._service.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+                if thread.is_alive():
+                    logger.warning("thread '%s' has not ended within %.1f s", thread.name, timeout)
+
+    def _run_to_end(self, lane: Lane[None]) -> None:
+        try:
+            self.run(lane)
+        except Exception as error:
+            if self._node.closing and isinstance(error, RendezvousError):
+                return
+            logger.exception("a lane of node '%s' has failed", self._node.id)
+            with self._changed:
+                self._node.fail(error)
+                self._changed.notify_all()
+
+    def _pause(self, until: float, ended: Callable[[], bool]) -> None:
+        with self._changed:
+            while not (ended() or self._node.closing) and (remaining := until - time.monotonic()) > 0:
+                self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
+
+    def _perform(self, step: Step, seen: int) -> Any:
+        service = self._service
+        match step:
+            case steps.Sleep(until):
+                return self._pause(until, lambda: False)
+            case steps.Changed(until):
+                return self._pause(until, lambda: self._version != seen)
+            case steps.Tell(events):
+                return [self._tell(event) for event in events]
+            case steps.Lead(term):
+                return self.start("lead", lead(self._node, term))
+            case steps.Wait(prefix, since, deadline):
+                return service.wait(prefix, since, deadline)
+            case steps.Read(key, deadline):
+                result: Any = service.read(key, deadline)
+            case steps.ReadAll(prefix, deadline, before):
+                result = service.read_all(prefix, deadline, before)
+            case steps.Put(key, payload, deadline, after, lease):
+                result = service.put(key, payload, deadline, after=after, lease=lease)
+            case steps.Delete(prefix, deadline):
+                result = None
+                service.delete(prefix, deadline)
+            case steps.OpenLease(ttl, deadline):
+                result = service.open_lease(ttl, deadline)
+            case steps.KeepAlive(lease, deadline):
+                result = service.keep_alive(lease, deadline)
+            case steps.Revoke(lease, deadline):
+                result = None
+                service.revoke(lease, deadline)
+        with self._changed:
+            self._node.contacted()
+        return result

@@ -1,0 +1,293 @@
+"""The face of it all: `DynamicRendezvousHandler`, what a caller sees of one node."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any
+
+from .. import plugins
+from ..backend import Capability, KeyValueBackend, RendezvousBackend
+from ..errors import RendezvousClosedError, RendezvousError
+from ..handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from ..parameters import RendezvousParameters
+from ..service import Service
+from ..settings import RendezvousSettings, RendezvousTimeout
+from ..store import KeyValueStore, PrefixStore, Store
+from . import member, rules
+from .beats import CountedBeats
+from .driver import Driver
+from .node import Node
+from .records import STORE, Closed, NodeRecord, Notice, State
+from .register import RegisterKeys
+
+__all__ = ["DynamicRendezvousHandler", "create_handler"]
+
+logger = logging.getLogger(__name__)
+
+
+def create_handler(
+    store: Store | None, backend: RendezvousBackend, params: RendezvousParameters
+) -> "DynamicRendezvousHandler":
+    """Make a handler for parameters; the options it reads are those of `CORE_OPTIONS`.
+
+    Args:
+        store: What each round's store is made of; None: one on `backend` itself.
+        backend: Level 1 or level 2. The handler closes it when it shuts down.
+        params: The parameters.
+
+    Raises:
+        RendezvousParameterError: An option has a value that cannot be used.
+    """
+    return DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), backend, store, params.local_addr)
+
+
+class DynamicRendezvousHandler(RendezvousHandler):
+    """One node of a rendezvous that grows, shrinks and re-forms, over any backend.
+
+    Threads start with the first call that needs the service, and end with `shutdown` or `leave`.
+    """
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: Store | None,
+        backend: RendezvousBackend,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: RendezvousTimeout | None = None,
+        keep_alive_interval: float = 5,
+        keep_alive_max_attempt: int = 3,
+    ) -> "DynamicRendezvousHandler":
+        """Make a handler; the signature is PyTorch's.
+
+        Args:
+            run_id: Which run.
+            store: What each round's store is made of; None: one on `backend` itself.
+            backend: Level 1 or level 2. The handler closes it when it shuts down.
+            min_nodes: The smallest world.
+            max_nodes: The largest.
+            local_addr: This node's address as the others reach it; None: the source address
+                towards the service.
+            timeout: How long things may take.
+            keep_alive_interval: Seconds between two signs of life.
+            keep_alive_max_attempt: How many of them may fail to come before the node is dead.
+
+        Raises:
+            RendezvousParameterError: A value cannot be used.
+        """
+        settings = RendezvousSettings(
+            run_id,
+            min_nodes,
+            max_nodes,
+            timeout or RendezvousTimeout(),
+            timedelta(seconds=keep_alive_interval),
+            keep_alive_max_attempt,
+        )
+        return cls(settings, backend, store, local_addr)
+
+    def __init__(
+        self,
+        settings: RendezvousSettings,
+        backend: RendezvousBackend,
+        store: Store | None = None,
+        local_addr: str | None = None,
+    ) -> None:
+        """See `from_backend`."""
+        self._settings = settings
+        self._backend = backend
+        self._keys = lift(backend, settings)
+        self._store = KeyValueStore(self._keys, STORE) if store is None else store
+        self._local_addr = local_addr
+        self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
+        self._driver = Driver(self._node, Service(self._keys, self._node.id), plugins.announce)
+        self._starting = threading.Lock()
+        self._started = False
+        self._stopped = False
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What the handler was told to do."""
+        return self._settings
+
+    @property
+    def node_id(self) -> str:
+        """This node's id, under which the others know it."""
+        return self._node.id
+
+    @property
+    def notice(self) -> Notice | None:
+        """The latest news of the run as this node knows it; None if there was none."""
+        return self._node.notice
+
+    @property
+    def closed(self) -> Closed | None:
+        """Who closed the run, and why; None while it is open, as far as this node knows."""
+        return self._node.closed()
+
+    def get_backend(self) -> str:
+        """See `RendezvousHandler`."""
+        return self._backend.name
+
+    def get_run_id(self) -> str:
+        """See `RendezvousHandler`."""
+        return self._settings.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """See `RendezvousHandler`.
+
+        Raises:
+            RendezvousGracefulExitError: The job ended, and this node was not needed.
+            RendezvousParameterError: The run was started with other limits.
+            RendezvousError: A health check refused this node.
+        """
+        deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
+        plugins.check_health(self._settings.run_id, self._settings.labels)
+        self._start()
+        self._driver.run(member.first_look(self._node, deadline))
+        address = self._local_addr or self._keys.local_address
+        with _reserved_port(address) as port:
+            state = self._driver.run(member.join(self._node, address, port, deadline))
+        return self._info(state)
+
+    def is_closed(self) -> bool:
+        """See `RendezvousHandler`. Answers from what this node knows; only the first call may wait."""
+        self._look()
+        return self._node.closed() is not None
+
+    def set_closed(self, reason: str = "closed by the application") -> None:
+        """Close the run for all, for good. If it is closed already, the first reason stands.
+
+        Args:
+            reason: What others will read.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached within the close timeout.
+        """
+        self._close(reason, done=False)
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes wait for a world that would differ from this node's.
+
+        Beyond PyTorch's meaning, a member that is gone counts as one, once the others could go on
+        without it, and so does a world that was formed without this node while it was away.
+        Answers from what this node knows; only the first call may wait.
+        """
+        self._look()
+        return self._node.waiting()
+
+    def shutdown(self) -> bool:
+        """End this node's part and release everything.
+
+        If the node is in the current round the job is over, and the run is closed for all; if not,
+        only this node goes. The option ``on_shutdown`` forces either.
+
+        Returns:
+            False if the service could not be told; what was written goes when the lease runs out.
+        """
+        closes = self._settings.on_shutdown == "close" or (
+            self._settings.on_shutdown == "auto" and self._node.is_member()
+        )
+        return self._end("it has shut down", closes)
+
+    def leave(self, reason: str = "it left") -> bool:
+        """Leave for good, telling the others why, and release everything; the run goes on.
+
+        Returns:
+            False if the service could not be told.
+        """
+        return self._end(reason, closes=False)
+
+    def _end(self, reason: str, closes: bool) -> bool:
+        with self._starting:
+            if self._stopped:
+                return True
+            self._stopped = True
+        deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
+        try:
+            if closes:
+                self._driver.run(member.close(self._node, "the job is done", True, deadline))
+            self._driver.run(member.leave(self._node, reason, deadline))
+        except RendezvousError as error:
+            logger.warning("node '%s' could not say goodbye to '%s': %s", self._node.id, self.get_run_id(), error)
+            return False
+        finally:
+            self._driver.stop(timeout=5.0)
+        return True
+
+    def _close(self, reason: str, done: bool) -> None:
+        self._start()
+        deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
+        self._driver.run(member.close(self._node, reason, done, deadline))
+
+    def _look(self) -> None:
+        if self._stopped:
+            return
+        self._start()
+        deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
+        self._driver.run(member.first_look(self._node, deadline))
+        if self._node.problem is not None:
+            raise self._node.problem
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._stopped:
+                raise RendezvousClosedError(
+                    f"This handler of the rendezvous '{self.get_run_id()}' has shut down; create a new one."
+                )
+            if not self._started:
+                self._started = True
+                self._driver.start("watch", member.watch(self._node))
+                self._driver.start("keep", member.keep(self._node))
+
+    def _info(self, state: State) -> RendezvousInfo:
+        return RendezvousInfo(
+            round_store(self._store, self.get_run_id(), state.round),
+            state.world.index(self._node.id),
+            len(state.world),
+            RendezvousStoreInfo(state.address, state.port),
+            round=state.round,
+            run_id=self.get_run_id(),
+            nodes=state.world,
+        )
+
+
+def round_store(store: Store, run_id: str, number: int) -> Store:
+    """The part of `store` that belongs to one round."""
+    if isinstance(store, KeyValueStore):
+        return store.scoped(str(number))
+    return PrefixStore(f"rdzv.{run_id}.{number}", store)
+
+
+def lift(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueBackend:
+    """Bring any backend to level 2 with leases, so that there is one protocol above it."""
+    keys = backend if isinstance(backend, KeyValueBackend) else RegisterKeys(backend)
+    if Capability.LEASE in keys.capabilities:
+        return keys
+    return CountedBeats(keys, settings.keep_alive_interval.total_seconds())
+
+
+def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
+    """The plugins' order of ranks if there is one that can be used, else the default."""
+    order: Any = plugins.assign_ranks(arrived, previous)
+    if order is None:
+        return rules.sticky_ranks(arrived, previous)
+    if sorted(order) != sorted(node.id for node in arrived):
+        logger.error("a plugin's ranks %s are not the nodes that arrived; using the default", order)
+        return rules.sticky_ranks(arrived, previous)
+    return list(order)
+
+
+@contextmanager
+def _reserved_port(address: str) -> Iterator[int]:
+    """Keep a port of this machine for the time of the wait, and free it just before it is used."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield held.getsockname()[1]

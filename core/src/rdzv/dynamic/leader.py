@@ -1,0 +1,183 @@
+"""The lanes of the leader: how it is elected, and how it publishes what the rules decide.
+
+Leading needs no trust: every write of the state is a compare-and-set on the token that was known
+*before* the nodes were read, so a leader that was paused, replaced or overtaken changes nothing.
+"""
+
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from ..hooks import Event, EventKind
+from ..service import Held, View
+from . import rules
+from .node import Node
+from .records import (
+    LEADER_KEY,
+    NODES,
+    NOTICE_KEY,
+    STATE_KEY,
+    STORE,
+    Leadership,
+    NodeRecord,
+    Notice,
+    State,
+    decode,
+)
+from .steps import Delete, Lane, Lead, Put, ReadAll, Sleep, Tell, Wait
+
+__all__ = ["elect", "lead"]
+
+logger = logging.getLogger(__name__)
+
+NOTICE_INTERVAL = 1.0
+"""Seconds between two notices that nobody is waiting for: each one wakes every node."""
+
+
+def elect(node: Node) -> Lane[None]:
+    """Try to become the leader, if there is none."""
+    if not node.may_lead() or node.view is None:
+        return
+    before = node.view.raw(LEADER_KEY)
+    won, held = yield Put(LEADER_KEY, node.limits().encode(), node.soon(), after=before, lease=node.lease)
+    there = decode(Leadership, held.payload) if held is not None and not held.envelope.deleted else None
+    if won:
+        node.leading = True
+        node.term += 1
+        yield Lead(node.term)
+    if there is not None and (events := node.look_at_leader(there)):
+        yield Tell(tuple(events))
+
+
+def lead(node: Node, term: int) -> Lane[None]:
+    """Watch the nodes and publish what the rules decide, for as long as this node leads."""
+    desk = _Desk(node)
+    view: View | None = None
+    pauses = node.pauses()
+    while node.leading and node.term == term and not node.closing:
+        try:
+            if view is None:
+                view = yield ReadAll(NODES, node.soon())
+            records = desk.read(view)
+            if events := desk.arrivals(records):
+                yield Tell(events)
+            decision = desk.decide(node.state, records)
+            if isinstance(decision, rules.Publish):
+                # The view may be older than the state: look again with the token in hand.
+                state, held = node.state, node.held
+                view = yield ReadAll(NODES, node.soon(), view)
+                decision = desk.decide(state, desk.read(view))
+                if isinstance(decision, rules.Publish):
+                    yield from _publish(node, decision.state, held)
+                continue
+            again = yield from desk.post(decision.notice)
+            view = yield Wait(NODES, view, node.clock() + min(again, desk.again_in(decision)))
+            pauses = node.pauses()
+        except RendezvousConnectionError as error:
+            logger.debug("leading '%s': %s", node.settings.run_id, error)
+            view = None
+            yield Sleep(node.clock() + next(pauses))
+        except RendezvousError as error:
+            node.fail(error)
+            yield Sleep(node.clock() + next(pauses))
+
+
+def _publish(node: Node, state: State, held: Held | None) -> Lane[None]:
+    won, now = yield Put(STATE_KEY, state.encode(), node.soon(), after=held)
+    if events := node.look_at_state(now):
+        yield Tell(tuple(events))
+    if won and state.closed is None and state.round > 2:
+        yield Delete(f"{STORE}/{state.round - 2}", node.soon())
+
+
+@dataclass
+class _Desk:
+    """What a leader remembers during its term."""
+
+    node: Node
+    parsed: dict[str, tuple[Held, NodeRecord]] = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    enough_since: float | None = None
+    posted: Notice | None = None
+    posted_at: float = 0.0
+    held: Held | None = None
+
+    def __post_init__(self) -> None:
+        self.posted = self.node.notice
+        self.posted_at = self.node.clock()
+
+    def read(self, view: View) -> list[NodeRecord]:
+        """The records in a view; those that did not change are not parsed again."""
+        parsed = {}
+        for key, held in view.readable().items():
+            before = self.parsed.get(key)
+            if before is not None and before[0] is held:
+                parsed[key] = before
+                continue
+            try:
+                record = decode(NodeRecord, held.payload)
+            except RendezvousStateError as error:
+                logger.warning("ignoring '%s': %s", key, error)
+                continue
+            parsed[key] = (held, replace(record, order=held.order))
+        self.parsed = parsed
+        return [record for _, record in parsed.values()]
+
+    def arrivals(self, records: Collection[NodeRecord]) -> tuple[Event, ...]:
+        """An event for each waiting node that was not there before."""
+        world = self.node.state.world if self.node.state else ()
+        new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
+        self.known = {node.id for node in records}
+        return tuple(
+            self.node.event(EventKind.NODE_ARRIVED, node.id, f"it waits at {node.address or 'no address'}")
+            for node in new
+        )
+
+    def decide(self, state: State | None, records: Collection[NodeRecord]) -> rules.Publish | rules.Hold:
+        """Ask the rules."""
+        now = self.node.clock()
+        decision = rules.decide(
+            state,
+            records,
+            self.node.limits(),
+            enough_for=0.0 if self.enough_since is None else now - self.enough_since,
+            last_call=self.node.settings.timeout.last_call.total_seconds(),
+            trusted=self.node.trusted_in() == 0,
+            known=self.posted,
+            assign=self.node.assign,
+        )
+        if isinstance(decision, rules.Hold):
+            if not decision.enough:
+                self.enough_since = None
+            elif self.enough_since is None:
+                self.enough_since = now
+        return decision
+
+    def again_in(self, hold: rules.Hold) -> float:
+        """Seconds after which to decide anew although nothing has changed."""
+        # Once an interval in any case, to see that this node leads no more.
+        moments = [self.node.interval, hold.again_in, self.node.trusted_in() or None]
+        return min(moment for moment in moments if moment is not None)
+
+    def post(self, notice: Notice) -> Lane[float]:
+        """Post the news if it is worth waking everyone; returns seconds until it may be."""
+        posted = self.posted
+        if posted is None or posted.round != notice.round:
+            size = len(self.node.state.world) if self.node.state else 0
+            posted = Notice(notice.round, "running" if size else "gathering", size, 0)
+        if notice == posted:
+            return self.node.interval
+        urgent = notice.lost != posted.lost or (notice.waiting > 0) != (posted.waiting > 0)
+        due = 0.0 if urgent else self.posted_at + NOTICE_INTERVAL - self.node.clock()
+        if due > 0:
+            return due
+        before = self.held or (self.node.view.raw(NOTICE_KEY) if self.node.view else None)
+        won, self.held = yield Put(NOTICE_KEY, notice.encode(), self.node.soon(), after=before)
+        self.posted_at = self.node.clock()
+        if won:
+            self.posted = notice
+            return self.node.interval
+        # A leader before us posted last: know what it knew, then post on top of it.
+        self.posted = decode(Notice, self.held.payload) if self.held is not None else None
+        return 0.0

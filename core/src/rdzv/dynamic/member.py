@@ -1,0 +1,312 @@
+"""The lanes by which a node looks after itself: it watches, enrolls, keeps its lease, joins and leaves.
+
+A node writes its own record and nothing else, but for two conditional writes of the state: whoever
+comes back after losing its lease raises its epoch (the fence), and whoever closes the run says so.
+"""
+
+import logging
+from dataclasses import replace
+
+from ..backend import ANY
+from ..errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
+from ..service import Held
+from . import leader, rules
+from .node import Node
+from .records import BEATS, CONTROL, LEADER_KEY, NODES, NOTICE_KEY, STATE_KEY, STORE, Closed, NodeRecord, State, decode
+from .records import node_key as key_of
+from .rules import Standing
+from .steps import Changed, Delete, KeepAlive, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Tell, Wait
+
+__all__ = ["close", "first_look", "join", "keep", "leave", "watch"]
+
+logger = logging.getLogger(__name__)
+
+WATCH_SLICE = 30.0
+"""Seconds after which a silent watch is asked anew."""
+
+
+def watch(node: Node) -> Lane[None]:
+    """Keep the node's view of ``control`` fresh, until it closes."""
+    view = None
+    pauses = node.pauses()
+    while not node.closing:
+        try:
+            if view is None:
+                view = yield ReadAll(CONTROL, node.soon())
+            else:
+                view = yield Wait(CONTROL, view, node.clock() + WATCH_SLICE)
+            events = node.look(view)
+            node.problem = None
+            pauses = node.pauses()
+            if events:
+                yield Tell(tuple(events))
+            yield from leader.elect(node)
+        except RendezvousError as error:
+            if isinstance(error, RendezvousDeniedError) or not isinstance(error, RendezvousConnectionError):
+                # Not a passing fault: the caller should hear of it. The watch goes on, should it heal.
+                node.fail(error)
+            logger.debug("watching '%s': %s", node.settings.run_id, error)
+            yield Sleep(node.clock() + next(pauses))
+
+
+def first_look(node: Node, deadline: float) -> Lane[None]:
+    """Wait until the service has been seen once.
+
+    Raises:
+        RendezvousConnectionError: It was not seen until the deadline.
+    """
+    started = node.clock()
+    while node.view is None:
+        if node.problem is not None:
+            raise node.problem
+        if node.clock() >= deadline:
+            raise node.unreachable(started)
+        yield Changed(deadline)
+
+
+def keep(node: Node) -> Lane[None]:
+    """Keep the lease alive, until the node closes; mend what is lost."""
+    due = node.clock() + node.interval
+    pauses = node.pauses()
+    while not node.closing:
+        yield Sleep(due)
+        lease, sent = node.lease, node.clock()
+        due = sent + node.interval
+        if lease is None or node.record is None or node.closing:
+            continue
+        try:
+            alive = yield KeepAlive(lease, due)
+            pauses = node.pauses()
+            if node.lease is not lease:
+                continue
+            if alive:
+                node.lease_until = sent + lease.ttl
+                yield from _verify_state(node)
+            else:
+                yield from _come_back(node)
+        except RendezvousConnectionError as error:
+            logger.debug("keeping '%s' alive: %s", node.id, error)
+            due = node.clock() + next(pauses)
+
+
+def _verify_state(node: Node) -> Lane[None]:
+    """Find out whether the state is gone although our lease lives: then somebody removed the run."""
+    if not node.vanished:
+        return
+    held = yield Read(STATE_KEY, node.soon())
+    node.vanished = False
+    if held is None and node.held is not None:
+        node.removed, node.held = True, None
+    else:
+        yield from _tell_state(node, held)
+
+
+def _come_back(node: Node) -> Lane[None]:
+    """Mend a lost lease in two steps: write the record again, then fence the state.
+
+    A leader that scanned while the record was missing thereby loses its pending write, and scans
+    again. No world is to be trusted before.
+    """
+    logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run_id)
+    node.settled = False
+    node.lease = None
+    if node.leading:
+        node.step_down()
+    pauses = node.pauses()
+    while not node.closing:
+        try:
+            yield from _write_record(node)
+            yield from _fence(node)
+            node.settled = True
+            return
+        except RendezvousConnectionError as error:
+            logger.debug("node '%s' comes back: %s", node.id, error)
+            yield Sleep(node.clock() + next(pauses))
+
+
+def _write_record(node: Node) -> Lane[None]:
+    """Write what the record should be now, on a lease that lives."""
+    while node.writing:
+        yield Changed(node.soon())
+    node.writing = True
+    try:
+        while node.record is not None and not node.closing:
+            if node.lease is None:
+                opened = node.clock()
+                node.lease = yield OpenLease(node.ttl, node.soon())
+                node.lease_until = opened + node.lease.ttl
+            record = node.record
+            won, _ = yield Put(key_of(node.id), record.encode(), node.soon(), after=ANY, lease=node.lease)
+            if won and record == node.record:
+                return
+            if not won:
+                node.lease = None
+    finally:
+        node.writing = False
+
+
+def _fence(node: Node) -> Lane[None]:
+    """Raise the epoch of the state without changing it, so that no write from before can succeed."""
+    while not node.closing:
+        held = yield Read(STATE_KEY, node.soon())
+        if held is None and node.state is None:
+            return
+        # A service that forgot everything is told again what was the state: it is a value, and we have it.
+        payload = held.payload if held else node.state.encode() if node.state else b""
+        if held is None:
+            node.held = None
+        won, now = yield Put(STATE_KEY, payload, node.soon(), after=held)
+        yield from _tell_state(node, now)
+        if won:
+            return
+
+
+def _tell_state(node: Node, held: Held | None) -> Lane[None]:
+    events = node.look_at_state(held)
+    if events:
+        yield Tell(tuple(events))
+
+
+def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
+    """Take part in the next round; returns the state whose world includes this node.
+
+    Raises:
+        RendezvousTimeoutError: There was no such world until the deadline.
+        RendezvousConnectionError: The service could not be reached until then.
+        RendezvousError: See `Node.refuse`.
+    """
+    started = node.clock()
+    yield from first_look(node, deadline)
+    node.refuse()
+    mine = node.settings
+    node.record = NodeRecord(
+        node.id, mine.attempt, node.round, mine.min_nodes, mine.max_nodes, address, port, mine.labels
+    )
+    try:
+        yield from _enroll(node, deadline)
+        while not (node.standing() is Standing.MEMBER and node.may_trust_world()):
+            node.refuse()
+            if node.clock() >= deadline:
+                yield from _give_up(node, node.clock() - started)
+                break
+            yield Changed(deadline)
+    except BaseException:
+        # Ctrl-C too: whoever does not wait any more must not be counted.
+        yield from _withdraw(node)
+        raise
+    assert node.state is not None  # noqa: S101 - a member has seen the state
+    node.round = node.state.round
+    return node.state
+
+
+def _enroll(node: Node, deadline: float) -> Lane[None]:
+    pauses = node.pauses()
+    while True:
+        try:
+            yield from _write_record(node)
+            yield from leader.elect(node)
+            return
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            pause = node.clock() + next(pauses)
+            if pause >= deadline:
+                raise
+            yield Sleep(pause)
+
+
+def _give_up(node: Node, waited: float) -> Lane[None]:
+    """Withdraw, unless a world was published meanwhile that includes this node."""
+    record = node.record
+    patience = node.clock() + node.interval
+    here: list[str] = []
+    try:
+        view = yield ReadAll(NODES, patience)
+        here = [decode(NodeRecord, held.payload).id for held in view.readable().values()]
+        yield from _withdraw(node)
+        yield from _tell_state(node, (yield Read(STATE_KEY, patience)))
+        if node.standing() is Standing.MEMBER:
+            # It was published before the record was gone.
+            node.record = record
+            yield from _come_back(node)
+            if node.standing() is Standing.MEMBER:
+                return
+    except RendezvousConnectionError as error:
+        logger.debug("node '%s' gives up: %s", node.id, error)
+    raise RendezvousTimeoutError(_missing_nodes(node, here, waited))
+
+
+def _missing_nodes(node: Node, here: list[str], waited: float) -> str:
+    needed = node.settings.min_nodes
+    state = node.running()
+    running = f" Round {state.round} is running with {len(state.world)} nodes." if state else ""
+    return (
+        f"The rendezvous '{node.settings.run_id}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
+        f"{len(here)} of at least {needed} nodes are here ({', '.join(sorted(here)) or 'none'}), "
+        f"{max(0, needed - len(here))} are missing.{running}"
+    )
+
+
+def _withdraw(node: Node) -> Lane[None]:
+    """Take back the record, and the lead: with the lease both vanish, now or when it runs out."""
+    lease, node.lease, node.record = node.lease, None, None
+    if node.leading:
+        node.step_down()
+    if lease is None:
+        return
+    try:
+        yield Revoke(lease, node.clock() + node.interval)
+    except RendezvousConnectionError as error:
+        logger.debug("node '%s' withdraws: %s", node.id, error)
+
+
+def close(node: Node, reason: str, done: bool, deadline: float) -> Lane[None]:
+    """Close this node's attempt, unless it is closed already: the first reason stands."""
+    while True:
+        held = yield Read(STATE_KEY, deadline)
+        state = decode(State, held.payload) if held else None
+        closed = rules.close(state, Closed(node.id, reason, done), node.limits())
+        if closed is None:
+            yield from _tell_state(node, held)
+            return
+        won, held = yield Put(STATE_KEY, closed.encode(), deadline, after=held)
+        yield from _tell_state(node, held)
+        if won:
+            return
+
+
+def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
+    """Leave for good, saying why; the run goes on for the others."""
+    record, lease = node.record, node.lease
+    if record is not None and lease is not None and node.closed() is None:
+        # The record stays until its lease runs out, so that the leader reads the reason.
+        node.record = None
+        yield Put(key_of(node.id), replace(record, left=reason).encode(), deadline, after=ANY, lease=lease)
+        if node.leading:
+            node.step_down()
+            yield Delete(LEADER_KEY, deadline)
+        node.lease = None
+    else:
+        yield from _withdraw(node)
+    if record is not None:
+        yield from _turn_off_the_lights(node, deadline)
+
+
+def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
+    """The last one out removes everything but the state.
+
+    While somebody else leads it is not us: a leader looks after it has given up its own lease.
+    """
+    held = yield Read(LEADER_KEY, deadline)
+    if held is not None:
+        return
+    view = yield ReadAll(NODES, deadline)
+    records = [decode(NodeRecord, held.payload) for held in view.readable().values()]
+    if all(record.left is not None for record in records):
+        for prefix in (NODES, NOTICE_KEY, STORE, BEATS):
+            yield Delete(prefix, deadline)

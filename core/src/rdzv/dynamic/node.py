@@ -1,0 +1,304 @@
+"""What one node knows and wants: the memory that its lanes share. No I/O, no threads."""
+
+import os
+import random
+import secrets
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from ..backend import Lease
+from ..errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+)
+from ..hooks import Event, EventKind
+from ..keys import escape
+from ..service import Held, View, backoff
+from ..settings import RendezvousSettings
+from . import rules
+from .records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, NodeRecord, Notice, State, decode
+from .rules import Standing
+
+__all__ = ["Node"]
+
+
+@dataclass
+class Node:
+    """One node of one run.
+
+    Attributes:
+        settings: What the user asked for.
+        backend: The backend's name, for messages.
+        clock: This node's monotonic clock, in seconds.
+        id: Made anew for each handler; readable, and unique by its random part.
+        view: What the service holds under ``control``; None until it was seen once.
+        state: The published state in that view, and
+        held: where it came from: the fencing token of the next write.
+        round: The last round that this node took part in; 0: none.
+        record: What this node wants to be written of itself; None while it is not enrolled.
+        lease: The lease that the record hangs on.
+        lease_until: The moment until which the lease certainly lives.
+        writing: A lane is writing the record.
+        settled: False while a lost lease is being mended: no world is to be trusted meanwhile.
+        vanished: The state seems to be gone from the service; not verified yet.
+        removed: It is: somebody removed the run.
+        leading: This node leads.
+        term: Grows each time this node begins or ceases to lead.
+        evicted_from: The round that this node was told it was evicted from.
+        problem: What keeps the node from going on; raised to the caller.
+        closing: The handler shuts down; every lane ends.
+    """
+
+    settings: RendezvousSettings
+    backend: str
+    clock: Callable[[], float]
+    assign: rules.Assign = rules.sticky_ranks
+    rng: random.Random = field(default_factory=random.Random)
+    id: str = ""
+
+    view: View | None = None
+    state: State | None = None
+    held: Held | None = None
+    notice: Notice | None = None
+    leader: Leadership | None = None
+
+    round: int = 0
+    record: NodeRecord | None = None
+    writing: bool = False
+    lease: Lease | None = None
+    lease_until: float = 0.0
+    settled: bool = True
+    vanished: bool = False
+    removed: bool = False
+    leading: bool = False
+    term: int = 0
+    evicted_from: int = 0
+    problem: RendezvousError | None = None
+    closing: bool = False
+
+    _contact_since: float | None = None
+    _last_contact: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Give the node its id."""
+        if not self.id:
+            name = self.settings.node_name or os.uname().nodename
+            self.id = f"{escape(name)[:32]}.{secrets.token_hex(6)}"
+
+    # What time it is.
+
+    @property
+    def interval(self) -> float:
+        """Seconds between two keep-alives."""
+        return self.settings.keep_alive_interval.total_seconds()
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which a silent node counts as dead."""
+        return self.interval * self.settings.keep_alive_max_attempt
+
+    def soon(self) -> float:
+        """The deadline for a call that nobody waits for."""
+        return self.clock() + max(self.ttl, self.settings.timeout.heartbeat.total_seconds())
+
+    def pauses(self) -> Iterator[float]:
+        """Seconds between attempts at what failed."""
+        return backoff(self.rng)
+
+    def contacted(self) -> None:
+        """Note that the service has just answered."""
+        now = self.clock()
+        # After a gap as long as this the others may have lost their leases too, and need time to come back.
+        gap = max(1.5 * self.interval, self.ttl - self.interval)
+        if self._contact_since is None or now - self._last_contact > gap:
+            self._contact_since = now
+        self._last_contact = now
+
+    def trusted_in(self) -> float:
+        """Seconds until this node has been in touch long enough to declare a silent member gone."""
+        since = self.clock() if self._contact_since is None else self._contact_since
+        return max(0.0, since + self.ttl - self.clock())
+
+    # What is there.
+
+    def look(self, view: View) -> list[Event]:
+        """Take in a new view of ``control``; returns what has happened since the last one."""
+        self.view = view
+        state = view.get(STATE_KEY)
+        notice = view.get(NOTICE_KEY)
+        leader = view.get(LEADER_KEY)
+        events = self.look_at_leader(None if leader is None else decode(Leadership, leader.payload))
+        events += self.look_at_state(state)
+        events += self._look_at_notice(None if notice is None else decode(Notice, notice.payload))
+        return events
+
+    def look_at_state(self, held: Held | None) -> list[Event]:
+        """Take in the state, from the watch or from a write of our own, whichever is newer."""
+        if held is None:
+            # Only deleting the whole run, or a service that forgot, takes a state away; but a view
+            # may also be older than our own write. The keeper finds out.
+            self.vanished = self.held is not None
+            return []
+        self.vanished = False
+        if self.held is not None and held.envelope.epoch <= self.held.envelope.epoch:
+            return []
+        before, state = self.state, decode(State, held.payload)
+        self.state, self.held = state, held
+        events = []
+        if state.round > (before.round if before else 0) and state.world:
+            cause = f"{len(state.world)} nodes, led by rank 0 at {state.address}:{state.port}"
+            events.append(self.event(EventKind.ROUND_PUBLISHED, state.world[0], cause))
+        if state.closed and not (before and before.closed == state.closed):
+            events.append(self.event(EventKind.CLOSED, state.closed.by, state.closed.reason))
+        if self.is_evicted() and self.evicted_from != self.round:
+            self.evicted_from = self.round
+            cause = f"round {state.round} was formed while this node was away from round {self.round}"
+            events.append(self.event(EventKind.EVICTED, self.id, cause))
+        return events
+
+    def _look_at_notice(self, notice: Notice | None) -> list[Event]:
+        before, self.notice = self.notice, notice
+        if notice is None or self.state is None or notice.round != self.state.round:
+            return []
+        known = before.lost if before is not None and before.round == notice.round else ()
+        return [
+            self.event(EventKind.NODE_LEFT if loss.left else EventKind.NODE_LOST, loss.node, loss.cause)
+            for loss in notice.lost
+            if loss not in known
+        ]
+
+    def look_at_leader(self, leader: Leadership | None) -> list[Event]:
+        """Take in who leads."""
+        before, self.leader = self.leader, leader
+        if self.leading and leader is None:
+            # A view older than our own election; a lost lease is the keeper's business.
+            self.leader = before
+        elif self.leading and leader is not None and leader.node != self.id:
+            self.step_down()
+            self.leader = leader
+        if leader is None or (before is not None and before.node == leader.node):
+            return []
+        return [self.event(EventKind.LEADER_CHANGED, leader.node, "it holds the leader's lease")]
+
+    def event(self, kind: EventKind, node: str, cause: str) -> Event:
+        """An event of this run, in the round that is known now."""
+        return Event(kind, self.settings.run_id, self.state.round if self.state else 0, node, cause)
+
+    # What it means.
+
+    def standing(self) -> Standing:
+        """What the state means to this node."""
+        return rules.standing(self.state, self.id, self.settings.attempt, self.round)
+
+    def refuse(self) -> None:
+        """Raise what keeps this node from waiting for a world.
+
+        Raises:
+            RendezvousClosedError: The attempt is closed or superseded.
+            RendezvousGracefulExitError: The job is done, and this node was never needed.
+            RendezvousParameterError: The run has other limits.
+        """
+        if self.problem is not None:
+            raise self.problem
+        standing = self.standing()
+        run = f"The rendezvous '{self.settings.run_id}'"
+        if standing is Standing.SUPERSEDED and self.state is not None:
+            raise RendezvousClosedError(
+                f"{run} is at attempt {self.state.attempt}; this node belongs to attempt {self.settings.attempt}."
+            )
+        if standing is Standing.CLOSED and self.state is not None and self.state.closed is not None:
+            closed = self.state.closed
+            if closed.done and self.is_waiting():
+                raise RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
+            raise RendezvousClosedError(
+                f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
+                f"than {self.state.attempt} or another run id."
+            )
+        self._check_limits()
+
+    def _check_limits(self) -> None:
+        mine = (self.settings.min_nodes, self.settings.max_nodes)
+        there = self.state if self.state is not None and self.state.attempt == self.settings.attempt else self.leader
+        if there is None or there.attempt != self.settings.attempt:
+            return
+        theirs = (there.min_nodes, there.max_nodes)
+        if theirs != mine:
+            raise RendezvousParameterError(
+                f"The rendezvous '{self.settings.run_id}' was started for {theirs[0]} to {theirs[1]} nodes; "
+                f"this node asks for {mine[0]} to {mine[1]}. All nodes of a run need the same limits."
+            )
+
+    def is_evicted(self) -> bool:
+        """Whether a later round was formed while this node believed itself in its own."""
+        running = self.record is not None and self.record.last_round < self.round
+        return running and self.state is not None and self.state.round > self.round
+
+    def running(self) -> State | None:
+        """The state while a round is running, with or without this node; else None."""
+        return self.state if self.state is not None and self.state.world and self.state.closed is None else None
+
+    def is_waiting(self) -> bool:
+        """Whether this node waits for a world, having left behind the one it had, if any."""
+        return self.record is not None and self.record.last_round == self.round
+
+    def is_member(self) -> bool:
+        """Whether this node is in the round that runs now."""
+        running = self.record is not None and self.record.last_round < self.round
+        return running and self.state is not None and self.state.round == self.round and self.state.closed is None
+
+    def may_trust_world(self) -> bool:
+        """Whether this node's record certainly lives, so that its world is still its own."""
+        return self.settled and self.clock() < self.lease_until
+
+    def may_lead(self) -> bool:
+        """Whether this node should try to lead now: enrolled, nobody else leads, something to lead."""
+        finished = self.state is not None and self.standing() in (Standing.CLOSED, Standing.SUPERSEDED)
+        enrolled = self.record is not None and self.lease is not None and self.settled
+        return enrolled and not self.closing and not finished and self.leader is None and self.view is not None
+
+    def limits(self) -> Leadership:
+        """This node's own limits, as the leader's key holds them."""
+        return Leadership(self.id, self.settings.attempt, self.settings.min_nodes, self.settings.max_nodes)
+
+    def closed(self) -> Closed | None:
+        """Why the run is over for this node; None while it is not."""
+        if self.removed:
+            return Closed("", "the run was removed from the service", done=False)
+        if self.state is None:
+            return None
+        if self.state.attempt > self.settings.attempt:
+            return Closed("", f"superseded by attempt {self.state.attempt}", done=False)
+        return self.state.closed if self.state.attempt == self.settings.attempt else None
+
+    def waiting(self) -> int:
+        """How many nodes wait for a world that would differ from this node's."""
+        if self.is_evicted():
+            return 1
+        current = self.round or (self.state.round if self.state else 0)
+        return self.notice.waiting if self.notice is not None and self.notice.round == current else 0
+
+    # What it does.
+
+    def step_down(self) -> None:
+        """Cease to lead."""
+        self.leading = False
+        self.leader = None
+        self.term += 1
+
+    def fail(self, error: Exception) -> None:
+        """Keep what went wrong for the caller."""
+        if isinstance(error, RendezvousError):
+            self.problem = error
+        else:
+            self.problem = RendezvousError(f"Unexpected {type(error).__name__}: {error}. Please report this.")
+            self.problem.__cause__ = error
+
+    def unreachable(self, since: float) -> RendezvousConnectionError:
+        """The error for a service that was never seen."""
+        return RendezvousConnectionError(
+            f"The service of the rendezvous '{self.settings.run_id}' could not be reached "
+            f"within {self.clock() - since:.1f} s."
+        )

@@ -1,0 +1,226 @@
+"""The rules of rendezvous: what is there, and for how long, decides what is published.
+
+Pure functions: no I/O, no clock, no threads, so that every interleaving can be tested. Two sides
+ask them: the leader (`decide`) and each node for itself (`standing`).
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from .records import Closed, Leadership, Loss, NodeRecord, Notice, State
+
+__all__ = ["Assign", "Hold", "Publish", "Standing", "close", "decide", "standing", "sticky_ranks"]
+
+Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
+"""Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Replace the state by this one."""
+
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Publish nothing now.
+
+    Attributes:
+        notice: The news that nodes should know meanwhile.
+        enough: There are nodes enough for a world, so the last call is running.
+        again_in: Seconds after which the decision may change by itself; None if only news can change it.
+    """
+
+    notice: Notice
+    enough: bool = False
+    again_in: float | None = None
+
+
+class Standing(Enum):
+    """What the state means to one node that wants to be in a world."""
+
+    WAITING = "no world includes it yet"
+    MEMBER = "a new world includes it"
+    CLOSED = "its attempt is closed"
+    SUPERSEDED = "a newer attempt has taken over"
+
+
+def standing(state: State | None, node_id: str, attempt: int, last_round: int) -> Standing:
+    """What `state` means to a node whose last round was `last_round`."""
+    if state is None or state.attempt < attempt:
+        return Standing.WAITING
+    if state.attempt > attempt:
+        return Standing.SUPERSEDED
+    if state.closed:
+        return Standing.CLOSED
+    if state.round > last_round and node_id in state.world:
+        return Standing.MEMBER
+    return Standing.WAITING
+
+
+def close(state: State | None, closed: Closed, limits: Leadership) -> State | None:
+    """The state that closes the attempt of `limits`; None if there is nothing left to close."""
+    if state is None or state.attempt < limits.attempt:
+        before = 0 if state is None else state.round
+        return State(limits.attempt, before, (), "", 0, limits.min_nodes, limits.max_nodes, closed)
+    # The first reason is kept, and a newer attempt is not ours to close.
+    return None if state.closed or state.attempt > limits.attempt else replace(state, closed=closed)
+
+
+def decide(
+    state: State | None,
+    nodes: Collection[NodeRecord],
+    limits: Leadership,
+    *,
+    enough_for: float,
+    last_call: float,
+    trusted: bool,
+    known: Notice | None = None,
+    assign: Assign | None = None,
+) -> Publish | Hold:
+    """What the leader does.
+
+    Args:
+        state: The published state, None before the first.
+        nodes: Every node record in the service.
+        limits: The leader's own attempt and limits, which hold until a world is published.
+        enough_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
+        last_call: Seconds that stragglers get once there are enough.
+        trusted: The leader has been in touch with the service for so long that a member without a
+            record is gone. After an outage it might only not have come back yet.
+        known: The notice posted before: who was already known to be gone.
+        assign: Orders the ranks; None is the default, `sticky_ranks`.
+    """
+    here = [node for node in nodes if node.left is None]
+    newest = max((node.attempt for node in here), default=0)
+    if state is None:
+        state = _blank(min((node.attempt for node in here), default=0), 0, here, limits)
+    gone = _gone(state, nodes, trusted or state.closed is not None, known)
+    if newest > state.attempt:
+        if not state.closed and any(node.attempt < newest for node in here):
+            rival = min((node for node in here if node.attempt == newest), key=_arrival)
+            reason = f"superseded by attempt {newest}"
+            return Publish(replace(state, closed=Closed(rival.id, reason, done=False)))
+        if _occupied(state, here, gone):
+            # Exclusivity holds per run, whatever the attempt.
+            return Hold(_notice(state, here, gone))
+        state, gone = _blank(newest, state.round, here, limits), {}
+    notice = _notice(state, here, gone)
+    if state.closed or _occupied(state, here, gone):
+        return Hold(notice)
+    waiting = _waiting(state, here)
+    if len(waiting) < state.min_nodes:
+        return Hold(notice)
+    # The last call is for those of whom nobody knows yet whether they come. When the survivors of
+    # a world suffice, everyone who is expected is here.
+    survivors = sum(node.id in state.world for node in waiting)
+    if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or enough_for >= last_call:
+        return Publish(_next_round(state, waiting, assign or sticky_ranks))
+    return Hold(replace(notice, phase="last call"), enough=True, again_in=last_call - enough_for)
+
+
+def _next_round(state: State, waiting: Sequence[NodeRecord], assign: Assign) -> State:
+    former = [node for node in waiting if node.id in state.world]
+    new = [node for node in waiting if node.id not in state.world]
+    chosen = sorted((former + new)[: state.max_nodes], key=_arrival)
+    world = tuple(assign(chosen, state.world))
+    by_id = {node.id: node for node in chosen}
+    if len(world) != len(chosen) or set(world) != set(by_id):
+        raise ValueError(f"The rank assignment must return each of {sorted(by_id)} once, not {list(world)}.")
+    first = by_id[world[0]]
+    return replace(state, round=state.round + 1, world=world, address=first.address, port=first.port)
+
+
+def sticky_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
+    """The default ranks: survivors keep theirs, newcomers fill the holes in natural order.
+
+    Survivors whose rank is too high for a smaller world fill holes first, the lowest rank first.
+    """
+    size = len(arrived)
+    here = {node.id for node in arrived}
+    kept = {rank: node for rank, node in enumerate(previous) if node in here and rank < size}
+    moved = [node for rank, node in enumerate(previous) if node in here and rank >= size]
+    new = sorted(here.difference(previous), key=_natural)
+    fillers = iter(moved + new)
+    return [kept[rank] if rank in kept else next(fillers) for rank in range(size)]
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    """Sort key by which node2 comes before node10."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def _arrival(node: NodeRecord) -> int:
+    return node.order
+
+
+def _blank(attempt: int, before: int, here: Iterable[NodeRecord], limits: Leadership) -> State:
+    """The state of an attempt that has no world yet; the limits of its first node hold."""
+    first = min((node for node in here if node.attempt == attempt), key=_arrival, default=None)
+    source = limits if limits.attempt == attempt or first is None else first
+    return State(attempt, before, (), "", 0, source.min_nodes, source.max_nodes)
+
+
+def _inside(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+    """The members that are in the running round: their record lives and says a round before it."""
+    members = frozenset(state.world)
+    return [node for node in nodes if node.id in members and node.last_round < state.round]
+
+
+def _gone(state: State, nodes: Iterable[NodeRecord], trusted: bool, known: Notice | None) -> dict[str, Loss]:
+    """The members that are certainly not coming back into this round, and why."""
+    records = {node.id: node for node in nodes}
+    before = {loss.node: loss for loss in known.lost} if known is not None and known.round == state.round else {}
+    gone = {}
+    for rank, member in enumerate(state.world):
+        record = records.get(member)
+        if record is None and member in before:
+            gone[member] = before[member]
+        elif record is None and trusted:
+            gone[member] = Loss(member, rank, False, "its lease ran out: it died, hangs or is cut off")
+        elif record is not None and record.left is not None:
+            gone[member] = Loss(member, rank, True, record.left)
+    return gone
+
+
+def _occupied(state: State, here: Iterable[NodeRecord], gone: Collection[str]) -> bool:
+    """Whether anybody is, or may still be, in the running round."""
+    back = {node.id for node in here if node.last_round >= state.round}
+    return any(member not in gone and member not in back for member in state.world)
+
+
+def _waiting(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+    """The nodes that a new world may have, in arrival order."""
+    members = frozenset(state.world)
+    return sorted(
+        (
+            node
+            for node in nodes
+            if node.attempt == state.attempt
+            and (node.min_nodes, node.max_nodes) == (state.min_nodes, state.max_nodes)
+            and (node.id not in members or node.last_round >= state.round)
+        ),
+        key=_arrival,
+    )
+
+
+def _notice(state: State, here: Collection[NodeRecord], gone: Mapping[str, Loss]) -> Notice:
+    inside = _inside(state, here)
+    waiting = _waiting(state, here)
+    returned = sum(node.id in state.world for node in waiting)
+    present = len(inside) + len(waiting)
+    if state.closed:
+        phase, news = "closed", 0
+    elif not state.world:
+        phase, news = "gathering", 0
+    else:
+        room = max(0, state.max_nodes - len(inside) - returned)
+        arrivals = min(len(waiting) - returned, room)
+        possible = present >= state.min_nodes
+        # Spares beyond the room disturb nobody; a loss counts when the others can go on without.
+        news = arrivals + returned + (1 if gone and possible and inside else 0)
+        phase = "running" if len(inside) == len(state.world) else "re-forming"
+    return Notice(state.round, phase, present, news, tuple(gone.values()))

@@ -1,0 +1,176 @@
+"""Where a service listens, and which address of this machine faces it.
+
+No resolver is ever asked for this machine's own name: names that the machine gives itself are the
+first thing that is wrong in containers. The address that peers are told is the source address
+that the kernel would use towards the service.
+"""
+
+import ipaddress
+import re
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .errors import RendezvousConnectionError, RendezvousParameterError
+
+__all__ = ["Endpoint", "parse_endpoints", "source_address"]
+
+_LABEL: Final = re.compile(r"[\w-]{1,63}")
+_ZONE: Final = re.compile(r"[\w.-]+")
+_EXAMPLE: Final = "Write host:port, such as node1:2379, 10.0.0.7:2379 or [fe80::1%eth0]:2379; commas separate several"
+_NO_PORT_NEEDED: Final = 9
+"""The discard port: a datagram socket that is only connected sends nothing to it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A place where a service listens.
+
+    Attributes:
+        host: A name, an IPv4 address or an IPv6 address (without brackets, perhaps with a scope).
+        port: 0 to 65535; 0 asks a service that we start ourselves to choose one.
+    """
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_endpoints(text: str, default_port: int) -> tuple[Endpoint, ...]:
+    """Read one endpoint, or several separated by commas.
+
+    An item is ``host``, ``host:port``, ``[IPv6]`` or ``[IPv6]:port``. An item with two or more colons
+    and no brackets is an IPv6 address without a port (``::1:2379`` is the address ``::1:2379``).
+
+    Args:
+        text: What the user wrote; blanks around an item are ignored.
+        default_port: The port of the items that name none.
+
+    Raises:
+        RendezvousParameterError: An item is malformed; the message names it and what is wrong with it.
+    """
+    return tuple(_parse_endpoint(item.strip(), default_port) for item in text.split(","))
+
+
+def source_address(endpoints: Sequence[Endpoint], timeout: float) -> str:
+    """This machine's address as a service at one of `endpoints` sees it.
+
+    The kernel is asked which address it would send from; nothing is sent, so the service need not
+    be up yet. For a service on this machine the answer is a loopback address.
+
+    Args:
+        endpoints: Tried in this order until this machine has a route to one.
+        timeout: Seconds; resolving the endpoints' names may take this long together.
+
+    Raises:
+        RendezvousConnectionError: There is a route to none of them, or no name was resolved in time.
+    """
+    deadline = time.monotonic() + timeout
+    failures = []
+    for position, endpoint in enumerate(endpoints):
+        # A fair share of the time for each, so that one dead resolver does not use up all of it.
+        share = (deadline - time.monotonic()) / (len(endpoints) - position)
+        try:
+            return _address_towards(endpoint.host, max(0.0, share))
+        except (OSError, UnicodeError) as error:
+            failures.append(f"{endpoint} ({error})")
+    raise RendezvousConnectionError(
+        f"No route to {' nor to '.join(failures) or 'an endpoint: none was given'}. "
+        "Check the endpoint, or give this node's address as local_addr."
+    )
+
+
+def _parse_endpoint(item: str, default_port: int) -> Endpoint:
+    if not item:
+        raise RendezvousParameterError(f"An endpoint is empty. {_EXAMPLE}.")
+    if "@" in item:
+        # The item is not shown: what stands before the @ may be a password.
+        raise RendezvousParameterError(
+            f"An endpoint has an @: user and password are options of the backend, not part of it. {_EXAMPLE}."
+        )
+    if "://" in item:
+        raise _malformed(item, "a scheme does not belong there; the backend's options choose TLS")
+    if item.startswith("["):
+        host, bracket, rest = item[1:].partition("]")
+        if not bracket or (rest and not rest.startswith(":")):
+            raise _malformed(item, "the brackets around an IPv6 address are unbalanced or followed by more than a port")
+        return Endpoint(_check_ipv6(host, item), _parse_port(rest[1:], item) if rest else default_port)
+    if item.count(":") > 1:
+        return Endpoint(_check_ipv6(item, item), default_port)
+    host, colon, port = item.partition(":")
+    return Endpoint(_check_name(host, item), _parse_port(port, item) if colon else default_port)
+
+
+def _parse_port(text: str, item: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
+        raise _malformed(item, f"the port '{text}' is not a number from 0 to 65535")
+    return int(text)
+
+
+def _check_ipv6(host: str, item: str) -> str:
+    try:
+        zone = ipaddress.IPv6Address(host).scope_id
+    except ValueError as error:
+        reason = f"'{host}' is not an IPv6 address, which a host in brackets or with several colons must be"
+        raise _malformed(item, reason) from error
+    if zone is not None and not _ZONE.fullmatch(zone):
+        raise _malformed(item, f"'{zone}' is not a network interface")
+    return host
+
+
+def _check_name(host: str, item: str) -> str:
+    if re.fullmatch(r"[0-9.]+", host):
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError as error:
+            raise _malformed(item, f"'{host}' is not an IPv4 address") from error
+    elif len(host) > 254 or not all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")):
+        raise _malformed(item, f"'{host}' is not a host name")
+    return host
+
+
+def _malformed(item: str, reason: str) -> RendezvousParameterError:
+    return RendezvousParameterError(f"The endpoint '{item}' is malformed: {reason}. {_EXAMPLE}.")
+
+
+def _address_towards(host: str, timeout: float) -> str:
+    failure = OSError("it has no address")
+    for family, _, _, _, address in _resolve(host, timeout):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect(address)
+                return str(probe.getsockname()[0])
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _resolve(host: str, timeout: float) -> list[tuple[Any, ...]]:
+    try:
+        return _lookup(host, socket.AI_NUMERICHOST)
+    except socket.gaierror:
+        pass  # a name
+    # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
+    answer: Future[list[tuple[Any, ...]]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(_lookup(host, 0))
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name=f"rdzv-resolve-{host}", daemon=True).start()
+    try:
+        return answer.result(timeout)
+    except TimeoutError as error:
+        raise TimeoutError(f"its name was not resolved within {timeout:.1f} s") from error
+
+
+def _lookup(host: str, flags: int) -> list[tuple[Any, ...]]:
+    return list(socket.getaddrinfo(host, _NO_PORT_NEEDED, type=socket.SOCK_DGRAM, flags=flags))

@@ -1,0 +1,57 @@
+"""The errors of rdzv: everything that goes wrong is a `RendezvousError`.
+
+The first six carry PyTorch's names and meanings; `RendezvousParameterError` is the seventh: what the
+caller passed cannot be used. The last two refine them for backend authors.
+"""
+
+__all__ = [
+    "RendezvousClosedError",
+    "RendezvousConnectionError",
+    "RendezvousDeniedError",
+    "RendezvousError",
+    "RendezvousGracefulExitError",
+    "RendezvousParameterError",
+    "RendezvousStateError",
+    "RendezvousTimeoutError",
+    "RendezvousUnsupportedError",
+]
+
+
+class RendezvousError(Exception):
+    """The base of every error that rdzv raises."""
+
+
+class RendezvousClosedError(RendezvousError):
+    """The rendezvous is closed; its message says by whom and why."""
+
+
+class RendezvousTimeoutError(RendezvousError, TimeoutError):
+    """Something did not happen in time; the message says what was waited for, and how long."""
+
+
+class RendezvousConnectionError(RendezvousError, ConnectionError):
+    """The service behind the backend could not be reached, or did not answer in time.
+
+    A backend raises it when a call was *certainly not applied* or only read; the core tries again
+    until the caller's deadline.
+    """
+
+
+class RendezvousStateError(RendezvousError):
+    """What the service holds is corrupt, hostile, or written by something that is not rdzv."""
+
+
+class RendezvousGracefulExitError(RendezvousError):
+    """The job ended without this node ever being needed: a spare may go home. Not a failure."""
+
+
+class RendezvousParameterError(RendezvousError, ValueError):
+    """A value that the caller passed cannot be used: the message names it and the way out."""
+
+
+class RendezvousDeniedError(RendezvousConnectionError):
+    """The service refused who we are (credentials, certificate, permission): retrying is pointless."""
+
+
+class RendezvousUnsupportedError(RendezvousError, NotImplementedError):
+    """The backend does not have the capability that the call needs; the message says why."""

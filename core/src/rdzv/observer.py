@@ -1,0 +1,224 @@
+"""Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
+
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from .dynamic import lift, rules
+from .dynamic.records import (
+    BEATS,
+    CONTROL,
+    LEADER_KEY,
+    NODES,
+    NOTICE_KEY,
+    STATE_KEY,
+    STORE,
+    Closed,
+    Leadership,
+    NodeRecord,
+    Notice,
+    State,
+    decode,
+)
+from .parameters import RendezvousParameters
+from .plugins import create_backend
+from .service import Service, View
+from .settings import RendezvousSettings
+
+__all__ = ["NodeStatus", "Observer", "Status"]
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node that is there.
+
+    Attributes:
+        id: Its id.
+        rank: Its rank in the running round; None if it is not in it.
+        address: Where it can be reached.
+        doing: ``in the round``, ``waiting``, or ``left: `` and why.
+    """
+
+    id: str
+    rank: int | None
+    address: str
+    doing: str
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a run is doing.
+
+    Attributes:
+        run_id: Which run.
+        phase: ``unknown`` (nobody was ever here), ``gathering``, ``last call``, ``running``,
+            ``re-forming`` or ``closed``.
+        attempt: The scheduler's restart count.
+        round: How many worlds there were.
+        min_nodes: The smallest world; 0 while unknown.
+        max_nodes: The largest.
+        leader: The id of the node that leads; None if nobody does.
+        nodes: Who is there, in rank order, then in arrival order.
+        missing: The members of the round that are gone: rank, id, cause.
+        waiting: How many nodes wait for a world that would differ from the running one.
+        closed_by: Who closed the run.
+        closed_reason: Why; None while it is open.
+    """
+
+    run_id: str
+    phase: str
+    attempt: int
+    round: int
+    min_nodes: int
+    max_nodes: int
+    leader: str | None
+    nodes: tuple[NodeStatus, ...]
+    missing: tuple[tuple[int, str, str], ...]
+    waiting: int
+    closed_by: str | None
+    closed_reason: str | None
+
+
+class Observer:
+    """Somebody who looks at a run, and may close it, but is no node of it."""
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        """Look at the run that `params` describe.
+
+        Raises:
+            RendezvousParameterError: A parameter cannot be used.
+        """
+        settings = RendezvousSettings.from_parameters(params)
+        backend, _ = create_backend(params)
+        self._run_id = params.run_id
+        self._service = Service(lift(backend, settings), "observer")
+        self._control: View | None = None
+
+    def status(self, timeout: float) -> Status:
+        """Read what the run is doing.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: What it holds is not readable.
+        """
+        deadline = time.monotonic() + timeout
+        control = self._control = self._service.read_all(CONTROL, deadline)
+        nodes = self._nodes(deadline)
+        found = {key: control.get(key) for key in (STATE_KEY, LEADER_KEY, NOTICE_KEY)}
+        state = decode(State, held.payload) if (held := found[STATE_KEY]) else None
+        leader = decode(Leadership, held.payload) if (held := found[LEADER_KEY]) else None
+        posted = decode(Notice, held.payload) if (held := found[NOTICE_KEY]) else None
+        return _describe(self._run_id, state, leader, posted, nodes)
+
+    def wait(self, timeout: float) -> None:
+        """Wait until the run's state, leader or notice changes, at most `timeout` seconds."""
+        if self._control is not None:
+            self._service.wait(CONTROL, self._control, time.monotonic() + timeout)
+
+    def close(self, by: str, reason: str, timeout: float) -> Closed:
+        """Close the attempt that the run is at; returns who closed it first, and why.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            held = self._service.read(STATE_KEY, deadline)
+            state = decode(State, held.payload) if held else None
+            if state and state.closed:
+                return state.closed
+            mine = Closed(by, reason, done=False)
+            closed = rules.close(state, mine, self._limits(state, deadline))
+            assert closed is not None  # noqa: S101 - an open state can be closed
+            won, _ = self._service.put(STATE_KEY, closed.encode(), deadline, after=held)
+            if won:
+                return mine
+
+    def purge(self, timeout: float) -> tuple[str, ...]:
+        """Remove every key of the run, once no node is left.
+
+        Returns:
+            The ids of the nodes that are still there after `timeout` seconds; nothing was removed then.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+        """
+        deadline = time.monotonic() + timeout
+        view = self._service.read_all(NODES, deadline)
+        while (here := _living(_records(view))) and time.monotonic() < deadline:
+            view = self._service.wait(NODES, view, deadline)
+        if not here:
+            for prefix in (CONTROL, NODES, STORE, BEATS):
+                self._service.delete(prefix, time.monotonic() + timeout)
+        return here
+
+    def _limits(self, state: State | None, deadline: float) -> Leadership:
+        if state is not None:
+            return Leadership("", state.attempt, state.min_nodes, state.max_nodes)
+        first = next(iter(self._nodes(deadline)), None)
+        return Leadership("", first.attempt, first.min_nodes, first.max_nodes) if first else Leadership("", 0, 0, 0)
+
+    def _nodes(self, deadline: float) -> list[NodeRecord]:
+        return _records(self._service.read_all(NODES, deadline))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._service.close()
+
+
+def _records(view: View) -> list[NodeRecord]:
+    """The node records in a view, in arrival order."""
+    return [decode(NodeRecord, held.payload) for held in sorted(view.readable().values(), key=lambda one: one.order)]
+
+
+def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
+    return tuple(node.id for node in nodes if node.left is None)
+
+
+def _describe(
+    run_id: str, state: State | None, leader: Leadership | None, posted: Notice | None, nodes: list[NodeRecord]
+) -> Status:
+    limits = state or leader or next(iter(nodes), None)
+    news = posted if posted is not None and state is not None and posted.round == state.round else None
+    ranks = {node: rank for rank, node in enumerate(state.world)} if state else {}
+    known = sorted((_describe_node(node, state, ranks) for node in nodes), key=_rank_first)
+    return Status(
+        run_id,
+        _phase(state, posted, nodes),
+        limits.attempt if limits else 0,
+        state.round if state else 0,
+        limits.min_nodes if limits else 0,
+        limits.max_nodes if limits else 0,
+        leader.node if leader else None,
+        tuple(known),
+        tuple((loss.rank, loss.node, loss.cause) for loss in news.lost) if news else (),
+        news.waiting if news else 0,
+        state.closed.by if state and state.closed else None,
+        state.closed.reason if state and state.closed else None,
+    )
+
+
+def _phase(state: State | None, posted: Notice | None, nodes: list[NodeRecord]) -> str:
+    if state is not None and state.closed:
+        return "closed"
+    if state is None or not state.world:
+        last_call = posted is not None and posted.phase == "last call"
+        return "last call" if last_call else "gathering" if nodes else "unknown"
+    inside = {node.id for node in nodes if node.left is None and node.last_round < state.round}
+    return "running" if inside.issuperset(state.world) else "re-forming"
+
+
+def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int]) -> NodeStatus:
+    inside = state is not None and node.id in ranks and node.last_round < state.round
+    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else "waiting"
+    return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing)
+
+
+def _rank_first(node: NodeStatus) -> tuple[bool, int]:
+    return node.rank is None, node.rank or 0

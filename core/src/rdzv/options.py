@@ -1,0 +1,119 @@
+"""What a backend can be told: every option declared once, with its type, default, unit and meaning.
+
+The declaration parses, refuses what it does not know (naming the nearest right name), and fills
+the tables of ``rdzv backends NAME`` and the documentation.
+"""
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .errors import RendezvousParameterError
+
+__all__ = ["Option", "parse_options", "read_options"]
+
+_TRUE = frozenset({"1", "true", "t", "yes", "y"})
+_FALSE = frozenset({"0", "false", "f", "no", "n"})
+_MAX_SECONDS = 1_000_000_000
+"""Locks, sockets and `timedelta` overflow somewhere above this, each in its own way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: As the user writes it.
+        kind: ``text``, ``integer``, ``seconds`` (any number above zero, up to a billion), ``boolean``
+            (PyTorch's spellings: 1/true/t/yes/y and 0/false/f/no/n), ``path`` (a file that must be
+            readable) or ``pairs`` (``name=value;name=value``, or a mapping; parsed to a dict).
+        default: The value when it is not given; None means unset.
+        help: One sentence.
+        choices: The only values it may have, if any.
+    """
+
+    name: str
+    kind: Literal["text", "integer", "seconds", "boolean", "path", "pairs"]
+    default: Any
+    help: str
+    choices: tuple[str, ...] = ()
+
+    def parse(self, value: Any) -> Any:
+        """Turn what was given, typed or as text, into a value of this option's kind.
+
+        Raises:
+            RendezvousParameterError: It is not one; the message names option, value and what is expected.
+        """
+        if value is None:
+            return self.default
+        try:
+            return self._parse(value)
+        except (ValueError, TypeError, OSError) as error:
+            raise RendezvousParameterError(f"The option '{self.name}' cannot be {value!r}: {error}.") from error
+
+    def _parse(self, value: Any) -> Any:
+        if self.kind == "boolean":
+            text = str(value).lower()
+            if text not in _TRUE | _FALSE:
+                raise ValueError("a boolean is expected, such as true or false")
+            return text in _TRUE
+        if isinstance(value, bool):
+            raise TypeError(f"{self.kind} is expected")
+        if self.kind == "integer":
+            if isinstance(value, float):
+                raise TypeError("an integer is expected")
+            return int(value)
+        if self.kind == "seconds":
+            seconds = float(value)
+            if not 0 < seconds <= _MAX_SECONDS:
+                raise ValueError(f"a number of seconds above zero, up to {_MAX_SECONDS}, is expected")
+            return seconds
+        if self.kind == "pairs":
+            return _parse_pairs(value)
+        text = str(value)
+        if self.choices and text not in self.choices:
+            raise ValueError(f"one of {', '.join(self.choices)} is expected")
+        if self.kind == "path":
+            with open(text, "rb"):
+                pass
+        return text
+
+
+def read_options(given: Mapping[str, Any], known: Iterable[Option], *, owner: str) -> dict[str, Any]:
+    """Parse `given` by the declarations; every known option is in the result.
+
+    Raises:
+        RendezvousParameterError: An option is unknown (the nearest right name is in the message)
+            or has an impossible value.
+    """
+    by_name = {option.name: option for option in known}
+    for name in given:
+        if name not in by_name:
+            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
+            hint = f"Did you mean '{near[0]}'?" if near else f"It knows: {', '.join(sorted(by_name))}."
+            raise RendezvousParameterError(f"{owner} knows no option '{name}'. {hint}")
+    return parse_options(given, by_name.values())
+
+
+def parse_options(given: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any]:
+    """Parse those of `given` that are `known`, and leave the others to whoever knows them.
+
+    A backend uses it in its ``create_backend``, after the core has seen that somebody knows every option.
+
+    Raises:
+        RendezvousParameterError: An option has an impossible value.
+    """
+    return {option.name: option.parse(given.get(option.name)) for option in known}
+
+
+def _parse_pairs(value: Any) -> dict[str, str]:
+    if isinstance(value, Mapping):
+        return {str(name): str(text) for name, text in value.items()}
+    pairs = {}
+    for item in filter(None, (item.strip() for item in str(value).split(";"))):
+        name, equals, text = item.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"'{item}' is not name=value")
+        pairs[name.strip()] = text.strip()
+    return pairs

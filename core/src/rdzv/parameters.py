@@ -1,0 +1,324 @@
+"""Which rendezvous a node wants: from arguments, a mapping, a URL, a TOML file or the environment.
+
+All five end in the same constructor, and the four that are written by people know the same names:
+those of its arguments, with ``min`` and ``max`` or ``nnodes = "2:4"`` for the two numbers of nodes.
+Every other name is an option.
+"""
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Self
+from urllib.parse import unquote
+
+from .errors import RendezvousParameterError
+
+__all__ = ["RendezvousParameters", "parse_nnodes"]
+
+_ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
+_REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
+_NUMBERS: Final = ("min_nodes", "max_nodes")
+_TRUE: Final = ("1", "true", "t", "yes", "y")
+_FALSE: Final = ("0", "false", "f", "no", "n")
+_SECRET: Final = re.compile(r"pass(word|wd|phrase)|secret|token|credential", re.IGNORECASE)
+_URL: Final = re.compile(
+    r"(?P<backend>[A-Za-z][A-Za-z0-9+._-]*):(?://(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?"
+)
+
+
+class RendezvousParameters:
+    """Everything one node says about the rendezvous it wants.
+
+    Attributes:
+        backend: The name of the backend.
+        endpoint: Where its service is; what this means is the backend's affair. Empty: its default.
+        run_id: Which run; the nodes that give the same one meet.
+        min_nodes: The smallest world.
+        max_nodes: The largest world.
+        local_addr: This node's address as the others reach it; None lets rdzv find it out.
+        config: The options, of the core and of the backend, typed or as text.
+    """
+
+    def __init__(
+        self,
+        /,
+        backend: str,
+        endpoint: str,
+        run_id: str,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """See the attributes; every further keyword is an option.
+
+        Raises:
+            RendezvousParameterError: The backend is empty, or the numbers of nodes are not
+                1 <= `min_nodes` <= `max_nodes`.
+        """
+        if not backend:
+            raise RendezvousParameterError("The rendezvous backend name must be a non-empty string.")
+        if min_nodes < 1:
+            raise RendezvousParameterError(
+                f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
+            )
+        if max_nodes < min_nodes:
+            raise RendezvousParameterError(
+                f"The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the "
+                f"minimum number of rendezvous nodes ({min_nodes})."
+            )
+        self.backend = backend
+        self.endpoint = endpoint
+        self.run_id = run_id
+        self.min_nodes = min_nodes
+        self.max_nodes = max_nodes
+        self.local_addr = local_addr
+        self.config: dict[str, Any] = kwargs
+
+    @classmethod
+    def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
+        """Read parameters from a mapping: arguments by name, options beside them or under ``options``.
+
+        Numbers may be given as text.
+
+        Raises:
+            RendezvousParameterError: Something is missing, given twice, or of the wrong type.
+        """
+        return cls(**_arguments(mapping, "The mapping"))
+
+    @classmethod
+    def from_toml(cls, path: str | os.PathLike[str]) -> Self:
+        """Read parameters from a TOML file: arguments as keys, options beside them or in ``[options]``.
+
+        Raises:
+            RendezvousParameterError: The file cannot be read or is not TOML; or as `from_mapping`.
+        """
+        try:
+            with open(path, "rb") as file:
+                content = tomllib.load(file)
+        except (OSError, ValueError) as error:
+            raise RendezvousParameterError(f"The file '{os.fspath(path)}' cannot be read as TOML: {error}.") from error
+        return cls(**_arguments(content, f"The file '{os.fspath(path)}'"))
+
+    @classmethod
+    def from_url(cls, url: str) -> Self:
+        """Read parameters from ``backend://[user[:password]@]endpoint/run-id?min=2&max=4&option=value``.
+
+        The endpoint may be a list: ``etcd-v3://host1:2379,host2:2379/job-7?min=2&max=4``. User and
+        password become the options ``user`` and ``password``. Where nothing stands between ``//`` and
+        the path (or there is no ``//``), the path is the endpoint, and the query gives the run id:
+        ``sqlite:///tmp/jobs.db?run_id=job-7&nnodes=2``. The path ``jobs.db`` is relative in
+        ``sqlite:jobs.db?...``; ``sqlite:?...`` leaves the endpoint to the backend. Percent-encoding is
+        undone in every part; a plus is a plus.
+
+        Raises:
+            RendezvousParameterError: It is not such a URL; or as `from_mapping`. The message does
+                not show the URL, since that may hold a password.
+        """
+        match = _URL.fullmatch(url)
+        if match is None:
+            raise RendezvousParameterError(
+                "The rendezvous URL must look like etcd-v3://host:2379/run-id?min=2&max=4 "
+                "(write # and other special characters as %23 and so on)."
+            )
+        source = f"The URL that begins with '{match['backend']}:'"
+        try:
+            return cls(**_arguments(_split_url(match, source), source))
+        except UnicodeDecodeError as error:
+            raise RendezvousParameterError(f"{source} has percent-encoded bytes that are not UTF-8.") from error
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str] = os.environ) -> Self:
+        """Read parameters from environment variables; an empty one counts as not given.
+
+        They are ``RDZV_BACKEND``, ``RDZV_ENDPOINT``, ``RDZV_RUN_ID``, ``RDZV_MIN_NODES`` and
+        ``RDZV_MAX_NODES`` (or ``RDZV_NNODES``, as ``2:4`` or ``4``, which the other two overrule),
+        ``RDZV_LOCAL_ADDR``, and ``RDZV_OPTIONS``: either ``name=value,name=value`` or, for values with
+        commas or types, a JSON object.
+
+        Raises:
+            RendezvousParameterError: As `from_mapping`, naming the variable.
+        """
+        given: dict[str, Any] = {}
+        if nnodes := environ.get("RDZV_NNODES"):
+            given["min_nodes"], given["max_nodes"] = parse_nnodes(nnodes, "RDZV_NNODES")
+        given |= {name: value for name in _ARGUMENTS if (value := environ.get(_variable(name)))}
+        given["options"] = _parse_options(environ.get("RDZV_OPTIONS", ""))
+        return cls(**_arguments(given, "The environment", _variable))
+
+    def to_env(self) -> dict[str, str]:
+        """The environment variables from which `from_env` makes equal parameters in a child process.
+
+        They hold every option, passwords too.
+
+        Raises:
+            RendezvousParameterError: An option's value is of a type that JSON does not keep.
+        """
+        try:
+            options = json.dumps(self.config, allow_nan=False)
+            if json.loads(options) != self.config:
+                raise ValueError("a tuple or a key that is not text")
+        except (TypeError, ValueError) as error:
+            raise RendezvousParameterError(
+                f"The options ({', '.join(self.config)}) cannot be passed through the environment: {error}. "
+                "Use texts, numbers, booleans, lists and tables."
+            ) from error
+        values = {name: getattr(self, name) for name in _ARGUMENTS}
+        texts = {_variable(name): "" if value is None else str(value) for name, value in values.items()}
+        return texts | {"RDZV_OPTIONS": options}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """The option `key` as it was given, or `default` if it was not."""
+        return self.config.get(key, default)
+
+    def get_as_bool(self, key: str, default: bool | None = None) -> bool | None:
+        """The option `key` as a boolean: 1/true/t/yes/y or 0/false/f/no/n in any case, typed or as text.
+
+        Raises:
+            RendezvousParameterError: It is something else.
+        """
+        value = self.get(key, default)
+        if value is None or isinstance(value, bool):
+            return value
+        if isinstance(value, int | str):
+            text = str(value).lower()
+            if text in _TRUE:
+                return True
+            if text in _FALSE:
+                return False
+        raise RendezvousParameterError(
+            f"The rendezvous configuration option '{key}' does not represent a valid boolean value."
+        )
+
+    def get_as_int(self, key: str, default: int | None = None) -> int | None:
+        """The option `key` as an integer.
+
+        Raises:
+            RendezvousParameterError: It is something else.
+        """
+        value = self.get(key, default)
+        if value is None:
+            return None
+        try:
+            return int(value)
+        except ValueError as error:
+            raise RendezvousParameterError(
+                f"The rendezvous configuration option '{key}' does not represent a valid integer value."
+            ) from error
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RendezvousParameters) and vars(self) == vars(other)
+
+    def __repr__(self) -> str:
+        # Whatever stands before an @ in the endpoint may be a password, too.
+        shown = vars(self) | {"endpoint": re.sub(r"[^,/]*@", "***@", str(self.endpoint))}
+        options = shown.pop("config")
+        shown |= {name: "***" if _SECRET.search(name) else value for name, value in options.items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
+    """Read ``MIN:MAX``, or one number for both.
+
+    Args:
+        text: What the user wrote.
+        name: Where, for the message.
+
+    Raises:
+        RendezvousParameterError: It is neither.
+    """
+    low, colon, high = text.partition(":")
+    try:
+        return int(low), int(high if colon else low)
+    except ValueError as error:
+        raise RendezvousParameterError(
+            f"{name} is '{text}'; MIN:MAX, such as 2:4, or one number is expected."
+        ) from error
+
+
+def _arguments(given: Mapping[str, Any], source: str, spell: Callable[[str], str] = str) -> dict[str, Any]:
+    """The keyword arguments of the constructor; `spell` is how `source` calls an argument."""
+    items = dict(given)
+    options = items.pop("options", {})
+    if not isinstance(options, Mapping):
+        raise RendezvousParameterError(f"{source} has something else than a table of options as 'options'.")
+    if "nnodes" in items:
+        items = _merge(items, dict(zip(("min", "max"), parse_nnodes(str(items.pop("nnodes"))), strict=True)), source)
+    short = {f"{name}_nodes": items.pop(name) for name in ("min", "max") if name in items}
+    items = _merge(items, short, source)
+    if misplaced := [name for name in _ARGUMENTS if name in options]:
+        raise RendezvousParameterError(f"{source} has '{misplaced[0]}' among the options; it belongs beside them.")
+    items = _merge(items, options, source)
+    if missing := [spell(name) for name in _REQUIRED if items.get(name) in (None, "")]:
+        raise RendezvousParameterError(f"{source} gives no {', no '.join(missing)}.")
+    items.setdefault("endpoint", "")
+    return {name: _check_type(name, value, source, spell) for name, value in items.items()}
+
+
+def _merge(items: dict[str, Any], more: Mapping[str, Any], source: str) -> dict[str, Any]:
+    if twice := [name for name in more if name in items]:
+        raise RendezvousParameterError(f"{source} gives '{twice[0]}' twice.")
+    return {**items, **more}
+
+
+def _check_type(name: str, value: Any, source: str, spell: Callable[[str], str]) -> Any:
+    if not isinstance(name, str):
+        raise RendezvousParameterError(f"{source} has the name {name!r}; every name must be text.")
+    if name in _NUMBERS:
+        try:
+            if isinstance(value, int | str) and not isinstance(value, bool):
+                return int(value)
+            raise ValueError("neither a number nor text")
+        except ValueError as error:
+            raise RendezvousParameterError(
+                f"{source} has {value!r} as {spell(name)}; an integer is expected."
+            ) from error
+    if name in _ARGUMENTS and not isinstance(value, str) and (name, value) != ("local_addr", None):
+        raise RendezvousParameterError(f"{source} has {value!r} as {spell(name)}; text is expected: put it in quotes.")
+    return value
+
+
+def _split_url(match: re.Match[str], source: str) -> dict[str, Any]:
+    credentials, _, hosts = (match["authority"] or "").rpartition("@")
+    user, _, password = credentials.partition(":")
+    items: dict[str, Any] = {"backend": match["backend"]}
+    if hosts:
+        items["endpoint"] = _decode(hosts)
+        if run_id := match["path"].removeprefix("/"):
+            items["run_id"] = _decode(run_id)
+    else:
+        items["endpoint"] = _decode(match["path"])
+    options = {name: _decode(text) for name, text in (("user", user), ("password", password)) if text}
+    for item in filter(None, (match["query"] or "").split("&")):
+        name, equals, value = item.partition("=")
+        if not equals or not name:
+            raise RendezvousParameterError(f"{source} has a query that is not name=value&name=value.")
+        items = _merge(items, {_decode(name): _decode(value)}, source)
+    return {**items, "options": options}
+
+
+def _decode(text: str) -> str:
+    return unquote(text, errors="strict")
+
+
+def _variable(argument: str) -> str:
+    return f"RDZV_{argument.upper()}"
+
+
+def _parse_options(text: str) -> dict[str, Any]:
+    """Read RDZV_OPTIONS. Values are not shown in messages, since they may be passwords."""
+    if text.lstrip().startswith("{"):
+        try:
+            options: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise RendezvousParameterError(f"RDZV_OPTIONS begins as JSON and is not: {error}.") from error
+        return options
+    pairs = [item.partition("=") for item in text.split(",")] if text.strip() else []
+    for position, (name, _, value) in enumerate(pairs, start=1):
+        if not name.strip() or not value.strip():
+            raise RendezvousParameterError(
+                f"RDZV_OPTIONS must be name=value,name=value or a JSON object; item {position} is neither."
+            )
+    return {name.strip(): value.strip() for name, _, value in pairs}

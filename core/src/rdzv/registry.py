@@ -1,0 +1,100 @@
+"""From a backend's name to a handler."""
+
+from collections.abc import Callable
+from typing import Final
+
+from .dynamic import create_handler
+from .errors import RendezvousError, RendezvousParameterError
+from .handler import RendezvousHandler
+from .parameters import RendezvousParameters
+from .plugins import create_backend
+
+__all__ = [
+    "RendezvousHandlerCreator",
+    "RendezvousHandlerRegistry",
+    "RendezvousMismatchError",
+    "get_rendezvous_handler",
+    "rendezvous_handler_registry",
+]
+
+RendezvousHandlerCreator = Callable[[RendezvousParameters], RendezvousHandler]
+"""Makes the handler of one backend."""
+
+
+class RendezvousMismatchError(RendezvousError, RuntimeError):
+    """A creator made a handler of another backend than the one it is registered for."""
+
+
+class RendezvousHandlerRegistry:
+    """Which creator makes the handlers of which backend."""
+
+    def __init__(self) -> None:
+        self._registry: dict[str, RendezvousHandlerCreator] = {}
+
+    def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
+        """Let `creator` make the handlers of `backend`. Doing so twice is the same as once.
+
+        Raises:
+            RendezvousParameterError: The name is empty, or another creator has it.
+        """
+        if not backend:
+            raise RendezvousParameterError("The rendezvous backend name must be a non-empty string.")
+        current = self._registry.setdefault(backend, creator)
+        if current != creator:
+            raise RendezvousParameterError(
+                f"The rendezvous backend '{backend}' cannot be registered with '{creator}' as it is already "
+                f"registered with '{current}'."
+            )
+
+    def create_handler(self, params: RendezvousParameters) -> RendezvousHandler:
+        """Make a handler for `params`.
+
+        Raises:
+            RendezvousParameterError: No creator has the name `params.backend`, or it refuses `params`.
+            RuntimeError: The creator made a handler of another backend.
+        """
+        handler = self._find_creator(params.backend)(params)
+        if handler.get_backend() != params.backend:
+            raise RendezvousMismatchError(
+                f"The rendezvous backend '{handler.get_backend()}' does not match the requested backend "
+                f"'{params.backend}'."
+            )
+        return handler
+
+    def _find_creator(self, backend: str) -> RendezvousHandlerCreator:
+        try:
+            return self._registry[backend]
+        except KeyError as error:
+            raise RendezvousParameterError(
+                f"The rendezvous backend '{backend}' is not registered. Did you forget to call `register`?"
+            ) from error
+
+
+class _DiscoveringRegistry(RendezvousHandlerRegistry):
+    """Also knows the installed backends; a creator registered by hand comes first."""
+
+    def _find_creator(self, backend: str) -> RendezvousHandlerCreator:
+        return self._registry.get(backend, _create_from_plugin)
+
+
+rendezvous_handler_registry: Final[RendezvousHandlerRegistry] = _DiscoveringRegistry()
+"""The registry that `get_rendezvous_handler` asks."""
+
+
+def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
+    """Make the handler that `params` describe, on any installed or registered backend.
+
+    Nothing is contacted yet; the handler connects when it is used.
+
+    Raises:
+        RendezvousParameterError: The backend is unknown (the message says what to install), or a
+            parameter cannot be used, or neither the core nor the backend knows one of the options
+            (the message names the nearest right one).
+        RendezvousError: The backend's plugin is broken, or a library that it needs is missing.
+    """
+    return rendezvous_handler_registry.create_handler(params)
+
+
+def _create_from_plugin(params: RendezvousParameters) -> RendezvousHandler:
+    backend, store = create_backend(params)
+    return create_handler(store, backend, params)

@@ -1,0 +1,153 @@
+"""How the core itself behaves: its options, and the values they become."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, Literal, Self
+
+from .errors import RendezvousParameterError
+from .options import Option, parse_options
+from .parameters import RendezvousParameters
+
+__all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
+
+_DEFAULT_SECONDS: Final = {"join": 600.0, "last_call": 30.0, "close": 30.0, "heartbeat": 5.0}
+
+
+@dataclass(frozen=True, init=False)
+class RendezvousTimeout:
+    """How long the steps of a rendezvous may take. None, for any of them, means its default.
+
+    Attributes:
+        join: From calling ``next_rendezvous`` to holding a world, connecting included (600 s).
+        last_call: How long a world that has its minimum waits for more nodes (30 s).
+        close: For closing (30 s).
+        heartbeat: For one keep-alive (5 s).
+    """
+
+    join: timedelta
+    last_call: timedelta
+    close: timedelta
+    heartbeat: timedelta
+
+    def __init__(
+        self,
+        join: timedelta | None = None,
+        last_call: timedelta | None = None,
+        close: timedelta | None = None,
+        heartbeat: timedelta | None = None,
+    ) -> None:
+        """See the attributes.
+
+        Raises:
+            RendezvousParameterError: A timeout is not above zero.
+        """
+        given = {"join": join, "last_call": last_call, "close": close, "heartbeat": heartbeat}
+        for name, timeout in given.items():
+            if timeout is None:
+                timeout = timedelta(seconds=_DEFAULT_SECONDS[name])
+            if timeout <= timedelta(0):
+                raise RendezvousParameterError(f"The {name} timeout ({timeout}) must be positive.")
+            object.__setattr__(self, name, timeout)
+
+
+CORE_OPTIONS: Final = (
+    Option(
+        "join_timeout", "seconds", _DEFAULT_SECONDS["join"], "How long joining may take in all, connecting included."
+    ),
+    Option(
+        "last_call_timeout",
+        "seconds",
+        _DEFAULT_SECONDS["last_call"],
+        "How long a world that has its minimum waits for more nodes.",
+    ),
+    Option("close_timeout", "seconds", _DEFAULT_SECONDS["close"], "How long closing may take."),
+    Option("heartbeat_timeout", "seconds", _DEFAULT_SECONDS["heartbeat"], "How long one keep-alive may take."),
+    Option("keep_alive_interval", "seconds", 5.0, "The time between two signs of life of a node."),
+    Option("keep_alive_max_attempt", "integer", 3, "How many intervals without a sign of life make a node dead."),
+    Option(
+        "attempt", "integer", 0, "The scheduler's restart count: a higher one supersedes the run's earlier attempts."
+    ),
+    Option(
+        "on_shutdown",
+        "text",
+        "auto",
+        "What shutdown() does: close ends the run for all, leave only removes this node, "
+        "auto closes if this node is in the current round and leaves if not.",
+        choices=("auto", "close", "leave"),
+    ),
+    Option("node_name", "text", None, "What this node is called in messages and in the order of ranks."),
+    Option("labels", "pairs", None, "What else others may know of this node, as name=value;name=value."),
+    Option("timeout", "seconds", None, "Torchrun adds it to every configuration; accepted, and used for nothing."),
+)
+"""The options that rdzv understands whatever the backend."""
+
+
+@dataclass(frozen=True)
+class RendezvousSettings:
+    """What a handler was told to do.
+
+    Attributes:
+        run_id: Which run.
+        min_nodes: The smallest world.
+        max_nodes: The largest world.
+        timeout: How long the steps may take.
+        keep_alive_interval: The time between two signs of life of a node.
+        keep_alive_max_attempt: How many intervals without one make a node dead.
+        attempt: The scheduler's restart count of this run.
+        on_shutdown: Whether ``shutdown`` closes the run, leaves it, or decides by itself.
+        node_name: What this node is called; None leaves the choice to the handler.
+        labels: What else others may know of this node.
+    """
+
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    timeout: RendezvousTimeout
+    keep_alive_interval: timedelta
+    keep_alive_max_attempt: int
+    attempt: int = 0
+    on_shutdown: Literal["auto", "close", "leave"] = "auto"
+    node_name: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if not self.run_id:
+            raise RendezvousParameterError("The run id must be a non-empty string.")
+        if self.min_nodes < 1:
+            raise RendezvousParameterError(f"The minimum number of nodes ({self.min_nodes}) must be greater than zero.")
+        if self.max_nodes < self.min_nodes:
+            raise RendezvousParameterError(
+                f"The maximum number of nodes ({self.max_nodes}) must be greater than or equal to the "
+                f"minimum number of nodes ({self.min_nodes})."
+            )
+        if self.keep_alive_interval <= timedelta(0):
+            raise RendezvousParameterError(f"The keep_alive_interval ({self.keep_alive_interval}) must be positive.")
+        if self.keep_alive_max_attempt < 1:
+            raise RendezvousParameterError(
+                f"The keep_alive_max_attempt ({self.keep_alive_max_attempt}) must be greater than zero."
+            )
+        if self.attempt < 0:
+            raise RendezvousParameterError(f"The attempt ({self.attempt}) must not be negative.")
+
+    @classmethod
+    def from_parameters(cls, params: RendezvousParameters) -> Self:
+        """Read the options of the core; those of a backend are left to it.
+
+        Raises:
+            RendezvousParameterError: An option has an impossible value.
+        """
+        options = parse_options(params.config, CORE_OPTIONS)
+        timeouts = {name: timedelta(seconds=options[f"{name}_timeout"]) for name in _DEFAULT_SECONDS}
+        return cls(
+            params.run_id,
+            params.min_nodes,
+            params.max_nodes,
+            RendezvousTimeout(**timeouts),
+            timedelta(seconds=options["keep_alive_interval"]),
+            options["keep_alive_max_attempt"],
+            options["attempt"],
+            options["on_shutdown"],
+            options["node_name"],
+            options["labels"] or {},
+        )

@@ -1,0 +1,41 @@
+"""Packages with entry points, installed for one test."""
+
+import importlib
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from rdzv import plugins
+
+Install = Callable[[str, str, Mapping[str, str]], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install a distribution: its name, the source of its only module, and `{group: entry}`.
+
+    The module is called as the distribution, with underscores. Plugins loaded by the test are
+    forgotten after it.
+    """
+    monkeypatch.setattr(plugins, "_manager", plugins._new_manager())
+    monkeypatch.syspath_prepend(tmp_path)
+    modules: list[str] = []
+
+    def install_package(name: str, source: str, entries: Mapping[str, str]) -> None:
+        module = name.replace("-", "_")
+        modules.append(module)
+        (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
+        info = tmp_path / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(
+            "".join(f"[{group}]\n{entry} = {module}\n" for group, entry in entries.items())
+        )
+        importlib.invalidate_caches()
+
+    yield install_package
+    for module in modules:
+        sys.modules.pop(module, None)

@@ -1,0 +1,89 @@
+import re
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from rdzv.errors import RendezvousParameterError
+from rdzv.options import Option, parse_options, read_options
+
+Kind = Literal["text", "integer", "seconds", "boolean", "path", "pairs"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        ("text", "a", "a"),
+        ("text", 7, "7"),
+        ("integer", " 7 ", 7),
+        ("integer", 7, 7),
+        ("seconds", "0.5", 0.5),
+        ("seconds", 7, 7.0),
+        ("seconds", 1e9, 1e9),
+        ("boolean", "Yes", True),
+        ("boolean", 0, False),
+        ("boolean", True, True),
+        ("pairs", "a=1; b = x=y ;", {"a": "1", "b": "x=y"}),
+        ("pairs", "", {}),
+        ("pairs", {"a": 1}, {"a": "1"}),
+        ("path", __file__, __file__),
+        ("path", Path(__file__), __file__),
+        ("text", None, "default"),
+    ],
+)
+def test_a_value_is_parsed_by_kind(kind: Kind, given: Any, expected: Any) -> None:
+    parsed = Option("x", kind, "default", "Help.").parse(given)
+    assert parsed == expected
+    assert type(parsed) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("integer", "1.5"),
+        ("integer", 1.5),
+        ("integer", True),
+        ("seconds", 0),
+        ("seconds", "-1"),
+        ("seconds", "inf"),
+        ("seconds", "nan"),
+        ("seconds", 1e10),
+        ("seconds", "1 min"),
+        ("seconds", False),
+        ("boolean", "perhaps"),
+        ("boolean", 2),
+        ("path", "/no/such/file"),
+        ("pairs", "a"),
+        ("pairs", "=a"),
+    ],
+    ids=repr,
+)
+def test_an_impossible_value_names_option_and_value(kind: Kind, given: Any) -> None:
+    with pytest.raises(RendezvousParameterError, match=re.escape(f"The option 'x' cannot be {given!r}: ")):
+        Option("x", kind, None, "Help.").parse(given)
+
+
+def test_a_choice_is_one_of_the_choices() -> None:
+    option = Option("x", "text", "a", "Help.", choices=("a", "b"))
+    assert option.parse("b") == "b"
+    with pytest.raises(RendezvousParameterError, match="one of a, b is expected"):
+        option.parse("c")
+
+
+def test_options_are_read_together_with_their_defaults() -> None:
+    known = (Option("wait", "seconds", 5.0, "Help."), Option("user", "text", None, "Help."))
+    assert read_options({"user": "me"}, known, owner="b") == {"wait": 5.0, "user": "me"}
+
+
+def test_an_unknown_option_gets_the_nearest_right_name_or_all() -> None:
+    known = (Option("join_timeout", "seconds", 5.0, "Help."), Option("user", "text", None, "Help."))
+    with pytest.raises(RendezvousParameterError, match=r"^b knows no option 'jointimeout'\. .*'join_timeout'\?$"):
+        read_options({"jointimeout": "5"}, known, owner="b")
+    with pytest.raises(RendezvousParameterError, match=r"^b knows no option 'xyz'\. It knows: join_timeout, user\.$"):
+        read_options({"xyz": "5"}, known, owner="b")
+
+
+def test_the_options_of_others_can_be_left_to_them() -> None:
+    known = (Option("wait", "seconds", 5.0, "Help."),)
+    assert parse_options({"color": "red"}, known) == {"wait": 5.0}
+    assert parse_options({"wait": "7", "color": "red"}, known) == {"wait": 7.0}

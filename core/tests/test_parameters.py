@@ -1,0 +1,325 @@
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rdzv.errors import RendezvousParameterError
+from rdzv.parameters import RendezvousParameters, parse_nnodes
+
+
+def make(**options: Any) -> RendezvousParameters:
+    return RendezvousParameters("etcd-v3", "node1:2379", "job-7", 2, 4, **options)
+
+
+EXPECTED = make(join_timeout="60")
+
+
+# As PyTorch's.
+
+
+def test_the_constructor_takes_pytorchs_arguments() -> None:
+    params = RendezvousParameters(
+        backend="b", endpoint="e", run_id="r", min_nodes=3, max_nodes=3, local_addr="10.0.0.7", x="1", self=2
+    )
+    assert (params.backend, params.endpoint, params.run_id) == ("b", "e", "r")
+    assert (params.min_nodes, params.max_nodes, params.local_addr) == (3, 3, "10.0.0.7")
+    assert params.config == {"x": "1", "self": 2}
+    assert make().local_addr is None
+
+
+@pytest.mark.parametrize("backend", [None, ""])
+def test_a_backend_is_needed(backend: Any) -> None:
+    with pytest.raises(ValueError, match=r"^The rendezvous backend name must be a non-empty string.$"):
+        RendezvousParameters(backend, "", "r", 1, 1)
+
+
+@pytest.mark.parametrize("min_nodes", [0, -5])
+def test_min_nodes_is_above_zero(min_nodes: int) -> None:
+    message = f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        RendezvousParameters("b", "", "r", min_nodes, 1)
+
+
+@pytest.mark.parametrize("max_nodes", [2, -2])
+def test_max_nodes_is_not_below_min_nodes(max_nodes: int) -> None:
+    message = (
+        f"The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the minimum "
+        "number of rendezvous nodes (3)."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        RendezvousParameters("b", "", "r", 3, max_nodes)
+
+
+def test_get_answers_what_was_given_or_the_default() -> None:
+    params = make(x="1", none=None)
+    assert params.get("x") == "1"
+    assert params.get("y") is None
+    assert params.get("y", default=5) == 5
+    assert params.get("none", 5) is None
+    params.config["y"] = 6
+    assert params.get("y") == 6
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [(text, True) for text in ("1", "True", "tRue", "T", "t", "yEs", "Y", 1, True)]
+    + [(text, False) for text in ("0", "False", "faLse", "F", "f", "nO", "N", 0, False)]
+    + [(None, None)],
+    ids=repr,
+)
+def test_get_as_bool_reads_pytorchs_spellings(value: Any, expected: bool | None) -> None:
+    assert make(x=value).get_as_bool("x") is expected
+
+
+@pytest.mark.parametrize("value", ["01", "Ture", "", " 1", "on", 2, -1, 1.0, b"1", []])
+def test_get_as_bool_refuses_the_rest(value: Any) -> None:
+    message = "The rendezvous configuration option 'x' does not represent a valid boolean value."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        make(x=value).get_as_bool("x")
+
+
+def test_get_as_bool_has_a_default() -> None:
+    assert make().get_as_bool("x") is None
+    assert make().get_as_bool("x", default=True) is True
+    assert make(x=None).get_as_bool("x", True) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("0", 0), ("-10", -10), (" 4 ", 4), (3, 3), (2.7, 2), (True, 1), (b"5", 5), (None, None)]
+)
+def test_get_as_int_reads_what_int_reads(value: Any, expected: int | None) -> None:
+    assert make(x=value).get_as_int("x") == expected
+
+
+@pytest.mark.parametrize("value", ["a", "0a", "3b", "", "0.5", math.nan])
+def test_get_as_int_refuses_the_rest(value: Any) -> None:
+    message = "The rendezvous configuration option 'x' does not represent a valid integer value."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$") as caught:
+        make(x=value).get_as_int("x")
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_get_as_int_raises_the_type_error_that_pytorchs_raises() -> None:
+    with pytest.raises(TypeError):
+        make(x=[]).get_as_int("x")
+
+
+def test_get_as_int_has_a_default() -> None:
+    assert make().get_as_int("x") is None
+    assert make().get_as_int("x", default=5) == 5
+
+
+# Beyond PyTorch's.
+
+
+def test_equal_parameters_are_equal() -> None:
+    assert make(x=1) == make(x=1)
+    assert make(x=1) != make(x=2)
+    assert make() != RendezvousParameters("etcd-v3", "node1:2379", "job-8", 2, 4)
+    assert make() != "job-7"
+
+
+def test_repr_shows_everything_but_secrets() -> None:
+    params = make(user="me", password="geheim", ssl_token="geheim", join_timeout=60)
+    params.endpoint = "http://me:geheim@node1:2379,you:geheim@node2"
+    text = repr(params)
+    assert "geheim" not in text
+    for part in ("etcd-v3", "job-7", "min_nodes=2", "max_nodes=4", "node1:2379", "node2", "join_timeout=60", "'me'"):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"min_nodes": 2, "max_nodes": 4, "join_timeout": "60"},
+        {"min_nodes": "2", "max_nodes": "4", "options": {"join_timeout": "60"}, "local_addr": None},
+        {"min": 2, "max": 4, "join_timeout": "60"},
+        {"nnodes": "2:4", "join_timeout": "60"},
+    ],
+)
+def test_a_mapping_is_read(mapping: dict[str, Any]) -> None:
+    everything = {"backend": "etcd-v3", "endpoint": "node1:2379", "run_id": "job-7", **mapping}
+    assert RendezvousParameters.from_mapping(everything) == EXPECTED
+
+
+def test_one_number_of_nodes_is_both() -> None:
+    params = RendezvousParameters.from_mapping({"backend": "b", "run_id": "r", "nnodes": 3})
+    assert (params.min_nodes, params.max_nodes, params.endpoint) == (3, 3, "")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"run_id": None, "min": None}, "The mapping gives no run_id, no min_nodes."),
+        ({"run_id": 7}, "The mapping has 7 as run_id; text is expected: put it in quotes."),
+        ({"endpoint": None}, "The mapping has None as endpoint; text is expected: put it in quotes."),
+        ({"min": "two"}, "The mapping has 'two' as min_nodes; an integer is expected."),
+        ({"min": True}, "The mapping has True as min_nodes; an integer is expected."),
+        ({"min": 1.5}, "The mapping has 1.5 as min_nodes; an integer is expected."),
+        ({"min_nodes": 2}, "The mapping gives 'min_nodes' twice."),
+        ({"nnodes": "2:4"}, "The mapping gives 'min' twice."),
+        ({"x": 1, "options": {"x": 2}}, "The mapping gives 'x' twice."),
+        ({"options": {"run_id": "r"}}, "The mapping has 'run_id' among the options; it belongs beside them."),
+        ({"options": "x=1"}, "The mapping has something else than a table of options as 'options'."),
+        ({1: 2}, "The mapping has the name 1; every name must be text."),
+        ({"max": 1}, "The maximum number of rendezvous nodes (1) must be greater than or equal to the minimum "
+                     "number of rendezvous nodes (2)."),
+    ],
+)  # fmt: skip
+def test_a_mapping_that_cannot_be_used_says_why(change: dict[Any, Any], message: str) -> None:
+    mapping = {"backend": "b", "run_id": "r", "min": 2, "max": 4, **change}
+    with pytest.raises(RendezvousParameterError, match=f"^{re.escape(message)}$"):
+        RendezvousParameters.from_mapping(mapping)
+
+
+@pytest.mark.parametrize("text", ["", "two", "2:", ":4", "2:4:6", "2-4"])
+def test_a_malformed_number_of_nodes_names_where_it_stands(text: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=re.escape(f"--nnodes is '{text}'; MIN:MAX")):
+        parse_nnodes(text, "--nnodes")
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("etcd-v3://node1:2379/job-7?min=2&max=4&join_timeout=60", EXPECTED),
+        ("etcd-v3://node1:2379?run_id=job-7&nnodes=2:4&join_timeout=60", EXPECTED),
+        ("etcd-v3://node1:2379/job%2D7?min_nodes=2&max_nodes=4&join_timeout=60&", EXPECTED),
+        (
+            "etcd-v3://me:p%40s%3As%2C%23@h1:1,[::1]:2,[fe80::1%25eth0]/team/job?nnodes=1&local_addr=10.0.0.7&x=a=b+c%26",
+            RendezvousParameters(
+                "etcd-v3", "h1:1,[::1]:2,[fe80::1%eth0]", "team/job", 1, 1, "10.0.0.7",
+                user="me", password="p@s:s,#", x="a=b+c&",
+            ),
+        ),
+        ("b://me@h/r?nnodes=1", RendezvousParameters("b", "h", "r", 1, 1, user="me")),
+        ("sqlite:///tmp/my%20jobs.db?run_id=r&nnodes=1", RendezvousParameters("sqlite", "/tmp/my jobs.db", "r", 1, 1)),
+        ("sqlite:/tmp/jobs.db?run_id=r&nnodes=1", RendezvousParameters("sqlite", "/tmp/jobs.db", "r", 1, 1)),
+        ("sqlite:jobs.db?run_id=r&nnodes=1", RendezvousParameters("sqlite", "jobs.db", "r", 1, 1)),
+        ("sqlite:?run_id=r&nnodes=1", RendezvousParameters("sqlite", "", "r", 1, 1)),
+        ("sqlite://?run_id=r&nnodes=1", RendezvousParameters("sqlite", "", "r", 1, 1)),
+    ],
+)  # fmt: skip
+def test_a_url_is_read(url: str, expected: RendezvousParameters) -> None:
+    assert RendezvousParameters.from_url(url) == expected
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("", "must look like etcd-v3://"),
+        ("job-7", "must look like etcd-v3://"),
+        ("://h/r", "must look like etcd-v3://"),
+        ("b://me:geheim#1@h/r?nnodes=1", "must look like etcd-v3://"),
+        ("b://me:geheim@h?nnodes=1", "gives no run_id."),
+        ("b://me:geheim@h/r?min=1", "gives no max_nodes."),
+        ("b:///r?nnodes=1&password=geheim", "gives no run_id."),
+        ("b://me:geheim@h/r?nnodes=1&password=geheim", "gives 'password' twice."),
+        ("b://me:geheim@h/r?nnodes=1&run_id=s", "gives 'run_id' twice."),
+        ("b://me:geheim@h/r?nnodes=1&geheim", "has a query that is not name=value"),
+        ("b://me:geheim@h/r?nnodes=1&=geheim", "has a query that is not name=value"),
+        ("b://me:geheim@h/r?nnodes=1&x=%ff", "percent-encoded bytes that are not UTF-8"),
+        ("b://me:geheim@h/r?nnodes=many", "nnodes is 'many'"),
+    ],
+)
+def test_a_url_that_cannot_be_used_says_why_and_shows_no_password(url: str, message: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=re.escape(message)) as caught:
+        RendezvousParameters.from_url(url)
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'backend="etcd-v3"\nendpoint="node1:2379"\nrun_id="job-7"\nmin_nodes=2\nmax_nodes=4\njoin_timeout="60"\n',
+        'backend="etcd-v3"\nendpoint="node1:2379"\nrun_id="job-7"\nnnodes="2:4"\n[options]\njoin_timeout="60"\n',
+    ],
+)
+def test_a_toml_file_is_read(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text(text)
+    assert RendezvousParameters.from_toml(path) == EXPECTED
+    assert RendezvousParameters.from_toml(str(path)) == EXPECTED
+
+
+def test_a_toml_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    with pytest.raises(RendezvousParameterError, match=r"job\.toml' cannot be read as TOML: .*No such file"):
+        RendezvousParameters.from_toml(path)
+    path.write_text("backend = ")
+    with pytest.raises(RendezvousParameterError, match=r"job\.toml' cannot be read as TOML: Invalid value"):
+        RendezvousParameters.from_toml(path)
+    path.write_bytes(b'backend = "\xff"')
+    with pytest.raises(RendezvousParameterError, match=r"job\.toml' cannot be read as TOML"):
+        RendezvousParameters.from_toml(path)
+    path.write_text("nnodes = 2")
+    with pytest.raises(RendezvousParameterError, match=r"job\.toml' gives no backend, no run_id"):
+        RendezvousParameters.from_toml(path)
+
+
+ENVIRONMENT = {"RDZV_BACKEND": "etcd-v3", "RDZV_ENDPOINT": "node1:2379", "RDZV_RUN_ID": "job-7"}
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"RDZV_MIN_NODES": "2", "RDZV_MAX_NODES": "4", "RDZV_OPTIONS": "join_timeout=60"},
+        {"RDZV_NNODES": "2:4", "RDZV_OPTIONS": ' {"join_timeout": "60"}', "RDZV_LOCAL_ADDR": ""},
+        {"RDZV_NNODES": "1:9", "RDZV_MIN_NODES": "2", "RDZV_MAX_NODES": "4", "RDZV_OPTIONS": " join_timeout = 60 "},
+        {"RDZV_NNODES": "1:4", "RDZV_MIN_NODES": "2", "RDZV_MAX_NODES": "", "RDZV_OPTIONS": "join_timeout=60"},
+    ],
+)
+def test_the_environment_is_read(environment: dict[str, str]) -> None:
+    assert RendezvousParameters.from_env({**ENVIRONMENT, **environment}) == EXPECTED
+
+
+def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in EXPECTED.to_env().items():
+        monkeypatch.setenv(name, value)
+    assert RendezvousParameters.from_env() == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"RDZV_RUN_ID": "", "RDZV_NNODES": ""}, "gives no RDZV_RUN_ID, no RDZV_MIN_NODES, no RDZV_MAX_NODES."),
+        ({"RDZV_NNODES": "two"}, "RDZV_NNODES is 'two'"),
+        ({"RDZV_MIN_NODES": "two"}, "has 'two' as RDZV_MIN_NODES; an integer is expected."),
+        ({"RDZV_OPTIONS": "x=1,password"}, "item 2 is neither"),
+        ({"RDZV_OPTIONS": "password="}, "item 1 is neither"),
+        ({"RDZV_OPTIONS": "=geheim"}, "item 1 is neither"),
+        ({"RDZV_OPTIONS": "password=geheim,"}, "item 2 is neither"),
+        ({"RDZV_OPTIONS": '{"password": "geheim"'}, "RDZV_OPTIONS begins as JSON and is not"),
+        ({"RDZV_OPTIONS": "run_id=r"}, "has 'run_id' among the options"),
+    ],
+)
+def test_an_environment_that_cannot_be_used_names_the_variable(change: dict[str, str], message: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=re.escape(message)) as caught:
+        RendezvousParameters.from_env({**ENVIRONMENT, "RDZV_NNODES": "2", **change})
+    assert "geheim" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        make(),
+        RendezvousParameters("sqlite", "/tmp/jobs.db", "Jöb 7,=\n", 1, 1, "fe80::1%eth0"),
+        make(
+            text="a,b=c;{}\"' ü", number=0.5, integer=60, yes=True, nothing=None, labels={"rack": "1,2"}, seq=[1, "2"]
+        ),
+        make(password="p,=w", nnodes="9", min=3, options={"x": 1}, self="me", source="s"),
+    ],
+)
+def test_parameters_survive_the_environment(params: RendezvousParameters) -> None:
+    inherited = {
+        "RDZV_NNODES": "8", "RDZV_OPTIONS": "x=1", "RDZV_LOCAL_ADDR": "10.0.0.9", "RDZV_ENDPOINT": "elsewhere:1",
+    }  # fmt: skip
+    assert RendezvousParameters.from_env({**inherited, **params.to_env()}) == params
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1: "a"}, b"bytes", math.nan, math.inf, Path("x"), {"a": ("b",)}])
+def test_a_value_that_would_not_survive_the_environment_is_refused(value: Any) -> None:
+    with pytest.raises(RendezvousParameterError, match=r"The options \(x\) cannot be passed") as caught:
+        make(x=value).to_env()
+    assert caught.value.__cause__ is not None

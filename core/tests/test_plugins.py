@@ -1,0 +1,274 @@
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from rdzv import plugins
+from rdzv.dynamic.records import NodeRecord
+from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
+from rdzv.hooks import BackendPlugin, Event, EventKind, hookimpl
+
+Install = Callable[[str, str, Mapping[str, str]], None]
+
+BACKEND = """
+from rdzv.hooks import BackendPlugin, hookimpl
+
+@hookimpl
+def rdzv_backend():
+    return BackendPlugin("{name}", "A backend.", (), None, None)
+"""
+
+EVENT = Event(EventKind.NODE_LOST, "job-7", 3, "node2", "its lease ended")
+
+
+def nodes(*ids: str) -> list[NodeRecord]:
+    return [NodeRecord(id=each, attempt=0, last_round=0, min_nodes=1, max_nodes=9, address="", port=1) for each in ids]
+
+
+# Backends.
+
+
+def test_installed_backends_are_listed_with_their_packages_and_not_imported(install: Install) -> None:
+    install("acme-one", "raise RuntimeError('imported')", {"rdzv": "one"})
+    install("acme-two", "raise RuntimeError('imported')", {"rdzv": "two"})
+    found = plugins.installed_backends()
+    assert {name: found[name].name for name in ("one", "two")} == {"one": "acme-one", "two": "acme-two"}
+    assert found["one"].version == "1.0"
+    assert list(found) == sorted(found)
+
+
+def test_choosing_a_backend_imports_no_other(install: Install) -> None:
+    install("acme-one", BACKEND.format(name="one"), {"rdzv": "one"})
+    install("acme-two", BACKEND.format(name="two"), {"rdzv": "two"})
+    plugin = plugins.load_backend_plugin("one")
+    assert plugin.name == "one"
+    assert "acme_one" in sys.modules
+    assert "acme_two" not in sys.modules
+    assert plugins.load_backend_plugin("two").name == "two"
+    assert plugins.load_backend_plugin("one") == plugin
+
+
+def test_a_backend_may_be_registered_by_hand(install: Install) -> None:
+    class Mine:
+        @hookimpl
+        def rdzv_backend(self) -> BackendPlugin:
+            return BackendPlugin("mine", "Mine.", (), lambda params: (None, None), lambda: None)  # type: ignore[arg-type,return-value]
+
+    plugins.register_hooks(Mine())
+    assert plugins.load_backend_plugin("mine").summary == "Mine."
+
+
+@pytest.mark.parametrize("name", ["c10d", "etcd-v2", "zookeeper", "consul"])
+def test_a_known_backend_that_is_not_installed_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: ())
+    with pytest.raises(
+        RendezvousParameterError, match=rf"^The rendezvous backend '{name}' is not registered: "
+    ) as caught:
+        plugins.load_backend_plugin(name)
+    assert f"`pip install rdzv-{name}`" in str(caught.value)
+    assert "Installed: none." in str(caught.value)
+
+
+def test_an_unknown_backend_gets_the_nearest_name(install: Install) -> None:
+    install("acme-one", BACKEND.format(name="etcd-turbo"), {"rdzv": "etcd-turbo"})
+    with pytest.raises(
+        RendezvousParameterError, match=r"no installed package offers it.*Installed: .*etcd-turbo"
+    ) as caught:
+        plugins.load_backend_plugin("etcdturbo")
+    assert "Did you mean 'etcd-turbo'?" in str(caught.value)
+    with pytest.raises(RendezvousParameterError, match=r"Did you mean 'zookeeper' \(`pip install rdzv-zookeeper`\)\?"):
+        plugins.load_backend_plugin("zoo-keeper")
+    with pytest.raises(RendezvousParameterError, match=r"or install the package that brings it\. Installed: "):
+        plugins.load_backend_plugin("xyz")
+
+
+@pytest.mark.parametrize(
+    ("source", "cause"),
+    [
+        ("import no_such_library", "ModuleNotFoundError: No module named 'no_such_library'"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("", "no function that is marked"),
+        (BACKEND.format(name="other"), "describes no backend of the name 'one'"),
+        (BACKEND.format(name="one").replace("return", "raise OSError #"), "OSError"),
+        (BACKEND.format(name="one").replace("rdzv_backend", "rdzv_bakend"), "rdzv_bakend"),
+        (BACKEND.format(name="one").replace("rdzv_backend()", "rdzv_backend(params)"), "params"),
+        (BACKEND.format(name="one").replace("@hookimpl", "@hookimpl(wrapper=True)"), "PluginValidationError"),
+    ],
+    ids=["missing library", "raises", "empty", "other name", "hook raises", "misspelled", "argument", "wrapper"],
+)
+def test_a_broken_backend_names_its_package_and_the_cause_every_time(source: str, cause: str, install: Install) -> None:
+    install("acme-one", source, {"rdzv": "one"})
+    install("acme-two", BACKEND.format(name="two"), {"rdzv": "two"})
+    for _ in range(2):
+        with pytest.raises(RendezvousError, match="'one' of the package 'acme-one' is broken") as caught:
+            plugins.load_backend_plugin("one")
+        assert cause in str(caught.value)
+        assert caught.value.__cause__ is not None
+    assert plugins.load_backend_plugin("two").name == "two"
+
+
+# The other hooks.
+
+
+class Recorder:
+    def __init__(self, calls: list[Any], name: str) -> None:
+        self.calls = calls
+        self.name = name
+
+    @hookimpl
+    def rdzv_event(self, event: Event) -> None:
+        self.calls.append((self.name, event))
+
+
+class Raiser:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    @hookimpl
+    def rdzv_event(self) -> None:
+        raise self.error
+
+    @hookimpl
+    def rdzv_assign_ranks(self) -> None:
+        raise self.error
+
+    @hookimpl
+    def rdzv_health_check(self) -> None:
+        raise self.error
+
+
+class Assigner:
+    def __init__(self, order: Sequence[str] | None) -> None:
+        self.order = order
+
+    @hookimpl
+    def rdzv_assign_ranks(self, arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str] | None:
+        return self.order
+
+
+def test_an_event_reaches_every_plugin_even_if_one_raises(install: Install, caplog: pytest.LogCaptureFixture) -> None:
+    calls: list[Any] = []
+    for plugin in (Recorder(calls, "first"), Raiser(ValueError("broken")), Recorder(calls, "last")):
+        plugins.register_hooks(plugin)
+    plugins.announce(EVENT)
+    assert calls == [("last", EVENT), ("first", EVENT)]
+    assert "ValueError: broken" in caplog.text
+
+
+def test_a_plugin_is_called_once_however_often_it_is_registered_and_not_when_taken_out(install: Install) -> None:
+    calls: list[Any] = []
+    recorder = Recorder(calls, "mine")
+    plugins.register_hooks(recorder)
+    plugins.register_hooks(recorder)
+    plugins.announce(EVENT)
+    assert calls == [("mine", EVENT)]
+    plugins.unregister_hooks(recorder)
+    plugins.unregister_hooks(recorder)
+    plugins.announce(EVENT)
+    assert calls == [("mine", EVENT)]
+
+
+def test_what_is_no_plugin_is_refused(install: Install) -> None:
+    class Misspelled:
+        @hookimpl
+        def rdzv_evnt(self, event: Event) -> None: ...
+
+    class Demanding:
+        @hookimpl
+        def rdzv_event(self, event: Event, more: int) -> None: ...
+
+    class Wrapping:
+        @hookimpl(wrapper=True)
+        def rdzv_event(self) -> Any:
+            return (yield)
+
+    for plugin, reason in (
+        (object(), "marked"), (Misspelled(), "rdzv_evnt"), (Demanding(), "more"), (Wrapping(), "wrapper"),
+    ):  # fmt: skip
+        with pytest.raises(RendezvousParameterError, match=f"(?s)is no plugin: .*{reason}"):
+            plugins.register_hooks(plugin)
+        assert not plugins.plugin_manager().is_registered(plugin)
+
+
+def test_installed_hooks_are_loaded_once_and_called(install: Install) -> None:
+    source = """
+    from rdzv.hooks import hookimpl
+    seen = []
+
+    @hookimpl
+    def rdzv_event(event):
+        seen.append(event)
+    """
+    install("acme-hooks", source, {"rdzv.hooks": "acme"})
+    plugins.announce(EVENT)
+    plugins.announce(EVENT)
+    assert sys.modules["acme_hooks"].seen == [EVENT, EVENT]
+
+
+def test_one_module_may_bring_a_backend_and_other_hooks(install: Install) -> None:
+    source = BACKEND.format(name="one") + "seen = []\n@hookimpl\ndef rdzv_event(event):\n    seen.append(event)\n"
+    install("acme-one", source, {"rdzv": "one", "rdzv.hooks": "acme"})
+    assert plugins.load_backend_plugin("one").name == "one"
+    plugins.announce(EVENT)
+    assert sys.modules["acme_one"].seen == [EVENT]
+
+
+def test_broken_installed_hooks_name_their_package_and_disturb_no_backend(install: Install) -> None:
+    install("acme-hooks", "import no_such_library", {"rdzv.hooks": "acme"})
+    install("acme-one", BACKEND.format(name="one"), {"rdzv": "one"})
+    for _ in range(2):
+        with pytest.raises(RendezvousError, match=r"'acme' of the package 'acme-hooks' is broken: ModuleNotFoundError"):
+            plugins.plugin_manager()
+    assert plugins.load_backend_plugin("one").name == "one"
+
+
+def test_without_plugins_ranks_are_left_to_the_default(install: Install) -> None:
+    assert plugins.assign_ranks(nodes("a", "b"), ()) is None
+
+
+def test_the_first_answer_orders_the_ranks(install: Install) -> None:
+    for order in (("a", "b"), ("b", "a"), None):
+        plugins.register_hooks(Assigner(order))
+    assert plugins.assign_ranks(nodes("a", "b"), ("b",)) == ("b", "a")
+
+
+@pytest.mark.parametrize("wrong", [(), ("a",), ("a", "a"), ("a", "b", "c"), (1, "a"), 5])
+def test_a_wrong_order_is_logged_and_passed_over(
+    wrong: Any, install: Install, caplog: pytest.LogCaptureFixture
+) -> None:
+    plugins.register_hooks(Assigner(("b", "a")))
+    plugins.register_hooks(Raiser(ValueError("broken")))
+    plugins.register_hooks(Assigner(wrong))
+    assert plugins.assign_ranks(nodes("a", "b"), ()) == ("b", "a")
+    assert caplog.text.count("failed to assign ranks") == 2
+
+
+def test_every_health_check_sees_the_node(install: Install) -> None:
+    calls: list[Any] = []
+
+    class Checker:
+        @hookimpl
+        def rdzv_health_check(self, labels: Mapping[str, str], run_id: str) -> None:
+            calls.append((run_id, labels))
+
+    plugins.register_hooks(Checker())
+    plugins.register_hooks(Checker())
+    plugins.check_health("job-7", {"rack": "7"})
+    assert calls == [("job-7", {"rack": "7"})] * 2
+
+
+def test_a_failing_health_check_refuses_and_names_plugin_and_cause(install: Install) -> None:
+    plugins.register_hooks(Raiser(ValueError("no GPU")))
+    with pytest.raises(
+        RendezvousError, match=r"'job-7': the health check of the plugin '.*' failed with ValueError: no GPU"
+    ):
+        plugins.check_health("job-7", {})
+
+
+def test_a_health_check_may_choose_the_error(install: Install) -> None:
+    error = RendezvousDeniedError("not this machine")
+    plugins.register_hooks(Raiser(error))
+    with pytest.raises(RendezvousDeniedError) as caught:
+        plugins.check_health("job-7", {})
+    assert caught.value is error

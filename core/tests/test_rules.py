@@ -1,0 +1,245 @@
+"""The rules, as tables: what is there, and what is published."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rdzv.dynamic import rules
+from rdzv.dynamic.records import Closed, Leadership, Loss, NodeRecord, Notice, State
+from rdzv.dynamic.rules import Hold, Publish, Standing
+
+LIMITS = Leadership("a", 0, 2, 4)
+
+
+def node(name: str, order: int = 0, last_round: int = 0, **more: Any) -> NodeRecord:
+    """A record that waits, unless it is a member whose round is later than `last_round`."""
+    fields = {"attempt": 0, "min_nodes": 2, "max_nodes": 4, "address": f"{name}.host", "port": 1, **more}
+    return NodeRecord(name, last_round=last_round, order=order or ord(name[0]), **fields)
+
+
+def state(*world: str, round: int = 1, **more: Any) -> State:  # noqa: A002 - the field's name
+    """A running round."""
+    fields = {"attempt": 0, "address": "x", "port": 1, "min_nodes": 2, "max_nodes": 4, **more}
+    return State(round=round, world=world, **fields)
+
+
+def decide(current: State | None, *nodes: NodeRecord, **more: Any) -> Publish | Hold:
+    """Ask the rules with a last call of 30 s, of which none has passed."""
+    asked: dict[str, Any] = {"enough_for": 0.0, "last_call": 30.0, "trusted": True, **more}
+    return rules.decide(current, nodes, LIMITS, **asked)
+
+
+def published(decision: Publish | Hold) -> State:
+    """The state that is published."""
+    assert isinstance(decision, Publish), decision
+    return decision.state
+
+
+def held(decision: Publish | Hold) -> Hold:
+    """The decision to publish nothing."""
+    assert isinstance(decision, Hold), decision
+    return decision
+
+
+class TestGathering:
+    def test_below_min_there_is_no_world_and_no_timer(self) -> None:
+        hold = held(decide(None, node("a")))
+        assert not hold.enough
+        assert hold.again_in is None
+        assert hold.notice == Notice(0, "gathering", 1, 0)
+
+    def test_at_min_the_last_call_starts(self) -> None:
+        hold = held(decide(None, node("a"), node("b")))
+        assert hold.enough
+        assert hold.again_in == 30.0
+        assert hold.notice.phase == "last call"
+
+    def test_the_last_call_counts_down(self) -> None:
+        assert held(decide(None, node("a"), node("b"), enough_for=29.0)).again_in == 1.0
+
+    def test_the_last_call_ends(self) -> None:
+        new = published(decide(None, node("a"), node("b"), enough_for=30.0))
+        assert new == state("a", "b", address="a.host")
+
+    def test_at_max_the_world_is_formed_at_once(self) -> None:
+        assert published(decide(None, *map(node, "abcd"))).world == ("a", "b", "c", "d")
+
+    def test_above_max_the_first_to_arrive_are_in(self) -> None:
+        late = node("a", order=999)
+        assert published(decide(None, late, *map(node, "bcde"))).world == ("b", "c", "d", "e")
+
+    def test_a_node_with_other_limits_is_not_counted(self) -> None:
+        assert not held(decide(None, node("a"), node("b", min_nodes=1))).enough
+
+    def test_a_node_that_left_is_not_counted(self) -> None:
+        assert not held(decide(None, node("a"), node("b", left="tired"))).enough
+
+    def test_the_world_names_the_address_of_rank_0(self) -> None:
+        new = published(decide(None, node("b", port=7), node("c"), enough_for=30.0))
+        assert (new.address, new.port) == ("b.host", 7)
+
+
+class TestExclusivity:
+    def test_nobody_gets_a_world_while_a_member_is_in_the_round(self) -> None:
+        hold = held(decide(state("a", "b"), node("a"), *(node(name, last_round=1) for name in "bcde")))
+        assert hold.notice.phase == "re-forming"
+
+    def test_when_all_are_back_the_next_round_is_formed_at_once(self) -> None:
+        new = published(decide(state("a", "b"), node("a", last_round=1), node("b", last_round=1)))
+        assert new.round == 2
+        assert new.world == ("a", "b")
+
+    def test_a_member_without_a_record_is_gone_for_a_leader_that_would_know(self) -> None:
+        new = published(decide(state("a", "b", "c"), node("a", last_round=1), node("b", last_round=1)))
+        assert new.world == ("a", "b")
+
+    def test_a_member_without_a_record_may_come_back_for_a_leader_that_was_away(self) -> None:
+        hold = held(decide(state("a", "b", "c"), node("a", last_round=1), node("b", last_round=1), trusted=False))
+        assert hold.notice.lost == ()
+
+    def test_what_a_leader_before_found_out_still_holds(self) -> None:
+        known = Notice(1, "running", 2, 1, (Loss("c", 2, False, "dead"),))
+        back = [node("a", last_round=1), node("b", last_round=1)]
+        assert published(decide(state("a", "b", "c"), *back, trusted=False, known=known)).round == 2
+
+    def test_what_was_found_out_about_another_round_does_not(self) -> None:
+        known = Notice(0, "running", 2, 1, (Loss("c", 2, False, "dead"),))
+        back = [node("a", last_round=1), node("b", last_round=1)]
+        held(decide(state("a", "b", "c"), *back, trusted=False, known=known))
+
+    def test_survivors_below_min_wait_for_others_and_give_them_a_last_call(self) -> None:
+        hold = held(decide(state("a", "b"), node("a", last_round=1)))
+        assert not hold.enough
+        assert held(decide(state("a", "b"), node("a", last_round=1), node("c"))).again_in == 30.0
+
+
+class TestNews:
+    def test_a_quiet_round_has_none(self) -> None:
+        assert held(decide(state("a", "b"), node("a"), node("b"))).notice == Notice(1, "running", 2, 0)
+
+    def test_a_newcomer_counts(self) -> None:
+        assert held(decide(state("a", "b"), *map(node, "abc"))).notice.waiting == 1
+
+    def test_spares_beyond_max_do_not_count(self) -> None:
+        full = state("a", "b", "c", "d")
+        assert held(decide(full, *map(node, "abcdef"))).notice.waiting == 0
+        assert held(decide(state("a", "b", "c"), *map(node, "abcdef"))).notice.waiting == 1
+
+    def test_a_member_that_came_back_counts(self) -> None:
+        assert held(decide(state("a", "b"), node("a"), node("b", last_round=1))).notice.waiting == 1
+
+    def test_a_lost_member_counts_if_the_others_can_go_on(self) -> None:
+        notice = held(decide(state("a", "b", "c"), node("a"), node("b"))).notice
+        assert notice.waiting == 1
+        assert [(loss.node, loss.rank, loss.left) for loss in notice.lost] == [("c", 2, False)]
+
+    def test_a_lost_member_does_not_count_if_they_cannot(self) -> None:
+        notice = held(decide(state("a", "b"), node("a"))).notice
+        assert notice.waiting == 0
+        assert len(notice.lost) == 1
+
+    def test_a_member_that_left_is_named_with_its_reason(self) -> None:
+        notice = held(decide(state("a", "b", "c"), node("a"), node("b"), node("c", left="drained"))).notice
+        assert notice.lost == (Loss("c", 2, True, "drained"),)
+
+    def test_a_lost_member_that_is_back_is_lost_no_more(self) -> None:
+        known = Notice(1, "running", 1, 0, (Loss("b", 1, False, "dead"),))
+        assert held(decide(state("a", "b"), node("a"), node("b"), known=known)).notice.lost == ()
+
+
+class TestAttempts:
+    def test_a_closed_attempt_forms_no_world(self) -> None:
+        closed = state("a", "b", closed=Closed("a", "done", True))
+        assert held(decide(closed, *(node(name, last_round=1) for name in "abcd"))).notice.phase == "closed"
+
+    def test_a_newer_attempt_closes_the_one_before(self) -> None:
+        new = published(decide(state("a", "b"), node("a"), node("b"), node("c", attempt=1)))
+        assert new.closed == Closed("c", "superseded by attempt 1", False)
+        assert new.world == ("a", "b")
+
+    def test_a_newer_attempt_waits_until_the_members_before_are_gone(self) -> None:
+        closed = state("a", "b", closed=Closed("c", "superseded", False))
+        held(decide(closed, node("a"), *(node(name, attempt=1) for name in "cdef")))
+
+    def test_then_it_forms_its_world_in_the_next_round(self) -> None:
+        closed = state("a", "b", closed=Closed("c", "superseded", False))
+        new = published(decide(closed, *(node(name, attempt=1, max_nodes=3) for name in "cde")))
+        assert (new.attempt, new.round, new.world, new.max_nodes, new.closed) == (1, 2, ("c", "d", "e"), 3, None)
+
+    def test_nodes_of_two_attempts_that_gather_do_not_mix(self) -> None:
+        new = published(decide(None, node("a"), node("b", attempt=1), node("c", attempt=1)))
+        assert new.closed is not None
+        assert new.attempt == 0
+
+    def test_a_run_that_all_abandoned_can_be_taken_up_again(self) -> None:
+        new = published(decide(state("a", "b", round=7), *map(node, "cdef")))
+        assert (new.round, new.world) == (8, ("c", "d", "e", "f"))
+
+
+class TestRanks:
+    @pytest.mark.parametrize(
+        ("arrived", "previous", "expected"),
+        [
+            ("abc", "", "abc"),
+            ("cab", "cab", "cab"),
+            ("acd", "abc", "adc"),
+            ("bc", "abc", "cb"),
+            ("xbc", "abc", "xbc"),
+        ],
+    )
+    def test_survivors_keep_theirs_and_newcomers_fill_the_holes(
+        self, arrived: str, previous: str, expected: str
+    ) -> None:
+        nodes = [node(name, order=order) for order, name in enumerate(arrived)]
+        assert "".join(rules.sticky_ranks(nodes, list(previous))) == expected
+
+    def test_newcomers_are_in_natural_order(self) -> None:
+        names = ["node10.x", "node2.x", "node1.x"]
+        assert rules.sticky_ranks([node(name) for name in names], []) == ["node1.x", "node2.x", "node10.x"]
+
+    def test_an_order_that_is_none_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="each of"):
+            decide(None, *map(node, "abcd"), assign=lambda arrived, previous: ["a"])
+
+    def test_former_members_come_before_those_who_arrived_earlier(self) -> None:
+        back = [node(name, order=50, last_round=1) for name in "wxyz"]
+        assert published(decide(state("w", "x", "y", "z"), node("a", order=1), *back)).world == ("w", "x", "y", "z")
+
+
+class TestStanding:
+    @pytest.mark.parametrize(
+        ("current", "expected"),
+        [
+            (None, Standing.WAITING),
+            (state("b"), Standing.WAITING),
+            (state("a", round=3), Standing.WAITING),
+            (state("b", "a", round=4), Standing.MEMBER),
+            (state("a", round=4, closed=Closed("b", "done", True)), Standing.CLOSED),
+            (state("a", round=4, attempt=1), Standing.SUPERSEDED),
+        ],
+    )
+    def test_what_the_state_means_to_a_node(self, current: State | None, expected: Standing) -> None:
+        assert rules.standing(current, "a", attempt=0, last_round=3) is expected
+
+    def test_an_older_attempt_means_nothing(self) -> None:
+        closed = state("a", closed=Closed("a", "done", True))
+        assert rules.standing(closed, "a", attempt=1, last_round=0) is Standing.WAITING
+
+
+class TestClosing:
+    def test_the_first_reason_stands(self) -> None:
+        first = state("a", closed=Closed("a", "first", False))
+        assert rules.close(first, Closed("b", "second", False), LIMITS) is None
+
+    def test_closing_keeps_the_world(self) -> None:
+        closed = rules.close(state("a", "b"), Closed("b", "enough", False), LIMITS)
+        assert closed == replace(state("a", "b"), closed=Closed("b", "enough", False))
+
+    def test_a_run_that_nobody_joined_can_be_closed(self) -> None:
+        closed = rules.close(None, Closed("b", "enough", False), LIMITS)
+        assert closed is not None
+        assert (closed.round, closed.world) == (0, ())
+
+    def test_a_newer_attempt_is_not_closed_by_an_older_node(self) -> None:
+        assert rules.close(state("a", attempt=1), Closed("b", "late", False), LIMITS) is None

@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""The way in. Needs Python >= 3.11, pip and a network; makes everything else in .venv.
+
+python3 dev.py demo         four agents on the embedded default: one is killed, one joins, all finish
+python3 dev.py test         every package's tests, with one summary (what follows goes to pytest)
+python3 dev.py tox          the same per Python and package, each with its declared dependencies only
+python3 dev.py <session>    any session of noxfile.py: lint, types, docs, wheels, services, ...
+python3 dev.py              set up only, and list the sessions
+"""
+
+import os
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python is to read this, not a traceback
+    sys.exit(f"rdzv needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: python3.11 dev.py")
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+UV = VENV / "bin" / "uv"
+
+
+def main(arguments: list[str]) -> None:
+    """Set up, then become the task."""
+    if arguments[:1] in (["-h"], ["--help"]):
+        print(__doc__)
+        return
+    environment = set_up()
+    os.chdir(ROOT)
+    command = [str(PYTHON), "-m", *task(arguments)]
+    os.execve(command[0], command, environment)  # noqa: S606 - signals and the exit code are then the task's own
+
+
+def task(arguments: list[str]) -> list[str]:
+    """The module to run, and its arguments."""
+    if not arguments:
+        return ["nox", "--list"]
+    name, *rest = arguments
+    modules = {"test": ["pytest"], "tox": ["tox"]}
+    return [*modules.get(name, ["nox", "--session", name, "--"]), *rest]
+
+
+def set_up() -> dict[str, str]:
+    """Bring .venv up to date with the pyproject.toml files; seconds after the first time.
+
+    Returns:
+        The environment for what runs in it.
+    """
+    environment = os.environ | {
+        "VIRTUAL_ENV": str(VENV),
+        "UV_PROJECT_ENVIRONMENT": str(VENV),
+        "PATH": f"{VENV / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
+    }
+    first_time = not UV.exists()
+    if first_time:
+        print(f"Setting up {VENV} (once)", flush=True)
+        # Neither ensurepip nor a system open to pip is needed: the pip that is there installs into .venv.
+        venv.create(VENV, clear=True, symlinks=True, with_pip=False)
+        run([sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "uv"], dict(os.environ))
+    sync = [str(UV), "sync", "--all-packages", "--all-groups"]
+    run(sync if first_time else [*sync, "--quiet"], environment | index_of_pip(environment))
+    return environment
+
+
+def index_of_pip(environment: dict[str, str]) -> dict[str, str]:
+    """Where pip was told to look for packages, in uv's words: who has set up a mirror did so once."""
+    words = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
+    return {
+        for_uv: environment[for_pip]
+        for for_pip, for_uv in words.items()
+        if for_pip in environment and for_uv not in environment
+    }
+
+
+def run(command: list[str], environment: dict[str, str]) -> None:
+    """Run one step of the set-up, or end with what it needs."""
+    if subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode:
+        sys.exit(
+            f"This step failed: {' '.join(command)}\n"
+            "It needs pip (Debian, Ubuntu: apt install python3-pip) and a package index that can be reached."
+        )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,240 @@
+"""rdzv's contract on etcd v3."""
+
+import contextlib
+import math
+import os
+import ssl
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.keys import escape
+
+from .client import Client, ReplyLostError
+from .failures import LeaseNotFoundError
+from .watch import Watches, read_all
+from .wire import KeySpace, encode, read_entry
+
+__all__ = ["EtcdV3Backend"]
+
+
+class EtcdV3Backend(KeyValueBackend):
+    """One run's keys in etcd, under ``/<prefix>/<run id>/``.
+
+    A token is etcd's mod_revision, an entry's order its create_revision.
+    """
+
+    name = "etcd-v3"
+    capabilities = frozenset(Capability)
+    min_lease_ttl = 2.0
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        run_id: str,
+        *,
+        prefix: str = "rdzv",
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        request_timeout: float = 3.0,
+    ) -> None:
+        """Does not touch the network.
+
+        Args:
+            endpoints: The members of one etcd; the first is tried first, one that fails last.
+            run_id: Which run.
+            prefix: The key under which all runs live.
+            tls: How to verify the members, and with which certificate of our own; None: no TLS.
+            server_name: The name in the members' certificates, if it is not the endpoint's.
+            user: Who logs in, with `password`; None: nobody.
+            password: See `user`.
+            request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+
+        Raises:
+            RendezvousParameterError: These cannot be used.
+        """
+        if not endpoints or not run_id or not prefix.strip("/"):
+            raise RendezvousParameterError("etcd needs an endpoint, a run id and a prefix; one of them is empty.")
+        if (user is None) != (password is None):
+            raise RendezvousParameterError("The options 'user' and 'password' need each other; one is missing.")
+        self._endpoints = tuple(endpoints)
+        self._keys = KeySpace(f"/{prefix.strip('/')}/{escape(run_id)}/")
+        self._settings: dict[str, Any] = {
+            "tls": tls,
+            "server_name": server_name,
+            "user": user,
+            "password": password,
+            "request_timeout": request_timeout,
+        }
+        # One per process: what was made before a fork belongs to the parent.
+        self._links: dict[int, _Link] = {}
+        self._closed = False
+
+    @property
+    def local_address(self) -> str:
+        """See `KeyValueBackend.local_address`.
+
+        Raises:
+            RendezvousConnectionError: There is no route to any endpoint.
+        """
+        return self._client.local_address()
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend.read`."""
+        return self._client.call("/v3/kv/range", self._keys.key(key), timeout, _first_entry)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`."""
+        return read_all(self._client, self._keys, prefix, timeout)
+
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> Put:
+        """See `KeyValueBackend.put`."""
+        compare = _condition(expect)
+        if compare is None:
+            return Put(Outcome.LOST, self.read(key, timeout=timeout))
+        where = self._keys.key(key)
+        write = where | {"value": encode(value), "lease": _lease_id(lease)}
+        # Both ways answer with the key's revisions, so that nothing has to be asked again.
+        request = {
+            "compare": [where | condition for condition in compare],
+            "success": [{"request_put": write}, {"request_range": where | {"keys_only": True}}],
+            "failure": [{"request_range": where}],
+        }
+
+        def read(reply: dict[str, Any]) -> Put:
+            there = _first_entry(reply["responses"][-1]["response_range"])
+            if not reply.get("succeeded", False):
+                return Put(Outcome.LOST, there)
+            if there is None:
+                raise ValueError("what was written is not there")
+            return Put(Outcome.WON, Entry(value, there.token, there.order))
+
+        started = time.monotonic()
+        try:
+            return self._client.call("/v3/kv/txn", request, timeout, read, repeatable=False)
+        except ReplyLostError:
+            return Put(Outcome.UNKNOWN)
+        except LeaseNotFoundError:
+            return Put(Outcome.LOST, self.read(key, timeout=started + timeout - time.monotonic()))
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend.delete`. It is atomic here."""
+        everything = (self._keys.key(prefix), self._keys.below(prefix))
+        request = {"success": [{"request_delete_range": part} for part in everything]}
+        self._client.call("/v3/kv/txn", request, timeout, lambda reply: reply["responses"])
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`. The first wait for a prefix costs one call to etcd, those that follow none."""
+        return self._link.watches.wait(prefix, since, timeout)
+
+    def open_lease(self, ttl: float, *, timeout: float) -> "EtcdLease":
+        """See `KeyValueBackend.open_lease`. etcd counts in whole seconds."""
+        request = {"TTL": str(max(math.ceil(ttl), math.ceil(self.min_lease_ttl)))}
+
+        def read(reply: dict[str, Any]) -> EtcdLease:
+            return EtcdLease(self, str(reply["ID"]), float(reply["TTL"]))
+
+        return self._client.call("/v3/lease/grant", request, timeout, read)
+
+    def close(self) -> None:
+        """See `KeyValueBackend.close`."""
+        self._closed = True
+        for pid in list(self._links):
+            link = self._links.pop(pid, None)
+            if link is not None:
+                link.close() if pid == os.getpid() else link.abandon()
+
+    @property
+    def _client(self) -> Client:
+        return self._link.client
+
+    @property
+    def _link(self) -> "_Link":
+        pid = os.getpid()
+        link = self._links.get(pid) or self._make_link(pid)
+        if self._closed:
+            link.close()
+            raise RendezvousConnectionError(f"This backend of the run at {self._keys.root} was closed.")
+        return link
+
+    def _make_link(self, pid: int) -> "_Link":
+        # Without a lock, since one may be held for ever by a thread that the fork did not copy.
+        client = Client(self._endpoints, **self._settings)
+        link = self._links.setdefault(pid, _Link(client, Watches(client, self._keys)))
+        for other in list(self._links):
+            if other != pid and (inherited := self._links.pop(other, None)) is not None:
+                inherited.abandon()
+        return link
+
+
+class EtcdLease(Lease):
+    """A lease of etcd's own."""
+
+    def __init__(self, backend: EtcdV3Backend, number: str, ttl: float) -> None:
+        """Lease `number` of `backend`'s etcd, granted for `ttl` seconds."""
+        self.number = number
+        self._backend = backend
+        self._ttl = ttl
+
+    @property
+    def ttl(self) -> float:
+        """See `Lease.ttl`."""
+        return self._ttl
+
+    def keep_alive(self, timeout: float) -> bool:
+        """See `Lease.keep_alive`."""
+
+        def read(reply: dict[str, Any]) -> bool:
+            return int(reply["result"].get("TTL", 0)) > 0
+
+        return self._backend._client.call("/v3/lease/keepalive", {"ID": self.number}, timeout, read)
+
+    def revoke(self, timeout: float) -> None:
+        """See `Lease.revoke`."""
+        with contextlib.suppress(LeaseNotFoundError):
+            self._backend._client.call("/v3/lease/revoke", {"ID": self.number}, timeout, lambda reply: reply)
+
+
+class _Link(NamedTuple):
+    """What one process has of etcd."""
+
+    client: Client
+    watches: Watches
+
+    def close(self) -> None:
+        self.client.close()
+        self.watches.close()
+
+    def abandon(self) -> None:
+        self.client.abandon()
+
+
+def _first_entry(reply: dict[str, Any]) -> Entry | None:
+    pairs = reply.get("kvs", ())
+    return read_entry(pairs[0]) if pairs else None
+
+
+def _condition(expect: Token | Expect) -> list[dict[str, str]] | None:
+    """What etcd must compare; None if nothing can match, since the token is not one of etcd's."""
+    if expect is ANY:
+        return []
+    if expect is ABSENT:
+        return [{"target": "CREATE", "result": "EQUAL", "create_revision": "0"}]
+    if type(expect) is int and 0 < expect < 2**63:
+        return [{"target": "MOD", "result": "EQUAL", "mod_revision": str(expect)}]
+    return None
+
+
+def _lease_id(lease: Lease | None) -> str:
+    if lease is None:
+        return "0"
+    if not isinstance(lease, EtcdLease):
+        raise RendezvousParameterError(f"The lease {lease!r} is not of etcd; take one from this backend's open_lease.")
+    return lease.number

@@ -1,0 +1,210 @@
+"""Waiting for changes: one watch per prefix, kept from one wait to the next.
+
+What a watch brings is merged into the snapshot, so that nothing is read again. When a watch ends,
+for whatever reason (its endpoint died, the history was compacted, the service came back with less
+than it had), the prefix is read once and compared: the last state is never missed.
+"""
+
+import threading
+import time
+from typing import Any, Final
+
+from rdzv.backend import Snapshot
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+
+from .client import Client
+from .events import Change, Events, GapError
+from .failures import AttemptError, RefusedError
+from .wire import KeySpace, contains
+
+__all__ = ["Watches", "read_all"]
+
+_IDLE_WATCHES: Final = 4
+"""How many prefixes keep their watch though nobody waits for them now."""
+
+_HASTE: Final = 1.0
+"""A watch that ends sooner than this, in seconds, is not opened again at once: the caller slows us down."""
+
+
+def read_all(client: Client, keys: KeySpace, prefix: str, timeout: float) -> Snapshot:
+    """Read every key at or under `prefix`."""
+
+    def read(reply: dict[str, Any]) -> Snapshot:
+        return Snapshot(keys.entries(reply.get("kvs", ()), prefix), int(reply["header"]["revision"]))
+
+    return client.call("/v3/kv/range", keys.under(prefix), timeout, read)
+
+
+class Watches:
+    """The watches of one client."""
+
+    def __init__(self, client: Client, keys: KeySpace) -> None:
+        self._client = client
+        self._keys = keys
+        self._lock = threading.Lock()
+        # The one that was waited for last is last.
+        self._by_prefix: dict[str, _Watch] = {}
+
+    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
+        deadline = time.monotonic() + timeout
+        with self._lock:
+            watch = self._by_prefix.pop(prefix, None) or _Watch(self._client, self._keys, prefix)
+            self._by_prefix[prefix] = watch
+            watch.users += 1
+            self._close_idle(_IDLE_WATCHES)
+        try:
+            return watch.wait(since, deadline)
+        finally:
+            with self._lock:
+                watch.users -= 1
+                if self._client.closed:
+                    self._close_idle(0)
+
+    def close(self) -> None:
+        """Close those that nobody waits for; the others end with the client's connections."""
+        with self._lock:
+            self._close_idle(0)
+
+    def _close_idle(self, keep: int) -> None:
+        idle = [watch for watch in self._by_prefix.values() if not watch.users]
+        for watch in idle[: max(0, len(idle) - keep)]:
+            del self._by_prefix[watch.prefix]
+            watch.close()
+
+
+class _Watch:
+    """What is known of one prefix, and the watch that keeps it up to date.
+
+    Any number of threads may wait; one of them at a time reads, for all.
+    """
+
+    def __init__(self, client: Client, keys: KeySpace, prefix: str) -> None:
+        self.prefix = prefix
+        self.users = 0
+        self._client = client
+        self._keys = keys
+        self._changed = threading.Condition()
+        self._reading = False
+        self._now = Snapshot(revision=0)
+        # Whether the prefix must be read before anything else.
+        self._doubtful = True
+        self._events: Events | None = None
+        self._logged_in_again = False
+
+    def wait(self, since: Snapshot, deadline: float) -> Snapshot:
+        with self._changed:
+            self._adopt(since)
+            while self._doubtful or not _is_news(self._now, since):
+                self._client.check_open()
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    return since
+                if self._reading:
+                    self._changed.wait(remaining)
+                else:
+                    self._take_turn(deadline)
+            return self._now
+
+    def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+
+    def _adopt(self, since: Snapshot) -> None:
+        """Go on from what the caller knows, if that is more than we know."""
+        if type(since.revision) is not int or since.revision <= self._now.revision:
+            return
+        if not self._now.revision:
+            self._now, self._doubtful = since, False
+        elif since.revision <= self._client.newest:
+            self._now = since
+        else:
+            self._doubtful = True
+
+    def _take_turn(self, deadline: float) -> None:
+        self._reading = True
+        self._changed.release()
+        started = time.monotonic()
+        try:
+            self._read(deadline)
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            # What only the end of the caller's time cut short proves nothing against the service.
+            if time.monotonic() < deadline or time.monotonic() - started >= self._client.request_timeout:
+                raise
+        finally:
+            self._changed.acquire()
+            self._reading = False
+            self._changed.notify_all()
+
+    def _read(self, deadline: float) -> None:
+        """One step towards news: read the prefix, or open the watch, or receive from it."""
+        if self._doubtful:
+            self._read_again(deadline)
+        elif self._events is None:
+            remaining = deadline - time.monotonic()
+            self._events = Events(self._client, self._keys, self.prefix, self._now.revision + 1, remaining)
+        else:
+            self._receive(self._events, deadline)
+
+    def _read_again(self, deadline: float) -> None:
+        before = self._now.revision
+        read = read_all(self._client, self._keys, self.prefix, deadline - time.monotonic())
+        fell_back = read.revision < before
+        if fell_back:
+            # The service lost what it had: what the watch waits for may never come.
+            self.close()
+            self._client.newest = read.revision
+        with self._changed:
+            self._doubtful = False
+            if fell_back or read.revision > self._now.revision:
+                self._now = read
+
+    def _receive(self, events: Events, deadline: float) -> None:
+        try:
+            self._merge(events.receive(deadline))
+        except GapError:
+            self._doubtful = True
+            self.close()
+        except (AttemptError, RefusedError) as error:
+            self._doubtful = True
+            self.close()
+            self._go_on_after(error, events)
+        else:
+            self._logged_in_again = self._logged_in_again and not events.created
+
+    def _go_on_after(self, error: AttemptError | RefusedError, events: Events) -> None:
+        """Have the watch opened again, unless that is in vain or too soon: then tell the caller."""
+        if isinstance(error, RefusedError) and error.denied:
+            # etcd says the same of a login that has expired.
+            if not self._logged_in_again and events.log_in_again():
+                self._logged_in_again = True
+                return
+            self._logged_in_again = False
+        else:
+            events.demote()
+            if events.age >= _HASTE:
+                return
+        raise self._client.explain(error) from error
+
+    def _merge(self, changes: list[Change]) -> None:
+        with self._changed:
+            entries, revision = dict(self._now.entries), self._now.revision
+            for change in changes:
+                if change.revision <= self._now.revision or not contains(self.prefix, change.name):
+                    continue
+                revision = change.revision
+                if change.entry is None:
+                    entries.pop(change.name, None)
+                else:
+                    entries[change.name] = change.entry
+            if revision != self._now.revision:
+                self._now = Snapshot(entries, revision)
+
+
+def _is_news(now: Snapshot, since: Snapshot) -> bool:
+    """Whether a caller who knows `since` should see `now`: it differs, or the service has lost what he knows."""
+    fell_back = type(since.revision) is int and now.revision < since.revision
+    return fell_back or now.entries != since.entries

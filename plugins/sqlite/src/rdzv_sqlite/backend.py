@@ -1,0 +1,210 @@
+"""The adapter: rdzv's keys and leases as rows of one SQLite database."""
+
+import math
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from rdzv.backend import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    Outcome,
+    Put,
+    Snapshot,
+    Token,
+)
+from rdzv.errors import RendezvousParameterError, RendezvousStateError
+from rdzv.keys import escape
+
+from .database import CommitError, Database, Transaction
+from .place import default_path
+
+__all__ = ["SqliteBackend"]
+
+
+class SqliteBackend(KeyValueBackend):
+    """A rendezvous backend for the processes of one machine: a file, and no server.
+
+    Args:
+        path: Of the database; it is made when it is not there, in a folder that is. All processes
+            that give the same one meet. Empty: one of this user's, in the system's temp folder.
+        run_id: Which run.
+        prefix: What the keys of every run begin with.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        Capability.MULTI_ENDPOINT: "The database is one file; it fails only with the machine.",
+        Capability.TLS: "Nothing crosses a network.",
+        Capability.AUTH: "The permissions of the file decide who may use it.",
+    }
+    min_lease_ttl: ClassVar[float] = 0.1
+
+    def __init__(self, path: str, run_id: str, *, prefix: str = "rdzv") -> None:
+        self._database = Database(path or default_path())
+        self._root = f"{prefix}/{escape(run_id)}/"
+
+    @property
+    def name(self) -> str:
+        """See `RendezvousBackend.name`."""
+        return "sqlite"
+
+    @property
+    def path(self) -> str:
+        """The absolute path of the database."""
+        return self._database.path
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend.read`."""
+        with self._database.transaction(timeout) as transaction:
+            return self._find(transaction, key)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`."""
+        with self._database.transaction(timeout) as transaction:
+            return self._snapshot(transaction, prefix)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        """See `KeyValueBackend.put`."""
+        if lease is not None and not isinstance(lease, SqliteLease):
+            raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
+        try:
+            with self._database.transaction(timeout, write=True) as transaction:
+                there = self._find(transaction, key)
+                if not _matches(there, expect) or (lease is not None and not lease.stands(transaction)):
+                    return Put(Outcome.LOST, there)
+                version = transaction.next_revision()
+                entry = Entry(value, version, version if there is None else there.order)
+                transaction.execute(
+                    "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)",
+                    (self._root + key, value, version, entry.order, lease.id if lease else None),
+                )
+        except CommitError:
+            return Put(Outcome.UNKNOWN)
+        return Put(Outcome.WON, entry)
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend.delete`."""
+        with self._database.transaction(timeout, write=True) as transaction:
+            removed = transaction.execute("DELETE FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix))
+            if removed.rowcount:
+                transaction.next_revision()
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
+        deadline = time.monotonic() + timeout
+        seen = since.revision
+        while True:
+            shared = self._database.shared
+            generation = shared.generation
+            newer, seen = self._look(prefix, since, seen, timeout=deadline - time.monotonic())
+            if newer is not None:
+                return newer
+            if time.monotonic() >= deadline:
+                return since
+            shared.await_change(generation, lambda: self._revision(deadline), deadline)
+
+    def open_lease(self, ttl: float, *, timeout: float) -> Lease:
+        """See `KeyValueBackend.open_lease`."""
+        lease = SqliteLease(self._database, max(ttl, self.min_lease_ttl))
+        lease.open(timeout)
+        return lease
+
+    def close(self) -> None:
+        """See `KeyValueBackend.close`."""
+        self._database.close()
+
+    def _under(self, prefix: str) -> tuple[str, str, str]:
+        """The path of `prefix`, and what everything under it lies between ("0" is the character after "/")."""
+        path = self._root + prefix
+        return path, f"{path}/", f"{path}0"
+
+    def _find(self, transaction: Transaction, key: str) -> Entry | None:
+        row = transaction.execute(
+            "SELECT value, version, created FROM entry WHERE key = ?", (self._root + key,)
+        ).fetchone()
+        return None if row is None else self._entry(*row)
+
+    def _snapshot(self, transaction: Transaction, prefix: str) -> Snapshot:
+        rows = transaction.execute(
+            "SELECT key, value, version, created FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix)
+        )
+        entries = {key.removeprefix(self._root): self._entry(*row) for key, *row in rows}
+        return Snapshot(entries, transaction.revision)
+
+    def _revision(self, deadline: float) -> int:
+        with self._database.transaction(deadline - time.monotonic()) as transaction:
+            return transaction.revision
+
+    def _look(self, prefix: str, since: Snapshot, seen: Any, *, timeout: float) -> tuple[Snapshot | None, int]:
+        """What is newer than `since`, if anything, and the revision up to which that is known.
+
+        Nothing was newer at the revision `seen`.
+        """
+        with self._database.transaction(timeout) as transaction:
+            if transaction.revision == seen:
+                return None, transaction.revision
+            rows = transaction.execute(
+                "SELECT key, version FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix)
+            )
+            tokens = {key.removeprefix(self._root): version for key, version in rows}
+            if tokens == {key: entry.token for key, entry in since.entries.items()}:
+                return None, transaction.revision
+            return self._snapshot(transaction, prefix), transaction.revision
+
+    def _entry(self, *row: object) -> Entry:
+        match row:
+            case (bytes(value), int(version), int(created)):
+                return Entry(value, version, created)
+        raise RendezvousStateError(f"The database '{self.path}' is corrupt: a row of its entries holds other types.")
+
+
+class SqliteLease(Lease):
+    """A lease: a row with the moment when it ends. Whoever comes after that moment removes it and its keys."""
+
+    def __init__(self, database: Database, ttl: float) -> None:
+        self._database = database
+        self._ttl = ttl
+        self._nanoseconds = math.ceil(ttl * 1e9)
+        self.id = secrets.randbits(62)
+
+    @property
+    def ttl(self) -> float:
+        """See `Lease.ttl`."""
+        return self._ttl
+
+    def open(self, timeout: float) -> None:
+        """Make the row."""
+        with self._database.transaction(timeout, write=True) as transaction:
+            row = self.id, self._nanoseconds, transaction.now + self._nanoseconds
+            transaction.execute("INSERT INTO lease VALUES (?, ?, ?)", row)
+
+    def keep_alive(self, timeout: float) -> bool:
+        """See `Lease.keep_alive`."""
+        with self._database.transaction(timeout, write=True) as transaction:
+            ends = transaction.now + self._nanoseconds
+            return transaction.execute("UPDATE lease SET ends = ? WHERE id = ?", (ends, self.id)).rowcount == 1
+
+    def revoke(self, timeout: float) -> None:
+        """See `Lease.revoke`."""
+        with self._database.transaction(timeout, write=True) as transaction:
+            if transaction.execute("DELETE FROM lease WHERE id = ?", (self.id,)).rowcount:
+                transaction.next_revision()
+
+    def stands(self, transaction: Transaction) -> bool:
+        """Whether it has not ended."""
+        return transaction.execute("SELECT 1 FROM lease WHERE id = ?", (self.id,)).fetchone() is not None
+
+
+def _matches(there: Entry | None, expect: Token | Expect) -> bool:
+    if expect is ANY:
+        return True
+    if expect is ABSENT or there is None:
+        return expect is ABSENT and there is None
+    return type(expect) is int and expect == there.token

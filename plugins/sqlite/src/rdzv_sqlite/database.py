@@ -1,0 +1,242 @@
+"""One database file: transactions that all processes of the machine agree on, whichever of them dies when.
+
+Three things make it so. SQLite's write-ahead log takes back what was not committed. The kernel
+frees the locks of the dead. And every transaction first ends the leases whose time is over, so
+that nobody sees a key after somebody else saw it gone.
+"""
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+
+from . import schema
+from .forking import disconnect_before_fork
+from .place import default_path, explain, make_default_folder
+from .shared import Shared, shared
+
+__all__ = ["CommitError", "Database", "Transaction"]
+
+_SLICE: Final = 0.1
+"""Seconds for which a call waits without looking whether it was closed."""
+
+_UNUSABLE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
+_UNSOUND: Final = frozenset(
+    {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
+)
+
+
+class CommitError(RendezvousConnectionError):
+    """The disk failed in the middle of a commit: it may or may not have happened."""
+
+
+class Transaction:
+    """What is read and written within one happens at one moment.
+
+    Attributes:
+        execute: Run one SQL statement.
+        now: That moment, in nanoseconds of the machine's clock.
+        revision: The number of the last change that it sees.
+        changed: Whether it made one.
+    """
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.execute = connection.execute
+        # Not the boot-time clock: while a machine sleeps its owners do, and none of them is to blame.
+        self.now = time.monotonic_ns()
+        self.revision, self._ends = schema.read_moment(connection)
+        self.changed = False
+
+    @property
+    def due(self) -> bool:
+        """Whether a lease has run out and still stands in the file."""
+        return self._ends is not None and self._ends <= self.now
+
+    def end_leases(self) -> None:
+        """End the leases that are due; their keys go with them."""
+        if self.due:
+            self.execute("DELETE FROM lease WHERE ends <= ?", (self.now,))
+            self.next_revision()
+
+    def next_revision(self) -> int:
+        """Count a change; no number is ever given twice in the life of the file."""
+        self.revision += 1
+        self.changed = True
+        self.execute("UPDATE meta SET revision = ?", (self.revision,))
+        return self.revision
+
+
+class Database:
+    """The file at `path`, for all threads of this process. Nothing is touched before the first transaction.
+
+    It has one connection with a lock around each transaction: these take some ten microseconds,
+    so a connection per thread measures the same, and would need more files.
+    """
+
+    def __init__(self, path: str) -> None:
+        # SQLite follows links, too: all names of a file must lead to the same bell.
+        self.path = os.path.realpath(os.path.expanduser(path))
+        self.lock = threading.RLock()
+        self._is_default = path == default_path()
+        self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
+        self._closed = False
+        disconnect_before_fork(self)
+
+    @property
+    def shared(self) -> Shared:
+        """What it shares with the other backends of this process."""
+        return shared(self.path)
+
+    @contextmanager
+    def transaction(self, timeout: float, *, write: bool = False) -> Iterator[Transaction]:
+        """Read, or read and write, at one moment. An exception inside takes everything back.
+
+        Raises:
+            RendezvousConnectionError: The file could not be had within `timeout` seconds, or `close` was called.
+            CommitError: The disk failed; what was written may be there or not.
+            RendezvousStateError: The file is corrupt, or not ours.
+        """
+        deadline = time.monotonic() + timeout
+        if not write:
+            with self._begun("BEGIN", deadline) as transaction:
+                if not transaction.due:
+                    yield transaction
+                    return
+        with self._turn(deadline), self._begun("BEGIN IMMEDIATE", deadline) as transaction:
+            transaction.end_leases()
+            yield transaction
+        if transaction.changed:
+            self.shared.bell.ring()
+
+    def check_open(self) -> None:
+        """Raise `RendezvousConnectionError` after `close`."""
+        if self._closed:
+            raise RendezvousConnectionError(f"The backend of the database '{self.path}' is closed.")
+
+    def close(self) -> None:
+        """Let go of the file; calls in progress raise."""
+        self._closed = True
+        self.shared.wake_all()
+        with self.lock:
+            self.disconnect()
+
+    def disconnect(self) -> None:
+        """Close the connection; the next transaction opens another. To be called under `lock`."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @contextmanager
+    def _turn(self, deadline: float) -> Iterator[None]:
+        """Wait until no other thread of this process writes; then only processes compete for the file."""
+        turn = self.shared.turn
+        while not turn.acquire(timeout=max(0.0, min(_SLICE, deadline - time.monotonic()))):
+            self._check_time(deadline)
+        try:
+            yield
+        finally:
+            turn.release()
+
+    @contextmanager
+    def _begun(self, statement: str, deadline: float) -> Iterator[Transaction]:
+        while True:
+            with self.lock, self._errors_explained():
+                if (transaction := self._begin(statement)) is not None:
+                    try:
+                        yield transaction
+                        self._commit(transaction)
+                    except BaseException:
+                        self._take_back()
+                        raise
+                    return
+            self._check_time(deadline)
+            # SQLite's own waiting grows to steps of 100 ms, and starves those who came first.
+            time.sleep(random.uniform(0.0005, 0.003))  # noqa: S311 - no secret
+
+    def _begin(self, statement: str) -> Transaction | None:
+        """Begin a transaction; None if another process has the file to itself at the moment."""
+        self.check_open()
+        try:
+            connection = self._connected()
+            connection.execute(statement)
+            return Transaction(connection)
+        except sqlite3.OperationalError as error:
+            if _code(error) not in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL}:
+                raise
+            self._take_back()
+            return None
+
+    def _commit(self, transaction: Transaction) -> None:
+        try:
+            transaction.execute("COMMIT")
+        except sqlite3.OperationalError as error:
+            if _code(error) != sqlite3.SQLITE_IOERR:
+                raise
+            raise CommitError(f"The disk failed while '{self.path}' was written: {error}.") from error
+
+    def _take_back(self) -> None:
+        try:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            self.disconnect()
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is not None and self._file == _identity(self.path):
+            return self._connection
+        # Never opened, or somebody removed the file: whoever goes on with it would be alone.
+        self.disconnect()
+        if self._is_default:
+            make_default_folder()
+        connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            schema.prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection, self._file = connection, _identity(self.path)
+        return connection
+
+    def _check_time(self, deadline: float) -> None:
+        self.check_open()
+        if time.monotonic() >= deadline:
+            raise RendezvousConnectionError(
+                f"The database '{self.path}' stayed locked until the time for the call was over. "
+                "Look for a stopped process that has it open: a dead one holds nothing."
+            )
+
+    @contextmanager
+    def _errors_explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            self.disconnect()
+            raise self._explain(error) from error
+
+    def _explain(self, error: sqlite3.Error) -> RendezvousError:
+        code = _code(error)
+        if code in _UNSOUND:
+            return RendezvousStateError(f"'{self.path}' is corrupt or no database of rdzv: {error}. Move it away.")
+        reason = explain(self.path) if code in _UNUSABLE else None
+        return reason or RendezvousConnectionError(f"The database '{self.path}' cannot be used: {error}.")
+
+
+def _code(error: sqlite3.Error) -> int:
+    """SQLite's primary result code; 0 for an error of Python's own."""
+    code: int = getattr(error, "sqlite_errorcode", 0)
+    return code & 0xFF
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is at `path`; None if there is none."""
+    with suppress(OSError):
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
+    return None

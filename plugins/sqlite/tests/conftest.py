@@ -1,0 +1,38 @@
+"""A database of its own for every test, and clients and processes that end with it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from rdzv_conformance.processes import Processes
+
+from rdzv_sqlite import SqliteBackend
+
+Connect = Callable[[], SqliteBackend]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where the database of the test is."""
+    return tmp_path / "rdzv.db"
+
+
+@pytest.fixture
+def connect(path: Path) -> Iterator[Connect]:
+    """Makes clients of one run, and closes them."""
+    with ExitStack() as opened:
+
+        def client() -> SqliteBackend:
+            backend = SqliteBackend(str(path), "run")
+            opened.callback(backend.close)
+            return backend
+
+        yield client
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Makes processes, and kills what is left of them."""
+    with Processes() as made:
+        yield made

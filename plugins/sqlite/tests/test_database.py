@@ -1,0 +1,184 @@
+"""The file: whose it is, what a broken one leads to, and who waits for whom."""
+
+import resource
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome
+from rdzv.errors import RendezvousConnectionError, RendezvousStateError
+from rdzv_conformance.processes import Link, Processes
+
+from rdzv_sqlite import SqliteBackend
+
+Connect = Callable[[], SqliteBackend]
+
+
+def tamper(path: Path, *statements: str) -> None:
+    """Change the database behind its back."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_token_of_a_deleted_key_never_fits_again(connect: Connect) -> None:
+    client = connect()
+    old = client.put("key", b"same", expect=ABSENT, timeout=5).entry
+    client.delete("key", timeout=5)
+    new = client.put("key", b"same", expect=ABSENT, timeout=5).entry
+    assert old is not None
+    assert new is not None
+    assert client.put("key", b"", expect=old.token, timeout=5).outcome is Outcome.LOST
+    assert new.order > old.order
+
+
+@pytest.mark.parametrize("foreign", [True, 1.0, "1", b"1", None, (1,), object()], ids=repr)
+def test_foreign_token_fits_nothing(connect: Connect, foreign: object) -> None:
+    client = connect()
+    client.put("key", b"", expect=ABSENT, timeout=5)
+    tamper(Path(client.path), "UPDATE entry SET version = 1")
+    assert client.put("key", b"", expect=foreign, timeout=5).outcome is Outcome.LOST
+
+
+class TestWrongFile:
+    """What is not ours is left as it is."""
+
+    @pytest.mark.parametrize("content", [b"x", b"just text\n" * 1000], ids=["tiny", "large"])
+    def test_no_database(self, connect: Connect, path: Path, content: bytes) -> None:
+        path.write_bytes(content)
+        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+            connect().put("key", b"", expect=ANY, timeout=5)
+        assert path.read_bytes() == content
+
+    def test_database_of_another_program(self, connect: Connect, path: Path) -> None:
+        tamper(path, "CREATE TABLE theirs (a)")
+        content = path.read_bytes()
+        with pytest.raises(RendezvousStateError, match="another program"):
+            connect().put("key", b"", expect=ANY, timeout=5)
+        assert path.read_bytes() == content
+
+    def test_other_version(self, connect: Connect, path: Path) -> None:
+        with closing(connect()) as client:
+            client.read("key", timeout=5)
+        tamper(path, "PRAGMA user_version = 99")
+        with pytest.raises(RendezvousStateError, match="version 99"):
+            connect().read("key", timeout=5)
+
+    def test_damaged_pages(self, connect: Connect, path: Path) -> None:
+        with closing(connect()) as client:
+            for number in range(20):
+                client.put(f"key/{number}", b"x" * 2000, expect=ANY, timeout=5)
+        content = path.read_bytes()
+        path.write_bytes(content[:4096] + b"\xa5" * (len(content) - 4096))
+        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+            connect().read_all("key", timeout=5)
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            "UPDATE entry SET value = 'text'",
+            "UPDATE entry SET version = 'text'",
+            "DELETE FROM meta",
+            "UPDATE meta SET revision = 'text'",
+            "DROP TABLE lease",
+        ],
+    )
+    def test_damaged_rows(self, connect: Connect, path: Path, damage: str) -> None:
+        client = connect()
+        client.put("key", b"", expect=ANY, timeout=5)
+        tamper(path, damage)
+        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+            client.read("key", timeout=5)
+        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+            connect().read_all("key", timeout=5)
+
+
+def test_file_that_was_removed_is_made_again_for_all(connect: Connect, path: Path) -> None:
+    client, other = connect(), connect()
+    lost = client.put("key", b"", expect=ABSENT, timeout=5).entry
+    lease = client.open_lease(60, timeout=5)
+    path.unlink()
+    assert other.put("key", b"new", expect=ABSENT, timeout=5).outcome is Outcome.WON
+    found = client.read("key", timeout=5)
+    assert found is not None
+    assert found.value == b"new"
+    assert lost is not None
+    assert client.put("key", b"", expect=lost.token, timeout=5).outcome is Outcome.LOST
+    assert not lease.keep_alive(5)
+
+
+def test_lease_of_an_earlier_boot_is_over(connect: Connect, path: Path) -> None:
+    client = connect()
+    lease = client.open_lease(10, timeout=5)
+    client.put("key", b"", expect=ABSENT, lease=lease, timeout=5)
+    client.close()
+    # The machine had run for years when the lease was opened.
+    tamper(path, f"UPDATE lease SET ends = ends + {10**17}")
+    assert connect().read("key", timeout=5) is None
+
+
+@pytest.fixture
+def locked(connect: Connect, path: Path) -> Iterator[SqliteBackend]:
+    """A client of a database to which somebody writes without an end."""
+    client = connect()
+    client.put("key", b"", expect=ANY, timeout=5)
+    with closing(sqlite3.connect(path, isolation_level=None)) as holder:
+        holder.execute("BEGIN IMMEDIATE")
+        yield client
+
+
+def test_put_to_a_locked_file_ends_in_time(locked: SqliteBackend) -> None:
+    began = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match="stayed locked"):
+        locked.put("key", b"", expect=ANY, timeout=0.3)
+    assert 0.3 <= time.monotonic() - began < 1
+
+
+def test_locked_file_can_be_read(locked: SqliteBackend) -> None:
+    assert locked.read("key", timeout=1) is not None
+
+
+def test_close_ends_puts_to_a_locked_file(locked: SqliteBackend) -> None:
+    with ThreadPoolExecutor() as threads:
+        puts = [threads.submit(locked.put, "key", b"", expect=ANY, timeout=30) for _ in range(4)]
+        began = time.monotonic()
+        locked.close()
+        for put in puts:
+            with pytest.raises(RendezvousConnectionError, match="is closed"):
+                put.result(5)
+    assert time.monotonic() - began < 1
+
+
+def test_put_that_the_disk_refuses_is_unknown_and_harmless(path: Path, processes: Processes) -> None:
+    def write(link: Link) -> list[object]:
+        with closing(SqliteBackend(str(path), "run")) as client:
+            client.put("key", b"before", expect=ANY, timeout=5)
+            size = path.with_name("rdzv.db-wal").stat().st_size
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size + 8192, resource.RLIM_INFINITY))
+            refused = client.put("key", bytes(100_000), expect=ANY, timeout=5)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            kept = client.read("key", timeout=5)
+            after = client.put("key", b"after", expect=kept.token if kept else ABSENT, timeout=5)
+            return [refused.outcome.value, kept.value.decode() if kept else None, after.outcome.value]
+
+    assert processes.fork(write).result() == ["unknown", "before", "won"]
+
+
+def test_processes_that_come_and_go_meet_no_error(path: Path, processes: Processes) -> None:
+    # The first to open makes the tables, the last to close removes the log.
+    def come_and_go(name: str) -> int:
+        for _ in range(50):
+            with closing(SqliteBackend(str(path), "run")) as client:
+                client.put(f"key/{name}", b"", expect=ANY, timeout=10)
+        return len(client.path)
+
+    workers = [processes.fork(lambda link, name=str(index): come_and_go(name)) for index in range(4)]  # type: ignore[misc]
+    for worker in workers:
+        worker.result()
+    with closing(SqliteBackend(str(path), "run")) as client:
+        assert len(client.read_all("key", timeout=5).entries) == 4
+    assert sorted(file.name for file in path.parent.iterdir()) == ["rdzv.db"]

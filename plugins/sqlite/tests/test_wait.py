@@ -1,0 +1,156 @@
+"""Waiting: woken by the bell, awake without it, cheap while nothing happens."""
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rdzv.backend import ANY, Snapshot
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.processes import Link, Processes
+
+from rdzv_sqlite import SqliteBackend, shared
+
+Connect = Callable[[], SqliteBackend]
+
+
+@pytest.fixture
+def only_the_bell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks unless somebody rings."""
+    monkeypatch.setattr(shared, "_LOOK", 60.0)
+
+
+@pytest.fixture
+def threads() -> ThreadPoolExecutor:
+    """Threads for waiting."""
+    return ThreadPoolExecutor(16)
+
+
+def start_waiting(threads: ThreadPoolExecutor, client: SqliteBackend, prefix: str = "key") -> Future[Snapshot]:
+    """Wait on another thread."""
+    seen = client.read_all(prefix, timeout=5)
+    return threads.submit(client.wait, prefix, seen, timeout=30)
+
+
+@pytest.mark.usefixtures("only_the_bell")
+class TestBell:
+    """Without ever looking by themselves, waiters learn of what others do."""
+
+    def test_same_client_wakes(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
+        client = connect()
+        waiting = start_waiting(threads, client)
+        client.put("key", b"", expect=ANY, timeout=5)
+        assert list(waiting.result(5).entries) == ["key"]
+
+    def test_other_process_wakes_all(self, connect: Connect, threads: ThreadPoolExecutor, processes: Processes) -> None:
+        def write(link: Link) -> None:
+            link.receive()
+            with closing(connect()) as client:
+                client.put("key", b"", expect=ANY, timeout=5)
+
+        writer = processes.fork(write)
+        clients = [connect() for _ in range(4)]
+        waiting = [start_waiting(threads, client) for client in clients for _ in range(3)]
+        writer.send()
+        writer.result()
+        for one in waiting:
+            assert list(one.result(5).entries) == ["key"]
+
+    def test_another_name_of_the_file_wakes(self, connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:
+        link = path.with_name("link.db")
+        link.symlink_to(path.name)
+        waiting = start_waiting(threads, connect())
+        with closing(SqliteBackend(os.path.relpath(link), "run")) as writer:
+            writer.put("key", b"", expect=ANY, timeout=5)
+        assert list(waiting.result(5).entries) == ["key"]
+
+    def test_watch_is_handed_over_when_its_keeper_leaves(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
+        clients = [connect() for _ in range(4)]
+        waiting = [start_waiting(threads, client) for client in clients]
+        for client, one in zip(clients[:3], waiting, strict=False):
+            client.close()
+            with pytest.raises(RendezvousConnectionError, match="is closed"):
+                one.result(5)
+        connect().put("key", b"", expect=ANY, timeout=5)
+        assert list(waiting[3].result(5).entries) == ["key"]
+
+    def test_keeper_that_runs_out_of_time_hands_over(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
+        keeper, other = connect(), connect()
+        seen = keeper.read_all("key", timeout=5)
+        first = threads.submit(keeper.wait, "key", seen, timeout=0.3)
+        waiting = start_waiting(threads, other)
+        assert first.result(5) is seen
+        keeper.put("key", b"", expect=ANY, timeout=5)
+        assert list(waiting.result(5).entries) == ["key"]
+
+    def test_changes_elsewhere_end_no_wait(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
+        client = connect()
+        waiting = start_waiting(threads, client, "a/b")
+        for key in ("a", "a/bc", "a/b0", "a/b.c", "a/a/b"):
+            client.put(key, b"", expect=ANY, timeout=5)
+        client.delete("a/bc", timeout=5)
+        client.put("a/b/c", b"", expect=ANY, timeout=5)
+        assert list(waiting.result(5).entries) == ["a/b/c"]
+
+    def test_close_ends_every_wait(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
+        client = connect()
+        waiting = [start_waiting(threads, client) for _ in range(8)]
+        began = time.monotonic()
+        client.close()
+        for one in waiting:
+            with pytest.raises(RendezvousConnectionError, match="is closed"):
+                one.result(5)
+        assert time.monotonic() - began < 1
+
+
+def test_change_without_a_ring_is_noticed(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:
+    # As if the writer had been killed between its commit and the ring.
+    client = connect()
+    client.put("key", b"old", expect=ANY, timeout=5)
+    waiting = start_waiting(threads, client)
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET revision = revision + 1")
+        connection.execute("UPDATE entry SET value = CAST('new' AS BLOB), version = (SELECT revision FROM meta)")
+    assert waiting.result(5).entries["key"].value == b"new"
+
+
+def test_bell_that_was_removed_is_made_again(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:
+    client = connect()
+    for number in range(3):
+        waiting = start_waiting(threads, client)
+        path.with_name("rdzv.db.bell").unlink(missing_ok=True)
+        client.put("key", b"%d" % number, expect=ANY, timeout=5)
+        assert waiting.result(5).entries["key"].value == b"%d" % number
+
+
+def test_idle_waiters_cost_next_to_nothing(connect: Connect, processes: Processes) -> None:
+    def wait(link: Link) -> float:
+        clients = [connect() for _ in range(16)]
+        idle = [threading.Thread(target=client.wait, args=("key", Snapshot()), kwargs={"timeout": 3}) for client in clients]
+        for thread in idle:
+            thread.start()
+        time.sleep(0.5)  # what starting them cost does not count
+        began = time.process_time()
+        time.sleep(2)
+        cost = time.process_time() - began
+        for thread in idle:
+            thread.join()
+        return cost / 2
+
+    assert processes.fork(wait).result() < 0.02
+
+
+def test_nothing_is_left_open(connect: Connect, threads: ThreadPoolExecutor) -> None:
+    connect().put("key", b"", expect=ANY, timeout=5)
+    files = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
+    client = connect()
+    waiting = start_waiting(threads, client)
+    client.put("key", b"", expect=ANY, timeout=5)
+    waiting.result(5)
+    client.close()
+    assert files == (set(os.listdir("/proc/self/fd")) if files else set())

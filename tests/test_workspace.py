@@ -1,0 +1,80 @@
+"""The workspace keeps its promises: every package is whole, and everything that lists packages lists all."""
+
+import ast
+import configparser
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = [ROOT / "core", ROOT / "conformance", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+CORE = ROOT / "core" / "src"
+MODULES = sorted(CORE.rglob("*.py"))
+
+each_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda path: path.name)
+
+
+@each_package
+def test_package_is_whole(package: Path) -> None:
+    assert [name for name in ("README.md", "CHANGELOG.md", "LICENSE") if not (package / name).read_text().strip()] == []
+    assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
+    (source,) = (package / "src").iterdir()
+    assert (source / "py.typed").exists()
+    assert list((package / "tests").rglob("test_*.py"))
+
+
+@each_package
+def test_name_of_package_follows_its_folder(package: Path) -> None:
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    assert project["name"] == ("rdzv" if package.name == "core" else f"rdzv-{package.name}")
+    assert (package / "src" / project["name"].replace("-", "_")).is_dir()
+
+
+def test_every_plugin_folder_is_a_package() -> None:
+    assert sorted(path.name for path in (ROOT / "plugins").iterdir()) == sorted(path.name for path in PACKAGES[2:])
+
+
+def test_matrix_has_every_package_on_every_python() -> None:
+    tox = configparser.ConfigParser(interpolation=None)
+    tox.read(ROOT / "tox.ini")
+    pythons, packages = (set(part.strip("{}").split(",")) for part in tox["tox"]["env_list"].split("-", 1))
+    folders = dict(line.split(": ") for line in tox["testenv"]["package_root"].split("\n") if line)
+    assert packages == {path.name for path in PACKAGES}
+    assert folders == {path.name: str(path.relative_to(ROOT)) for path in PACKAGES}
+    assert pythons == {"py{311", "312", "313"}
+
+
+def test_workspace_sources_are_its_packages() -> None:
+    sources = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["sources"]
+    names = ["rdzv", *(f"rdzv-{path.name}" for path in PACKAGES[1:])]
+    assert sources == {name: {"workspace": True} for name in names}
+
+
+def test_ci_runs_the_commands_of_the_readme() -> None:
+    quick_start = (ROOT / "README.md").read_text().partition("```sh\n")[2].partition("```")[0].splitlines()
+    commands = [line.partition("#")[0].strip() for line in quick_start if line.startswith("python3 dev.py")]
+    assert len(commands) == 2
+    assert set(commands) <= set((ROOT / ".ci" / "run").read_text().splitlines())
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda path: str(path.relative_to(CORE)))
+def test_core_imports_itself_pluggy_and_the_standard_library(module: Path) -> None:
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.Import):
+            imported.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            imported.add(node.module.partition(".")[0])
+    assert imported - sys.stdlib_module_names <= {"rdzv", "pluggy"}
+
+
+def test_importing_the_core_imports_no_plugin() -> None:
+    code = "import rdzv, sys; print(*{name.partition('.')[0] for name in sys.modules})"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    modules = set(listed.stdout.split())
+    assert {"rdzv", "pluggy"} <= modules
+    ours = {path.name for package in PACKAGES[1:] for path in (package / "src").iterdir()}
+    assert modules & (ours | {"torch", "pytest", "urllib3"}) == set()
