@@ -19,9 +19,9 @@ nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "types", "docs", "wheels"]
 
 
-def run_module(session: nox.Session, *command: str) -> None:
+def run_module(session: nox.Session, *command: str, **variables: str) -> None:
     """Run a tool of this environment, whatever PATH says."""
-    session.run(sys.executable, "-m", *command)
+    session.run(sys.executable, "-m", *command, env=variables)
 
 
 @nox.session
@@ -35,10 +35,11 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """Check the types of everything, strictly."""
-    # One run per package: test files of different packages may have the same name.
+    # One run per package, inside it: test files of different packages have the same names.
     for package in PACKAGES:
-        run_module(session, "mypy", *(str(package / part) for part in ("src", "tests")))
-    run_module(session, "mypy", "dev.py", "noxfile.py", "tests", "examples")
+        with session.chdir(package):
+            run_module(session, "mypy", "--config-file", str(ROOT / "pyproject.toml"), "src", "tests", MYPYPATH="src")
+    run_module(session, "mypy", "dev.py", "noxfile.py", "tests", "examples", "docs")
 
 
 @nox.session

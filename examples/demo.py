@@ -21,15 +21,15 @@ from typing import Self
 PROGRAM = Path(__file__).with_name("allreduce.py")
 OPTIONS = {"keep_alive_interval": 1, "keep_alive_max_attempt": 2, "last_call_timeout": 1}
 """A node is given up after 2 s, not after the default 15, so that the demo is short."""
-STEPS = 300
-SUM = "done: 13848 primes below 150000"
+STEPS = 200
+SUM = "done: 9592 primes below 100000"
 """What the program says at the end, unless a step was lost or counted twice."""
 
 
 def main() -> None:
     """Tell the story, each chapter with a deadline."""
     arguments = parse_arguments()
-    with tempfile.TemporaryDirectory(prefix="rdzv-demo-") as folder, Agents(agent_command(arguments, folder)) as agents:
+    with tempfile.TemporaryDirectory(prefix="rdzv-demo-") as folder, Agents(*commands(arguments, folder)) as agents:
         with chapter("Four agents start. The job takes two to four nodes, so with the fourth it begins at once."):
             for number in range(1, 5):
                 agents.start(f"node{number}")
@@ -56,18 +56,21 @@ class Agents:
     """The running agents of one job by name, and what they say.
 
     Args:
-        command: How to start one.
+        agent: How to start one, without its name.
+        program: What it runs.
     """
 
-    def __init__(self, command: list[str]) -> None:
-        self._command = command
+    def __init__(self, agent: list[str], program: list[str]) -> None:
+        self._agent = agent
+        self._program = program
         self._running: dict[str, subprocess.Popen[str]] = {}
         self._readers: dict[str, threading.Thread] = {}
         self._lines: queue.Queue[tuple[str, str | None]] = queue.Queue()
 
     def start(self, name: str) -> None:
         """Start an agent."""
-        agent = subprocess.Popen(self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        command = [*self._agent, f"--option=node_name={name}", "--", *self._program]
+        agent = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self._running[name] = agent
         self._readers[name] = threading.Thread(target=self._read, args=(name, agent), daemon=True)
         self._readers[name].start()
@@ -151,13 +154,13 @@ def chapter(title: str) -> Iterator[None]:
     print(f"  ... after {time.monotonic() - begin:.1f} s", flush=True)
 
 
-def agent_command(arguments: argparse.Namespace, folder: str) -> list[str]:
-    """How to start an agent."""
-    program = [sys.executable, str(PROGRAM), "--checkpoint", f"{folder}/primes.json", "--steps", str(STEPS)]
+def commands(arguments: argparse.Namespace, folder: str) -> tuple[list[str], list[str]]:
+    """How to start an agent, and the program that it runs."""
     service = ["--backend", arguments.backend, "--endpoint", arguments.endpoint or f"{folder}/rdzv.db"]
     options = [f"--option={name}={value}" for name, value in OPTIONS.items()]
-    agent = [sys.executable, "-m", "rdzv", "run", *service, "--run-id", "demo", "--nnodes", "2:4", *options]
-    return [*agent, "--", *program, "--pace", "0.05"]
+    agent = [sys.executable, "-m", "rdzv", "run", *service, "--run-id", Path(folder).name, "--nnodes", "2:4", *options]
+    program = [sys.executable, str(PROGRAM), "--checkpoint", f"{folder}/primes.json", "--steps", str(STEPS)]
+    return agent, [*program, "--pace", "0.05"]
 
 
 def parse_arguments() -> argparse.Namespace:

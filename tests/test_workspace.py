@@ -27,6 +27,12 @@ def test_package_is_whole(package: Path) -> None:
 
 
 @each_package
+def test_test_folders_are_no_packages(package: Path) -> None:
+    # With an __init__.py, every package's tests would be the one package "tests" to pytest.
+    assert list((package / "tests").rglob("__init__.py")) == []
+
+
+@each_package
 def test_name_of_package_follows_its_folder(package: Path) -> None:
     project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
     assert project["name"] == ("rdzv" if package.name == "core" else f"rdzv-{package.name}")

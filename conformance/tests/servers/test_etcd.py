@@ -1,22 +1,24 @@
 """Real etcd servers: they start, stop, crash, freeze, come back, and leave nothing."""
 
 import os
+import ssl
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trustme
 
+from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import (
     EtcdClient,
     EtcdCluster,
     EtcdServer,
+    EtcdTls,
     ServiceFailedError,
     require_service,
 )
-
-from .waiting import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -196,3 +198,31 @@ def test_cluster_without_majority_has_no_leader() -> None:
         for member in cluster.members[:2]:
             member.relaunch()
         assert cluster.leader() in cluster.members
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> EtcdTls:
+    authority = trustme.CA()
+    for name in ("server", "client"):
+        certificate = authority.issue_cert("127.0.0.1")
+        certificate.private_key_and_cert_chain_pem.write_to_path(tmp_path / f"{name}.pem")
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    server, client = tmp_path / "server.pem", tmp_path / "client.pem"
+    return EtcdTls(server, server, tmp_path / "ca.pem", client, client)
+
+
+def test_tls_with_client_certificates(certificates: EtcdTls) -> None:
+    with EtcdServer(tls=certificates) as server:
+        server.get_client().put("a", b"1")
+        assert server.get_client().get("a") == b"1"
+        assert server.calls() == {"Put": 1, "Range": 1}
+        without = ssl.create_default_context(cafile=str(certificates.ca))
+        with pytest.raises(OSError, match=r"SSL|reset"):
+            EtcdClient(f"https://{server.get_endpoint()}", without).get("a")
+
+
+def test_tls_without_client_certificates(certificates: EtcdTls) -> None:
+    with EtcdServer(tls=EtcdTls(certificates.cert, certificates.key, certificates.ca)) as server:
+        server.get_client().put("a", b"1")
+        with pytest.raises(OSError, match="certificate verify failed"):
+            EtcdClient(f"https://{server.get_endpoint()}", ssl.create_default_context()).get("a")

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import GuardedProcess
-
-from .waiting import eventually
 
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
 

@@ -36,7 +36,7 @@ from .errors import (
 from .handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from .hooks import BackendPlugin, Event, EventKind, hookimpl
 from .keys import escape, unescape
-from .options import Option, read_options
+from .options import Option, parse_options
 from .parameters import RendezvousParameters
 from .plugins import installed_backends, load_backend_plugin, plugin_manager, register_hooks, unregister_hooks
 from .registry import RendezvousHandlerRegistry, get_rendezvous_handler, rendezvous_handler_registry
@@ -93,8 +93,8 @@ __all__ = [
     "installed_backends",
     "load_backend_plugin",
     "parse_endpoints",
+    "parse_options",
     "plugin_manager",
-    "read_options",
     "register_hooks",
     "rendezvous_handler_registry",
     "source_address",

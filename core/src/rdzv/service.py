@@ -124,13 +124,17 @@ class Service:
 
     def read(self, key: str, deadline: float) -> Held | None:
         """Read one key; None if it is absent or deleted."""
-        entry = self._patiently(lambda timeout: self.backend.read(key, timeout=timeout), deadline)
-        held = None if entry is None else unwrap(entry)
-        return None if held is None or held.envelope.deleted else held
+
+        def attempt(timeout: float) -> Held | None:
+            entry = self.backend.read(key, timeout=timeout)
+            held = None if entry is None else unwrap(entry)
+            return None if held is None or held.envelope.deleted else held
+
+        return self._patiently(attempt, deadline)
 
     def read_all(self, prefix: str, deadline: float, before: View | None = None) -> View:
         """Read everything at or under `prefix`."""
-        return View(self._patiently(lambda timeout: self.backend.read_all(prefix, timeout=timeout), deadline), before)
+        return self._patiently(lambda timeout: View(self.backend.read_all(prefix, timeout=timeout), before), deadline)
 
     def wait(self, prefix: str, since: View, deadline: float) -> View:
         """Wait until `prefix` differs from `since`; returns `since` itself when time runs out.
@@ -189,7 +193,7 @@ class Service:
 
     def delete(self, prefix: str, deadline: float) -> None:
         """Remove everything at or under `prefix`."""
-        self._patiently(lambda timeout: self.backend.delete(prefix, timeout=timeout), deadline)
+        return self._patiently(lambda timeout: self.backend.delete(prefix, timeout=timeout), deadline)
 
     def open_lease(self, ttl: float, deadline: float) -> Lease:
         """Open a lease of at least `ttl` seconds."""
@@ -201,7 +205,7 @@ class Service:
 
     def revoke(self, lease: Lease, deadline: float) -> None:
         """End a lease and remove its keys."""
-        self._patiently(lease.revoke, deadline)
+        return self._patiently(lease.revoke, deadline)
 
     def close(self) -> None:
         """End every retry and close the backend."""

@@ -1,30 +1,626 @@
-"""PLACEHOLDER by the lead so that imports work: the store helper overwrites this file."""
+"""The key-value store that the members of a round share: PyTorch's `Store` over any service with keys.
 
+Every key of the user is one key of the backend. What changes a value depending on what it was (`add`,
+`compare_set`, `append`, the queues) is a loop of conditional writes, so it takes effect exactly once,
+whoever else writes and whichever replies are lost.
+"""
+
+import itertools
+import operator
+import random
+import re
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Protocol
+from functools import partial
+from typing import Final, Protocol, runtime_checkable
+
+from .backend import ANY, KeyValueBackend, check_payload
+from .errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousParameterError,
+    RendezvousTimeoutError,
+)
+from .keys import escape, unescape
+from .service import Held, Service, View, backoff
+
+__all__ = ["KeyValueStore", "PrefixStore", "Store"]
+
+_CALL: Final = 1.0
+"""Seconds that the service gets to answer even if the store's timeout is shorter: that one limits how
+long to wait for the other members, and may well be zero."""
+
+_EMPTY: Final = "="
+_QUEUE: Final = "=queue"
+_ITEMS: Final = "=items"
+"""Segments that `escape` never makes: the key ``""``, a queue (below the key that names it), and the
+items of all queues."""
+
+_ITEM: Final = 8
+"""Bytes of an item's id. A queue is the row of them, in the order in which they were pushed."""
+
+_NUMBER: Final = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
 
 
+@runtime_checkable
 class Store(Protocol):
-    """Placeholder."""
+    """What PyTorch 2.13's ``torch.distributed.Store`` can do, method for method; its own stores qualify.
 
-    def set(self, key: str, value: str | bytes) -> None: ...
+    Keys are any text. Values are bytes; text is stored as UTF-8. A value has at most
+    `MAX_PAYLOAD` bytes in a `KeyValueStore`.
+
+    Every method raises `RendezvousConnectionError` if the service could not be reached within the
+    timeout, `RendezvousStateError` if what it holds is not ours, and TypeError for a value that is
+    neither text nor bytes. (PyTorch's stores raise their own errors.)
+    """
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long `get`, `wait` and other methods that wait do so at most."""
+
+    def set_timeout(self, timeout: timedelta, /) -> None:
+        """Change `timeout`, for this object alone."""
+
+    def set(self, key: str, value: str | bytes, /) -> None:
+        """Store a value, whatever was there."""
+
+    def get(self, key: str, /) -> bytes:
+        """The value of a key; waits until it exists.
+
+        Raises:
+            RendezvousTimeoutError: It did not exist in time.
+        """
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
+        """Store a value for each key, one after the other.
+
+        Raises:
+            RendezvousParameterError: There are more of one than of the other; nothing was stored.
+        """
+
+    def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
+        """The values of several keys; waits until all exist.
+
+        Raises:
+            RendezvousTimeoutError: They did not exist in time; the message names those that are missing.
+        """
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Add to a counter, which `get` reads as decimal text. An absent one counts from 0.
+
+        Returns:
+            The sum.
+
+        Raises:
+            RendezvousParameterError: The key holds something else than a number, or the sum does not
+                fit into 64 bits.
+        """
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
+        """Store `desired` if the key holds `expected`. An absent key holds what is empty.
+
+        Returns:
+            What the key holds now; `expected` if it is absent and stays so.
+        """
+
+    def append(self, key: str, value: str | bytes, /) -> None:
+        """Add to the end of a value. An absent one is empty."""
+
+    def delete_key(self, key: str, /) -> bool:
+        """Remove a key (not the queue of the same name).
+
+        Returns:
+            Whether it existed.
+        """
+
+    def check(self, keys: Sequence[str], /) -> bool:
+        """Whether all keys exist now, as a value or as a queue that is not empty."""
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
+        """Wait until all keys exist, as `check` has it.
+
+        Args:
+            keys: Which.
+            timeout: How long; None: the store's.
+
+        Raises:
+            RendezvousTimeoutError: They did not exist in time; the message names those that are missing.
+        """
+
+    def num_keys(self) -> int:
+        """How many keys there are. Queues do not count."""
+
+    def list_keys(self) -> list[str]:
+        """All keys, in no order that means anything. Queues are not among them."""
+
+    def queue_push(self, key: str, value: str | bytes, /) -> None:
+        """Put an item at the end of a queue. Queues and values of the same name are different things."""
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """Take the first item out of a queue. Each is taken by one caller only.
+
+        Args:
+            key: The queue.
+            block: Whether to wait for an item if there is none.
+
+        Raises:
+            RendezvousTimeoutError: There was none, in time or (without `block`) at all.
+        """
+
+    def queue_len(self, key: str, /) -> int:
+        """How many items are in a queue."""
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """Wait until `world_size` callers have arrived at the barrier `key`, which serves once.
+
+        Args:
+            key: A name for this barrier and no other.
+            world_size: How many to wait for, this one included.
+            timeout: How long; None: the store's.
+
+        Raises:
+            RendezvousTimeoutError: They did not arrive in time.
+        """
+
+    def clone(self) -> "Store":
+        """An independent object for the same store."""
+
+    def has_extended_api(self) -> bool:
+        """Whether `append`, `multi_get` and `multi_set` work."""
 
 
-class PrefixStore:
-    """Placeholder."""
+class KeyValueStore(Store):
+    """A `Store` over any backend with keys. Any number of threads may share it.
 
-    def __init__(self, prefix: str, store: Any) -> None: ...
+    It does not close the backend.
+    """
 
-    def set(self, key: str, value: str | bytes) -> None: ...
+    def __init__(
+        self,
+        backend: KeyValueBackend,
+        prefix: str = "store",
+        *,
+        timeout: timedelta = timedelta(seconds=300),
+        writer: str | None = None,
+    ) -> None:
+        """Keep everything under `prefix`, which is a key of the backend.
 
-
-class KeyValueStore:
-    """Placeholder."""
-
-    def __init__(self, backend: Any, prefix: str = "store", *, timeout: timedelta = timedelta(seconds=300)) -> None: ...
-
-    def set(self, key: str, value: str | bytes) -> None: ...
+        Args:
+            backend: Where.
+            prefix: One or more segments, escaped.
+            timeout: How long to wait for other members, and for a service that is away.
+            writer: The id under which to write; None: one of its own.
+        """
+        self._service = Service(backend, writer or f"store-{secrets.token_hex(4)}")
+        self._prefix = prefix
+        self._random = random.Random()  # noqa: S311 - jitter is no secret
+        self.set_timeout(timeout)
 
     def scoped(self, name: str) -> "KeyValueStore":
-        """Placeholder."""
-        return self
+        """The store `name` within this one: neither sees the other's keys.
+
+        Args:
+            name: Any text but the empty one.
+        """
+        return self._at(f"{self._prefix}/{escape(name)}")
+
+    def clone(self) -> "KeyValueStore":
+        """See `Store.clone`."""
+        return self._at(self._prefix)
+
+    @property
+    def timeout(self) -> timedelta:
+        """See `Store.timeout`."""
+        return self._timeout
+
+    def set_timeout(self, timeout: timedelta, /) -> None:
+        """See `Store.set_timeout`."""
+        _seconds(timeout)
+        self._timeout = timeout
+
+    def has_extended_api(self) -> bool:
+        """See `Store.has_extended_api`."""
+        return True
+
+    # Values.
+
+    def set(self, key: str, value: str | bytes, /) -> None:
+        """See `Store.set`."""
+        self._service.put(self._path(key), _payload(key, value), self._deadline(), after=ANY)
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
+        """See `Store.multi_set`."""
+        if len(keys) != len(values):
+            raise RendezvousParameterError(f"There are {len(keys)} keys but {len(values)} values; each key needs one.")
+        payloads = [_payload(key, value) for key, value in zip(keys, values, strict=True)]
+        for key, payload in zip(keys, payloads, strict=True):
+            self.set(key, payload)
+
+    def get(self, key: str, /) -> bytes:
+        """See `Store.get`."""
+        return self.multi_get([key])[0]
+
+    def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
+        """See `Store.multi_get`."""
+        found = self._find(keys, self._value, self._timeout)
+        return [found[key].payload for key in keys]
+
+    def add(self, key: str, amount: int, /) -> int:
+        """See `Store.add`."""
+        amount = operator.index(amount)
+        return int(self._update(self._path(key), lambda value: _sum(key, value, amount)) or 0)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
+        """See `Store.compare_set`."""
+        path, old, new = self._path(key), _payload(key, expected), _payload(key, desired)
+        # Expecting nothing is what a first attempt does anyway, without having looked.
+        after = self._service.read(path, self._deadline()) if old else None
+        held = self._update(path, lambda value: new if (value or b"") == old else None, after)
+        return old if held is None else held
+
+    def append(self, key: str, value: str | bytes, /) -> None:
+        """See `Store.append`."""
+        end = _payload(key, value)
+        self._update(self._path(key), lambda value: _payload(key, (value or b"") + end))
+
+    def delete_key(self, key: str, /) -> bool:
+        """See `Store.delete_key`."""
+        path = self._path(key)
+        after = self._service.read(path, self._deadline())
+        # Never removed for good: a service may start to count its versions anew.
+        gone = self._update(path, lambda value: None if value is None else b"", after, deleted=True)
+        return gone is not None
+
+    # What there is.
+
+    def check(self, keys: Sequence[str], /) -> bool:
+        """See `Store.check`."""
+        keys = _names(keys)
+        if not keys:
+            return True
+        path = self._path(keys[0]) if len(set(keys)) == 1 else self._prefix
+        view = self._service.read_all(path, self._deadline())
+        return all(self._presence(key, view) is not None for key in keys)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
+        """See `Store.wait`."""
+        self._find(keys, self._presence, self._timeout if timeout is None else timeout)
+
+    def num_keys(self) -> int:
+        """See `Store.num_keys`."""
+        return len(self.list_keys())
+
+    def list_keys(self) -> list[str]:
+        """See `Store.list_keys`."""
+        view = self._service.read_all(self._prefix, self._deadline())
+        return [key for path in view.readable() if (key := self._key(path)) is not None]
+
+    # Queues. Items are keys of their own, since all of them together may exceed what one value holds.
+
+    def queue_push(self, key: str, value: str | bytes, /) -> None:
+        """See `Store.queue_push`.
+
+        Raises:
+            RendezvousParameterError: The queue is full: it holds `MAX_PAYLOAD` / 8 items.
+        """
+        payload = _payload(key, value)
+        item = secrets.token_bytes(_ITEM)
+        self._service.put(self._item(item), payload, self._deadline(), after=None)
+        self._update(self._queue(key), lambda queue: (queue or b"") + item)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """See `Store.queue_pop`."""
+        path, started, deadline = self._queue(key), time.monotonic(), self._deadline()
+        while True:
+            if block:
+                held = self._await(path, lambda view: _non_empty(view.get(path)), deadline)
+            else:
+                held = self._service.read(path, deadline)
+            item = None if held is None else self._take(key, held)
+            if item is not None:
+                return item
+            if not block or time.monotonic() >= deadline:
+                raise RendezvousTimeoutError(
+                    f"The queue '{key}' in '{self._prefix}' is empty after {time.monotonic() - started:.1f} s."
+                )
+
+    def queue_len(self, key: str, /) -> int:
+        """See `Store.queue_len`."""
+        held = self._service.read(self._queue(key), self._deadline())
+        return 0 if held is None else len(held.payload) // _ITEM
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """See `Store.barrier`."""
+        # PyTorch's names.
+        arrived, opened = self.add(f"{key}/num_members", 1), f"{key}/last_member"
+        if arrived >= world_size:
+            self.set(opened, "1")
+            return
+        try:
+            self.wait([opened], timeout)
+        except RendezvousTimeoutError as error:
+            raise RendezvousTimeoutError(
+                f"Not all {world_size} arrived at the barrier '{key}' within "
+                f"{_seconds(self._timeout if timeout is None else timeout):.1f} s; this was number {arrived}."
+            ) from error
+
+    # Where things are.
+
+    def _at(self, prefix: str) -> "KeyValueStore":
+        service = self._service
+        return KeyValueStore(service.backend, prefix, timeout=self._timeout, writer=service.writer)
+
+    def _path(self, key: str) -> str:
+        return f"{self._prefix}/{escape(key) if key else _EMPTY}"
+
+    def _queue(self, key: str) -> str:
+        return f"{self._path(key)}/{_QUEUE}"
+
+    def _item(self, item: bytes) -> str:
+        return f"{self._prefix}/{_ITEMS}/{item.hex()}"
+
+    def _key(self, path: str) -> str | None:
+        segment = path.removeprefix(f"{self._prefix}/")
+        key = "" if segment == _EMPTY else unescape(segment)
+        # What belongs to a queue or to a store within this one has another path than any key.
+        return key if self._path(key) == path else None
+
+    def _value(self, key: str, view: View) -> Held | None:
+        return view.get(self._path(key))
+
+    def _presence(self, key: str, view: View) -> Held | None:
+        return self._value(key, view) or _non_empty(view.get(self._queue(key)))
+
+    # How things are done.
+
+    def _deadline(self) -> float:
+        return _for_calls(time.monotonic() + _seconds(self._timeout))
+
+    def _find(
+        self, keys: Sequence[str], find: Callable[[str, View], Held | None], timeout: timedelta
+    ) -> dict[str, Held]:
+        """Find every key, waiting for one after the other; but first look at them all, in one call."""
+        keys, started = list(dict.fromkeys(_names(keys))), time.monotonic()
+        deadline = started + _seconds(timeout)
+        found: dict[str, Held | None] = {}
+        if len(keys) > 1:
+            view = self._service.read_all(self._prefix, _for_calls(deadline))
+            found = {key: find(key, view) for key in keys}
+        for key in keys:
+            if found.get(key) is None:
+                found[key] = self._await(self._path(key), partial(find, key), deadline)
+        there = {key: held for key, held in found.items() if held is not None}
+        if missing := [key for key in keys if key not in there]:
+            raise RendezvousTimeoutError(
+                f"After {time.monotonic() - started:.1f} s there is still no {_listed(missing)} in '{self._prefix}'."
+            )
+        return there
+
+    def _await(self, path: str, find: Callable[[View], Held | None], deadline: float) -> Held | None:
+        """Wait until something is found at or under a path; None when time is up."""
+        view = self._service.read_all(path, _for_calls(deadline))
+        pauses = backoff(self._random)
+        while (held := find(view)) is None and time.monotonic() < deadline:
+            try:
+                view = self._service.wait(path, view, deadline)
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError:
+                # The read has patience and tells when to give up; the pause is for a service that
+                # answers reads only.
+                time.sleep(max(0.0, min(next(pauses), deadline - time.monotonic())))
+                view = self._service.read_all(path, _for_calls(deadline), view)
+        return held
+
+    def _update(
+        self,
+        path: str,
+        change: Callable[[bytes | None], bytes | None],
+        after: Held | None = None,
+        *,
+        deleted: bool = False,
+    ) -> bytes | None:
+        """Replace what a key holds by what `change` makes of it, whoever else does the same.
+
+        Args:
+            path: Where.
+            change: Takes and gives a value. Takes None if there is none; gives None to change nothing.
+            after: What the key is known to hold; None: nothing is known, so that the first attempt
+                finds out (it costs no more than a read).
+            deleted: Leave a tombstone.
+
+        Returns:
+            The new value; or the old one if it was not changed, None if there is none.
+        """
+        started, deadline, pauses = time.monotonic(), self._deadline(), backoff(self._random)
+        for attempt in itertools.count(1):
+            old = None if after is None or after.envelope.deleted else after.payload
+            new = change(old)
+            if new is None:
+                return old
+            won, after = self._service.put(path, new, deadline, after=after, deleted=deleted)
+            if won:
+                return new
+            # After a pause the first attempt is likely to lose, but learns what to come after.
+            if attempt % 2 == 0:
+                pause = next(pauses)
+                if time.monotonic() + pause >= deadline:
+                    raise RendezvousTimeoutError(
+                        f"Others changed '{path}' before each of {attempt} attempts to do so, "
+                        f"for {time.monotonic() - started:.1f} s."
+                    )
+                time.sleep(pause)
+        raise AssertionError("count() never ends")
+
+    def _take(self, key: str, held: Held) -> bytes | None:
+        """Take the first item of a queue that was seen as `held`; None if there is none any more."""
+        item: Held | None = None
+        path = ""
+
+        def rest(queue: bytes | None) -> bytes | None:
+            nonlocal item, path
+            if not queue:
+                item = None
+                return None
+            path = self._item(queue[:_ITEM])
+            item = self._service.read(path, self._deadline())
+            return queue[_ITEM:]
+
+        self._update(self._queue(key), rest, held)
+        if item is None:
+            return None
+        with suppress(RendezvousConnectionError):
+            # What stays behind is never seen again, and goes with the store.
+            self._service.delete(path, time.monotonic() + _CALL)
+        return item.payload
+
+
+class PrefixStore(Store):
+    """A store within another one, as PyTorch's: the key ``k`` is the other's key ``<prefix>/k``."""
+
+    def __init__(self, prefix: str, store: Store) -> None:
+        """Put `prefix` and a slash before every key of `store`, which may be one of PyTorch's."""
+        self._prefix = prefix
+        self._store = store
+
+    @property
+    def underlying_store(self) -> Store:
+        """The other store."""
+        return self._store
+
+    @property
+    def timeout(self) -> timedelta:
+        """The other store's."""
+        return self._store.timeout
+
+    def set_timeout(self, timeout: timedelta, /) -> None:
+        """Change the other store's."""
+        self._store.set_timeout(timeout)
+
+    def set(self, key: str, value: str | bytes, /) -> None:
+        """See `Store.set`."""
+        self._store.set(self._key(key), value)
+
+    def get(self, key: str, /) -> bytes:
+        """See `Store.get`."""
+        return self._store.get(self._key(key))
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
+        """See `Store.multi_set`."""
+        self._store.multi_set(self._keys(keys), values)
+
+    def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
+        """See `Store.multi_get`."""
+        return self._store.multi_get(self._keys(keys))
+
+    def add(self, key: str, amount: int, /) -> int:
+        """See `Store.add`."""
+        return self._store.add(self._key(key), amount)
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
+        """See `Store.compare_set`."""
+        return self._store.compare_set(self._key(key), expected, desired)
+
+    def append(self, key: str, value: str | bytes, /) -> None:
+        """See `Store.append`."""
+        self._store.append(self._key(key), value)
+
+    def delete_key(self, key: str, /) -> bool:
+        """See `Store.delete_key`."""
+        return self._store.delete_key(self._key(key))
+
+    def check(self, keys: Sequence[str], /) -> bool:
+        """See `Store.check`."""
+        return self._store.check(self._keys(keys))
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
+        """See `Store.wait`."""
+        # PyTorch's own take no None.
+        self._store.wait(self._keys(keys), *(() if timeout is None else (timeout,)))
+
+    def num_keys(self) -> int:
+        """How many keys the other store has: so PyTorch's counts."""
+        return self._store.num_keys()
+
+    def list_keys(self) -> list[str]:
+        """The keys of this store, without the prefix."""
+        prefix = self._key("")
+        return [key.removeprefix(prefix) for key in self._store.list_keys() if key.startswith(prefix)]
+
+    def queue_push(self, key: str, value: str | bytes, /) -> None:
+        """See `Store.queue_push`."""
+        self._store.queue_push(self._key(key), value)
+
+    def queue_pop(self, key: str, block: bool = True) -> bytes:
+        """See `Store.queue_pop`."""
+        return self._store.queue_pop(self._key(key), block)
+
+    def queue_len(self, key: str, /) -> int:
+        """See `Store.queue_len`."""
+        return self._store.queue_len(self._key(key))
+
+    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
+        """See `Store.barrier`."""
+        self._store.barrier(self._key(key), world_size, timeout)
+
+    def clone(self) -> "PrefixStore":
+        """See `Store.clone`."""
+        return PrefixStore(self._prefix, self._store.clone())
+
+    def has_extended_api(self) -> bool:
+        """See `Store.has_extended_api`."""
+        return self._store.has_extended_api()
+
+    def _key(self, key: str) -> str:
+        return f"{self._prefix}/{key}"
+
+    def _keys(self, keys: Sequence[str]) -> list[str]:
+        return [self._key(key) for key in _names(keys)]
+
+
+def _names(keys: Sequence[str]) -> Sequence[str]:
+    # A text is a sequence of texts, too.
+    if isinstance(keys, str):
+        raise TypeError(f"A list of keys is expected, not the text {keys!r}.")
+    return keys
+
+
+def _listed(keys: Sequence[str]) -> str:
+    more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
+    return ", ".join(f"'{key}'" for key in keys[:20]) + more
+
+
+def _payload(key: str, value: str | bytes) -> bytes:
+    if not isinstance(value, str | bytes | bytearray | memoryview):
+        raise TypeError(f"The value for '{key}' is of type {type(value).__name__}; text or bytes are expected.")
+    payload = value.encode() if isinstance(value, str) else bytes(value)
+    check_payload(payload, key)
+    return payload
+
+
+def _sum(key: str, value: bytes | None, amount: int) -> bytes:
+    if value is not None and not _NUMBER.fullmatch(value):
+        raise RendezvousParameterError(
+            f"'{key}' holds {value[:40]!r}, to which nothing can be added: a counter holds a whole number."
+        )
+    total = int(value or 0) + amount
+    if not -(2**63) <= total < 2**63:
+        raise RendezvousParameterError(f"The sum {total} in '{key}' does not fit into 64 bits with a sign.")
+    return b"%d" % total
+
+
+def _seconds(timeout: timedelta) -> float:
+    if not isinstance(timeout, timedelta):
+        raise TypeError(f"A timeout is a datetime.timedelta, not {timeout!r}.")
+    return timeout.total_seconds()
+
+
+def _for_calls(deadline: float) -> float:
+    return max(deadline, time.monotonic() + _CALL)
+
+
+def _non_empty(queue: Held | None) -> Held | None:
+    return queue if queue and queue.payload else None

@@ -50,7 +50,7 @@ class TestWrongFile:
     @pytest.mark.parametrize("content", [b"x", b"just text\n" * 1000], ids=["tiny", "large"])
     def test_no_database(self, connect: Connect, path: Path, content: bytes) -> None:
         path.write_bytes(content)
-        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+        with pytest.raises(RendezvousStateError, match=r"rdzv\.db"):
             connect().put("key", b"", expect=ANY, timeout=5)
         assert path.read_bytes() == content
 
@@ -74,7 +74,7 @@ class TestWrongFile:
                 client.put(f"key/{number}", b"x" * 2000, expect=ANY, timeout=5)
         content = path.read_bytes()
         path.write_bytes(content[:4096] + b"\xa5" * (len(content) - 4096))
-        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+        with pytest.raises(RendezvousStateError, match=r"rdzv\.db"):
             connect().read_all("key", timeout=5)
 
     @pytest.mark.parametrize(
@@ -91,10 +91,20 @@ class TestWrongFile:
         client = connect()
         client.put("key", b"", expect=ANY, timeout=5)
         tamper(path, damage)
-        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+        with pytest.raises(RendezvousStateError, match=r"rdzv\.db"):
             client.read("key", timeout=5)
-        with pytest.raises(RendezvousStateError, match="rdzv.db"):
+        with pytest.raises(RendezvousStateError, match=r"rdzv\.db"):
             connect().read_all("key", timeout=5)
+
+
+def test_call_that_failed_in_the_middle_locks_nobody_out(connect: Connect, path: Path) -> None:
+    client = connect()
+    client.put("key", b"", expect=ANY, timeout=5)
+    tamper(path, "UPDATE entry SET value = 'text'")
+    with pytest.raises(RendezvousStateError, match="corrupt"):
+        client.put("key", b"", expect=ANY, timeout=5)
+    assert connect().put("other", b"", expect=ANY, timeout=1).outcome is Outcome.WON
+    assert client.put("other", b"", expect=ANY, timeout=1).outcome is Outcome.WON
 
 
 def test_file_that_was_removed_is_made_again_for_all(connect: Connect, path: Path) -> None:

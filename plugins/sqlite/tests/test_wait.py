@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
@@ -26,9 +26,11 @@ def only_the_bell(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def threads() -> ThreadPoolExecutor:
-    """Threads for waiting."""
-    return ThreadPoolExecutor(16)
+def threads(connect: Connect) -> Iterator[ThreadPoolExecutor]:
+    """Threads for waiting; they end with the clients."""
+    threads = ThreadPoolExecutor(16)
+    yield threads
+    threads.shutdown(wait=False, cancel_futures=True)
 
 
 def start_waiting(threads: ThreadPoolExecutor, client: SqliteBackend, prefix: str = "key") -> Future[Snapshot]:
@@ -131,7 +133,9 @@ def test_bell_that_was_removed_is_made_again(connect: Connect, path: Path, threa
 def test_idle_waiters_cost_next_to_nothing(connect: Connect, processes: Processes) -> None:
     def wait(link: Link) -> float:
         clients = [connect() for _ in range(16)]
-        idle = [threading.Thread(target=client.wait, args=("key", Snapshot()), kwargs={"timeout": 3}) for client in clients]
+        idle = [
+            threading.Thread(target=client.wait, args=("key", Snapshot()), kwargs={"timeout": 3}) for client in clients
+        ]
         for thread in idle:
             thread.start()
         time.sleep(0.5)  # what starting them cost does not count
@@ -145,12 +149,13 @@ def test_idle_waiters_cost_next_to_nothing(connect: Connect, processes: Processe
     assert processes.fork(wait).result() < 0.02
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="the system does not list a process's open files")
 def test_nothing_is_left_open(connect: Connect, threads: ThreadPoolExecutor) -> None:
-    connect().put("key", b"", expect=ANY, timeout=5)
-    files = set(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else set()
-    client = connect()
-    waiting = start_waiting(threads, client)
-    client.put("key", b"", expect=ANY, timeout=5)
-    waiting.result(5)
-    client.close()
-    assert files == (set(os.listdir("/proc/self/fd")) if files else set())
+    before = set(os.listdir("/proc/self/fd"))
+    clients = [connect() for _ in range(3)]
+    waiting = [start_waiting(threads, client) for client in clients]
+    clients[0].put("key", b"", expect=ANY, timeout=5)
+    for client, one in zip(clients, waiting, strict=True):
+        one.result(5)
+        client.close()
+    assert set(os.listdir("/proc/self/fd")) == before

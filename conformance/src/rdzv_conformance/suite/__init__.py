@@ -1,6 +1,6 @@
 """The suite: one file for each topic, and the class that has them all."""
 
-from .base import Clients, Conformance, lacks, requires
+from .base import Clients, Conformance, Connect, lacks, requires
 from .capabilities import CapabilitiesConformance
 from .concurrency import ConcurrencyConformance
 from .fencing import FencingConformance
@@ -9,15 +9,17 @@ from .leases import LeasesConformance
 from .lifecycle import LifecycleConformance
 from .order import OrderConformance
 from .register import RegisterConformance
+from .store import StoreConformance
 from .waiting import WaitingConformance
 
-__all__ = ["BackendConformance", "Clients", "Conformance", "RegisterConformance", "lacks", "requires"]
+__all__ = ["BackendConformance", "Clients", "Conformance", "Connect", "RegisterConformance", "lacks", "requires"]
 
 
 # pytest runs the tests of the last base first.
 class BackendConformance(
     LifecycleConformance,
     ConcurrencyConformance,
+    StoreConformance,
     LeasesConformance,
     WaitingConformance,
     OrderConformance,

@@ -13,7 +13,22 @@ from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
 
 from ..processes import Processes
 
-__all__ = ["CALL", "DECLARED", "KEY", "ROOT", "VERDICT", "Clients", "Conformance", "Verdict", "lacks", "requires"]
+__all__ = [
+    "CALL",
+    "DECLARED",
+    "KEY",
+    "ROOT",
+    "VERDICT",
+    "Clients",
+    "Conformance",
+    "Connect",
+    "Verdict",
+    "lacks",
+    "requires",
+]
+
+Connect = Callable[[str], KeyValueBackend]
+"""What the fixture ``connect`` of a level 2 backend gives: makes a new, independent client of the run of that id."""
 
 CALL: Final = 10.0
 """Seconds that one call to a healthy service may take."""
@@ -146,7 +161,7 @@ def _remove_keys(backend: RendezvousBackend) -> None:
     """Leave no key behind; of level 1 only the service's owner can remove the register."""
     if isinstance(backend, KeyValueBackend):
         with contextlib.closing(backend):
-            for prefix in (ROOT, "control", "store"):
+            for prefix in (ROOT, "control", "nodes", "store"):
                 backend.delete(prefix, timeout=CALL)
 
 

@@ -153,6 +153,7 @@ class LeasesConformance(Conformance):
             client = clients()
             lease = client.open_lease(_ASKED, timeout=CALL)
             client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+            lease.keep_alive(CALL)
             link.send(lease.ttl)
             while lease.keep_alive(CALL):
                 time.sleep(lease.ttl / 4)

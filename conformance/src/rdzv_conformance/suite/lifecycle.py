@@ -14,7 +14,7 @@ from rdzv.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
 from ..processes import Link, Processes
-from .base import CALL, KEY, ROOT, Clients, Conformance, requires
+from .base import CALL, KEY, ROOT, Clients, Conformance, Connect, requires
 
 __all__ = ["LifecycleConformance"]
 
@@ -36,7 +36,7 @@ _CALLS: Final[Calls] = {
 class LifecycleConformance(Conformance):
     """From construction to close."""
 
-    def test_construction_is_cheap(self, connect: Callable[[str], KeyValueBackend], run_id: str) -> None:
+    def test_construction_is_cheap(self, connect: Connect, run_id: str) -> None:
         """A client that was not used holds no thread and no file."""
         before = _held()
         clients = [connect(run_id) for _ in range(20)]
@@ -87,9 +87,7 @@ class LifecycleConformance(Conformance):
         entry = other.read(KEY, timeout=CALL)
         assert entry is not None, "closing a client removed a key"
 
-    def test_clients_leave_nothing_behind(
-        self, connect: Callable[[str], KeyValueBackend], run_id: str, clients: Clients
-    ) -> None:
+    def test_clients_leave_nothing_behind(self, connect: Connect, run_id: str, clients: Clients) -> None:
         """Hundreds of clients, one after the other and many at once, leak no thread, no socket, no file."""
 
         def live(number: int) -> None:

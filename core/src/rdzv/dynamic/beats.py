@@ -157,8 +157,12 @@ class CountedBeats(KeyValueBackend):
         )
 
     def _bury(self, lease: str, beat: Entry, timeout: float) -> bool:
-        put = self._inner.put(_beat_key(lease), _BURIED, expect=beat.token, timeout=timeout)
-        return put.outcome is Outcome.WON
+        key = _beat_key(lease)
+        if self._inner.put(key, _BURIED, expect=beat.token, timeout=timeout).outcome is not Outcome.WON:
+            return False
+        # No beat is as good as a buried one, and no lease has this name again.
+        self._inner.delete(key, timeout=timeout)
+        return True
 
 
 class _CountedLease(Lease):

@@ -114,23 +114,30 @@ class Driver:
             case steps.Lead(term):
                 return self.start("lead", lead(self._node, term))
             case steps.Wait(prefix, since, deadline):
+                # Silence is no sign of life, so a watch does not count as contact.
                 return service.wait(prefix, since, deadline)
-            case steps.Read(key, deadline):
-                result: Any = service.read(key, deadline)
-            case steps.ReadAll(prefix, deadline, before):
-                result = service.read_all(prefix, deadline, before)
-            case steps.Put(key, payload, deadline, after, lease):
-                result = service.put(key, payload, deadline, after=after, lease=lease)
-            case steps.Delete(prefix, deadline):
-                result = None
-                service.delete(prefix, deadline)
-            case steps.OpenLease(ttl, deadline):
-                result = service.open_lease(ttl, deadline)
-            case steps.KeepAlive(lease, deadline):
-                result = service.keep_alive(lease, deadline)
-            case steps.Revoke(lease, deadline):
-                result = None
-                service.revoke(lease, deadline)
+            case _:
+                result = call(service, step)
         with self._changed:
             self._node.contacted()
         return result
+
+
+def call(service: Service, step: Step) -> Any:
+    """The one call to the service that a step stands for."""
+    match step:
+        case steps.Read(key, deadline):
+            return service.read(key, deadline)
+        case steps.ReadAll(prefix, deadline, before):
+            return service.read_all(prefix, deadline, before)
+        case steps.Put(key, payload, deadline, after, lease):
+            return service.put(key, payload, deadline, after=after, lease=lease)
+        case steps.Delete(prefix, deadline):
+            return service.delete(prefix, deadline)
+        case steps.OpenLease(ttl, deadline):
+            return service.open_lease(ttl, deadline)
+        case steps.KeepAlive(lease, deadline):
+            return service.keep_alive(lease, deadline)
+        case steps.Revoke(lease, deadline):
+            return service.revoke(lease, deadline)
+    raise TypeError(f"{step!r} is no call")

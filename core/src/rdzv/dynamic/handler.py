@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
 
 from .. import plugins
 from ..backend import Capability, KeyValueBackend, RendezvousBackend
@@ -273,14 +272,9 @@ def lift(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueBa
 
 
 def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
-    """The plugins' order of ranks if there is one that can be used, else the default."""
-    order: Any = plugins.assign_ranks(arrived, previous)
-    if order is None:
-        return rules.sticky_ranks(arrived, previous)
-    if sorted(order) != sorted(node.id for node in arrived):
-        logger.error("a plugin's ranks %s are not the nodes that arrived; using the default", order)
-        return rules.sticky_ranks(arrived, previous)
-    return list(order)
+    """The plugins' order of ranks, else the default."""
+    order = plugins.assign_ranks(arrived, previous)
+    return rules.sticky_ranks(arrived, previous) if order is None else order
 
 
 @contextmanager

@@ -36,18 +36,20 @@ NOTICE_INTERVAL = 1.0
 
 
 def elect(node: Node) -> Lane[None]:
-    """Try to become the leader, if there is none."""
+    """Lead if nobody does: the first to write the leader's key has won."""
     if not node.may_lead() or node.view is None:
         return
-    before = node.view.raw(LEADER_KEY)
-    won, held = yield Put(LEADER_KEY, node.limits().encode(), node.soon(), after=before, lease=node.lease)
-    there = decode(Leadership, held.payload) if held is not None and not held.envelope.deleted else None
-    if won:
+    if node.leader is None:
+        before = node.view.raw(LEADER_KEY)
+        _, held = yield Put(LEADER_KEY, node.limits().encode(), node.soon(), after=before, lease=node.lease)
+        there = decode(Leadership, held.payload) if held is not None and not held.envelope.deleted else None
+        if there is not None and (events := node.look_at_leader(there)):
+            yield Tell(tuple(events))
+    if node.may_lead() and not node.leading and node.leader is not None and node.leader.node == node.id:
+        # Won just now, or long ago by a write whose reply was lost.
         node.leading = True
         node.term += 1
         yield Lead(node.term)
-    if there is not None and (events := node.look_at_leader(there)):
-        yield Tell(tuple(events))
 
 
 def lead(node: Node, term: int) -> Lane[None]:
@@ -166,13 +168,16 @@ class _Desk:
         if posted is None or posted.round != notice.round:
             size = len(self.node.state.world) if self.node.state else 0
             posted = Notice(notice.round, "running" if size else "gathering", size, 0)
-        if notice == posted:
+        now = self.node.clock()
+        # A delete that was applied too late may have taken away what we posted.
+        taken = self.held is not None and self.node.notice is None and now - self.posted_at > self.node.interval
+        if notice == posted and not taken:
             return self.node.interval
-        urgent = notice.lost != posted.lost or (notice.waiting > 0) != (posted.waiting > 0)
-        due = 0.0 if urgent else self.posted_at + NOTICE_INTERVAL - self.node.clock()
+        urgent = taken or notice.lost != posted.lost or (notice.waiting > 0) != (posted.waiting > 0)
+        due = 0.0 if urgent else self.posted_at + NOTICE_INTERVAL - now
         if due > 0:
             return due
-        before = self.held or (self.node.view.raw(NOTICE_KEY) if self.node.view else None)
+        before = None if taken else self.held or (self.node.view.raw(NOTICE_KEY) if self.node.view else None)
         won, self.held = yield Put(NOTICE_KEY, notice.encode(), self.node.soon(), after=before)
         self.posted_at = self.node.clock()
         if won:

@@ -5,10 +5,11 @@ comes back after losing its lease raises its epoch (the fence), and whoever clos
 """
 
 import logging
+import math
 from dataclasses import replace
 
-from ..backend import ANY
 from ..errors import (
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousError,
@@ -17,7 +18,7 @@ from ..errors import (
 from ..service import Held
 from . import leader, rules
 from .node import Node
-from .records import BEATS, CONTROL, LEADER_KEY, NODES, NOTICE_KEY, STATE_KEY, STORE, Closed, NodeRecord, State, decode
+from .records import CONTROL, LEADER_KEY, NODES, NOTICE_KEY, STATE_KEY, STORE, Closed, NodeRecord, State, decode
 from .records import node_key as key_of
 from .rules import Standing
 from .steps import Changed, Delete, KeepAlive, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Tell, Wait
@@ -106,48 +107,70 @@ def _verify_state(node: Node) -> Lane[None]:
         yield from _tell_state(node, held)
 
 
-def _come_back(node: Node) -> Lane[None]:
-    """Mend a lost lease in two steps: write the record again, then fence the state.
-
-    A leader that scanned while the record was missing thereby loses its pending write, and scans
-    again. No world is to be trusted before.
-    """
-    logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run_id)
-    node.settled = False
-    node.lease = None
+def _lose_lease(node: Node) -> None:
+    """Trust nothing that hung on the lease."""
+    node.lease, node.lease_until = None, -math.inf
     if node.leading:
         node.step_down()
+
+
+def _come_back(node: Node) -> Lane[None]:
+    """Mend a lost lease, however long it takes."""
+    logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run_id)
+    _lose_lease(node)
+    yield from _enroll(node, math.inf)
+
+
+def _enroll(node: Node, deadline: float) -> Lane[None]:
+    """See to it that the service holds this node's record, on a lease that lives.
+
+    When an earlier lease was lost, in two steps: the record, then the fence. A leader that scanned
+    while the record was missing thereby loses its pending write and scans again. No world is to
+    be trusted before.
+    """
     pauses = node.pauses()
-    while not node.closing:
-        try:
-            yield from _write_record(node)
-            yield from _fence(node)
-            node.settled = True
-            return
-        except RendezvousConnectionError as error:
-            logger.debug("node '%s' comes back: %s", node.id, error)
-            yield Sleep(node.clock() + next(pauses))
-
-
-def _write_record(node: Node) -> Lane[None]:
-    """Write what the record should be now, on a lease that lives."""
     while node.writing:
         yield Changed(node.soon())
     node.writing = True
     try:
-        while node.record is not None and not node.closing:
-            if node.lease is None:
-                opened = node.clock()
-                node.lease = yield OpenLease(node.ttl, node.soon())
-                node.lease_until = opened + node.lease.ttl
-            record = node.record
-            won, _ = yield Put(key_of(node.id), record.encode(), node.soon(), after=ANY, lease=node.lease)
-            if won and record == node.record:
+        while not node.closing:
+            try:
+                yield from _write_record(node)
+                if not node.settled:
+                    yield from _fence(node)
+                    node.settled = True
                 return
-            if not won:
-                node.lease = None
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError:
+                pause = node.clock() + next(pauses)
+                if pause >= deadline:
+                    raise
+                yield Sleep(pause)
     finally:
         node.writing = False
+
+
+def _write_record(node: Node) -> Lane[None]:
+    while (record := node.record) is not None and not node.closing:
+        if node.lease is None:
+            opened = node.clock()
+            lease = yield OpenLease(node.ttl, node.soon())
+            node.lease, node.lease_until = lease, opened + lease.ttl
+            node.settled = not node.known
+            continue
+        before, node.known = node.written, True
+        # Conditional, although nobody else writes it: a request that hung in a dead connection may
+        # be applied seconds later, and must not undo what was written since.
+        won, node.written = yield Put(key_of(node.id), record.encode(), node.soon(), after=before, lease=node.lease)
+        if won and record == node.record:
+            return
+        if not won and _same(before, node.written):
+            _lose_lease(node)
+
+
+def _same(one: Held | None, other: Held | None) -> bool:
+    return (one and one.token) == (other and other.token)
 
 
 def _fence(node: Node) -> Lane[None]:
@@ -189,12 +212,17 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
     )
     try:
         yield from _enroll(node, deadline)
+        yield from leader.elect(node)
         while not (node.standing() is Standing.MEMBER and node.may_trust_world()):
             node.refuse()
+            if node.record is None:
+                raise RendezvousClosedError(f"This node has left '{mine.run_id}' while it waited.")
             if node.clock() >= deadline:
                 yield from _give_up(node, node.clock() - started)
                 break
             yield Changed(deadline)
+    except GeneratorExit:
+        raise
     except BaseException:
         # Ctrl-C too: whoever does not wait any more must not be counted.
         yield from _withdraw(node)
@@ -202,22 +230,6 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
     assert node.state is not None  # noqa: S101 - a member has seen the state
     node.round = node.state.round
     return node.state
-
-
-def _enroll(node: Node, deadline: float) -> Lane[None]:
-    pauses = node.pauses()
-    while True:
-        try:
-            yield from _write_record(node)
-            yield from leader.elect(node)
-            return
-        except RendezvousDeniedError:
-            raise
-        except RendezvousConnectionError:
-            pause = node.clock() + next(pauses)
-            if pause >= deadline:
-                raise
-            yield Sleep(pause)
 
 
 def _give_up(node: Node, waited: float) -> Lane[None]:
@@ -254,9 +266,8 @@ def _missing_nodes(node: Node, here: list[str], waited: float) -> str:
 
 def _withdraw(node: Node) -> Lane[None]:
     """Take back the record, and the lead: with the lease both vanish, now or when it runs out."""
-    lease, node.lease, node.record = node.lease, None, None
-    if node.leading:
-        node.step_down()
+    lease, node.record = node.lease, None
+    _lose_lease(node)
     if lease is None:
         return
     try:
@@ -286,7 +297,8 @@ def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.record = None
-        yield Put(key_of(node.id), replace(record, left=reason).encode(), deadline, after=ANY, lease=lease)
+        gone = replace(record, left=reason)
+        yield Put(key_of(node.id), gone.encode(), deadline, after=node.written, lease=lease)
         if node.leading:
             node.step_down()
             yield Delete(LEADER_KEY, deadline)
@@ -307,6 +319,10 @@ def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
         return
     view = yield ReadAll(NODES, deadline)
     records = [decode(NodeRecord, held.payload) for held in view.readable().values()]
-    if all(record.left is not None for record in records):
-        for prefix in (NODES, NOTICE_KEY, STORE, BEATS):
-            yield Delete(prefix, deadline)
+    if any(record.left is None for record in records):
+        return
+    # Only names that nobody will use again: even a request that is applied too late harms nobody.
+    number = node.state.round if node.state else 0
+    rubbish = [key_of(record.id) for record in records] + [f"{STORE}/{number - 1}", f"{STORE}/{number}", NOTICE_KEY]
+    for prefix in rubbish:
+        yield Delete(prefix, deadline)

@@ -1,5 +1,6 @@
 """What one node knows and wants: the memory that its lanes share. No I/O, no threads."""
 
+import math
 import os
 import random
 import secrets
@@ -41,6 +42,8 @@ class Node:
         record: What this node wants to be written of itself; None while it is not enrolled.
         lease: The lease that the record hangs on.
         lease_until: The moment until which the lease certainly lives.
+        written: What the service holds of it, as far as this node knows.
+        known: The record was, or may have been, in the service before.
         writing: A lane is writing the record.
         settled: False while a lost lease is being mended: no world is to be trusted meanwhile.
         vanished: The state seems to be gone from the service; not verified yet.
@@ -67,9 +70,11 @@ class Node:
 
     round: int = 0
     record: NodeRecord | None = None
+    written: Held | None = None
+    known: bool = False
     writing: bool = False
     lease: Lease | None = None
-    lease_until: float = 0.0
+    lease_until: float = -math.inf
     settled: bool = True
     vanished: bool = False
     removed: bool = False
@@ -254,10 +259,10 @@ class Node:
         return self.settled and self.clock() < self.lease_until
 
     def may_lead(self) -> bool:
-        """Whether this node should try to lead now: enrolled, nobody else leads, something to lead."""
+        """Whether this node could lead: it is enrolled, and there is something to lead."""
         finished = self.state is not None and self.standing() in (Standing.CLOSED, Standing.SUPERSEDED)
         enrolled = self.record is not None and self.lease is not None and self.settled
-        return enrolled and not self.closing and not finished and self.leader is None and self.view is not None
+        return enrolled and not self.closing and not finished
 
     def limits(self) -> Leadership:
         """This node's own limits, as the leader's key holds them."""

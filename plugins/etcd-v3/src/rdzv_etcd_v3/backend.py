@@ -92,9 +92,7 @@ class EtcdV3Backend(KeyValueBackend):
         """See `KeyValueBackend.read_all`."""
         return read_all(self._client, self._keys, prefix, timeout)
 
-    def put(
-        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
-    ) -> Put:
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
         """See `KeyValueBackend.put`."""
         compare = _condition(expect)
         if compare is None:

@@ -44,6 +44,8 @@ class Client:
         request_timeout: float = 3.0,
     ) -> None:
         self.request_timeout = request_timeout
+        self.patience = request_timeout * len(endpoints)
+        """Seconds within which every endpoint had its chance to answer."""
         self.newest = 0
         """The newest revision that any answer told of."""
         self._transport = Transport(tls, server_name)
@@ -205,7 +207,7 @@ class Client:
 
     def _describe(self, failures: Sequence[tuple[Member, AttemptError]], started: float) -> str:
         reasons = "; ".join(f"{self._scheme}://{member.endpoint}: {failure}" for member, failure in failures)
-        return f"etcd did not answer within {time.monotonic() - started:.1f} s: {reasons or 'no time was left'}."
+        return f"etcd did not answer within {time.monotonic() - started:.1f} s: {reasons or 'no time was left'}"
 
     def _logged_in(self, member: Member, deadline: float, request: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         token = self._login(member, deadline)
@@ -267,7 +269,10 @@ class Client:
                 timeout=urllib3.Timeout(total=seconds),
             )
         except urllib3.exceptions.HTTPError as error:
-            raise _failed_exchange(error, seconds) from error
+            failure = _failed_exchange(error, seconds)
+            if not member.heard and self._scheme == "http" and isinstance(error, urllib3.exceptions.ProtocolError):
+                failure = NoReplyError(f"{failure}; if it speaks TLS, set protocol=https")
+            raise failure from error
         member.heard = time.monotonic()
         return response.status, response.data
 

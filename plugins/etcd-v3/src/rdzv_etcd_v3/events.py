@@ -13,8 +13,9 @@ from .wire import KeySpace, read_entry
 
 __all__ = ["Change", "Events", "GapError"]
 
-_SILENCE: Final = 10.0
-"""Seconds without a word from an endpoint after which it is asked whether it lives."""
+_SILENCE: Final = 3
+"""How many request timeouts without a word from an endpoint it is asked whether it lives. (A node that
+keeps a lease alive hears more often than that, and never asks.)"""
 
 
 class GapError(Exception):
@@ -69,7 +70,7 @@ class Events:
             AttemptError: The watch ended or is broken.
             RefusedError: etcd does not let us watch.
         """
-        silence = _SILENCE if self.created else self._client.request_timeout
+        silence = self._client.request_timeout * (_SILENCE if self.created else 1)
         quiet_until = max(self._stream.opened, self._stream.member.heard) + silence
         messages = self._stream.receive(min(quiet_until, deadline) - time.monotonic())
         if not messages and quiet_until <= time.monotonic() < deadline:

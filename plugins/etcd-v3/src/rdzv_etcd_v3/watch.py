@@ -141,17 +141,17 @@ class _Watch:
 
     def _read(self, deadline: float) -> None:
         """One step towards news: read the prefix, or open the watch, or receive from it."""
+        timeout = min(deadline - time.monotonic(), self._client.patience)
         if self._doubtful:
-            self._read_again(deadline)
+            self._read_again(timeout)
         elif self._events is None:
-            remaining = deadline - time.monotonic()
-            self._events = Events(self._client, self._keys, self.prefix, self._now.revision + 1, remaining)
+            self._events = Events(self._client, self._keys, self.prefix, self._now.revision + 1, timeout)
         else:
             self._receive(self._events, deadline)
 
-    def _read_again(self, deadline: float) -> None:
+    def _read_again(self, timeout: float) -> None:
         before = self._now.revision
-        read = read_all(self._client, self._keys, self.prefix, deadline - time.monotonic())
+        read = read_all(self._client, self._keys, self.prefix, timeout)
         fell_back = read.revision < before
         if fell_back:
             # The service lost what it had: what the watch waits for may never come.

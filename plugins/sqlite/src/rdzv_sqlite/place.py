@@ -3,11 +3,16 @@
 import os
 import stat
 import tempfile
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
-from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
+from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, RendezvousStateError
 
-__all__ = ["default_path", "explain", "make_default_folder"]
+__all__ = ["check_content", "default_path", "explain", "make_default_folder"]
+
+_SMALLEST_PAGE: Final = 512
+_WAY_OUT: Final = "Give the path of a database file as the endpoint."
 
 
 def default_path() -> str:
@@ -34,7 +39,15 @@ def make_default_folder() -> None:
         )
 
 
-_WAY_OUT = "Give the path of a database file as the endpoint."
+def check_content(path: str) -> None:
+    """Refuse a file too short to be a database: SQLite would take it for a new one, and write over it.
+
+    Raises:
+        RendezvousStateError: It is such a file.
+    """
+    with suppress(OSError):
+        if 0 < os.path.getsize(path) < _SMALLEST_PAGE:
+            raise RendezvousStateError(f"'{path}' is no database. {_WAY_OUT}")
 
 
 def explain(path: str) -> RendezvousError | None:

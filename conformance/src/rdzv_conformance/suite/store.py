@@ -1,0 +1,222 @@
+"""The store that the members of a round share: torch's ``Store``, on this backend."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import chain
+from typing import Final
+
+import pytest
+from rdzv.errors import RendezvousTimeoutError
+from rdzv.store import KeyValueStore
+
+from ..processes import Link, Processes
+from .base import CALL, Clients, Conformance
+
+__all__ = ["StoreConformance"]
+
+_SHORT: Final = timedelta(seconds=0.2)
+_LONG: Final = timedelta(seconds=CALL)
+_PROCESSES: Final = 4
+_ODD_KEYS: Final = ("a", "a/b", "a/", "/a", "a//b", ".", "..", " ", "A", "%41", "=41", "\n", "\0", "ü日本", "*")
+
+Stores = Callable[[], KeyValueStore]
+
+
+class StoreConformance(Conformance):
+    """The methods of torch's ``Store``, with its meanings."""
+
+    @pytest.fixture
+    def stores(self, clients: Clients) -> Stores:
+        """Makes stores, each of a client of its own, that share their keys."""
+        return lambda: KeyValueStore(clients(), timeout=_LONG)
+
+    @pytest.fixture
+    def store(self, stores: Stores) -> KeyValueStore:
+        """One store."""
+        return stores()
+
+    def test_store_set_is_seen_by_get(self, stores: Stores) -> None:
+        """Values are text or bytes, and come back as bytes; the last one counts, for everybody."""
+        one, other = stores(), stores()
+        for value, expected in (("text ü", "text ü".encode()), (b"\0\xff", b"\0\xff"), (b"", b"")):
+            one.set("key", value)
+            assert other.get("key") == expected
+
+    def test_store_keys_are_any_text(self, store: KeyValueStore) -> None:
+        """Every text is a key of its own."""
+        for key in _ODD_KEYS:
+            store.set(key, f"value of {key}")
+        for key in _ODD_KEYS:
+            assert store.get(key) == f"value of {key}".encode(), f"the key {key!r} is confused with another"
+        assert sorted(store.list_keys()) == sorted(_ODD_KEYS)
+        assert store.num_keys() == len(_ODD_KEYS)
+        assert store.delete_key("a")
+        assert sorted(store.list_keys()) == sorted(set(_ODD_KEYS) - {"a"}), "deleting a key deleted others"
+
+    def test_store_get_waits_for_the_key(self, stores: Stores) -> None:
+        """`get` blocks until somebody sets the key."""
+        one, other = stores(), stores()
+        with ThreadPoolExecutor(1) as pool:
+            got = pool.submit(one.get, "key")
+            time.sleep(0.05)  # it probably waits by now; if not, it must be right as well
+            assert not got.done()
+            other.set("key", b"x")
+            assert got.result(CALL) == b"x"
+
+    def test_store_get_gives_up_in_time(self, store: KeyValueStore) -> None:
+        """After the store's timeout, `get` and `multi_get` raise `RendezvousTimeoutError`, which names the key."""
+        store.set_timeout(_SHORT)
+        assert store.timeout == _SHORT
+        store.set("there", b"x")
+        for call in (lambda: store.get("missing"), lambda: store.multi_get(["there", "missing"])):
+            began = time.monotonic()
+            with pytest.raises(RendezvousTimeoutError, match="missing"):
+                call()
+            assert 0.2 <= time.monotonic() - began < 2, "the timeout was not kept"
+
+    def test_store_wait_needs_all_keys(self, stores: Stores) -> None:
+        """`wait` blocks until every key is there, and its own timeout comes before the store's."""
+        one, other = stores(), stores()
+        one.wait([])
+        one.set("a", b"")
+        one.wait(["a"], _SHORT)
+        with pytest.raises(RendezvousTimeoutError, match="b"):
+            one.wait(["a", "b"], _SHORT)
+        with ThreadPoolExecutor(1) as pool:
+            waited = pool.submit(one.wait, ["a", "b", "c"])
+            other.set("c", b"")
+            other.set("b", b"")
+            waited.result(CALL)
+
+    def test_store_check_tells_whether_all_are_there(self, store: KeyValueStore) -> None:
+        """`check` does not wait."""
+        store.multi_set(["a", "b"], [b"", b"x"])
+        assert store.check(["a", "b"])
+        assert store.check([])
+        assert not store.check(["a", "c"])
+
+    def test_store_multi_set_and_multi_get(self, store: KeyValueStore) -> None:
+        """Several keys at once, in the order that was asked for."""
+        store.multi_set(["a", "b", "c"], ["1", b"2", "3"])
+        assert store.multi_get(["c", "a", "b"]) == [b"3", b"1", b"2"]
+        assert store.multi_get([]) == []
+
+    def test_store_delete_key_tells_whether_it_was_there(self, store: KeyValueStore) -> None:
+        """A deleted key is gone, and can be set again."""
+        store.set("key", b"x")
+        assert store.delete_key("key")
+        assert not store.check(["key"])
+        assert not store.delete_key("key")
+        assert store.num_keys() == 0
+        store.set("key", b"y")
+        assert store.get("key") == b"y"
+
+    def test_store_add_counts(self, store: KeyValueStore) -> None:
+        """`add` begins at zero, takes negative numbers, and its numbers are decimal text."""
+        assert store.add("n", 5) == 5
+        assert store.add("n", -7) == -2
+        assert store.get("n") == b"-2"
+        store.set("n", "10")
+        assert store.add("n", 1) == 11
+        assert store.add("n", 0) == 11
+
+    def test_store_add_loses_no_count(self, stores: Stores, processes: Processes) -> None:
+        """Processes that add at once are all counted, and no two get the same number."""
+
+        def add(link: Link) -> list[int]:
+            store = stores()
+            link.send()
+            link.receive()
+            return [store.add("n", 1) for _ in range(20)]
+
+        numbers = sorted(chain.from_iterable(processes.together(add, _PROCESSES)))
+        assert numbers == list(range(1, 20 * _PROCESSES + 1)), "an `add` was lost, or counted twice"
+
+    def test_store_compare_set(self, store: KeyValueStore) -> None:
+        """It writes if the value is the expected one, or if none is there and none expected; it tells what is there."""
+        assert store.compare_set("key", "other", "x") == b"other"
+        assert not store.check(["key"]), "`compare_set` created a key although a value was expected"
+        assert store.compare_set("key", "", "first") == b"first"
+        assert store.compare_set("key", "", "second") == b"first"
+        assert store.compare_set("key", b"first", b"second") == b"second"
+        assert store.compare_set("key", "first", "third") == b"second"
+        assert store.get("key") == b"second"
+
+    def test_store_append(self, store: KeyValueStore) -> None:
+        """`append` creates the key, or lengthens its value."""
+        store.append("key", "a")
+        store.append("key", b"\0b")
+        assert store.get("key") == b"a\0b"
+
+    def test_store_queue_is_first_in_first_out(self, stores: Stores) -> None:
+        """What is pushed first is popped first, by whomever; a queue is no key."""
+        one, other = stores(), stores()
+        assert one.queue_len("queue") == 0
+        for item in ("1", b"2", b"", "4"):
+            one.queue_push("queue", item)
+        assert other.queue_len("queue") == 4
+        assert [other.queue_pop("queue"), one.queue_pop("queue"), other.queue_pop("queue", block=False)] == [
+            b"1",
+            b"2",
+            b"",
+        ]
+        assert one.queue_len("queue") == 1
+        assert one.list_keys() == []
+
+    def test_store_queue_pop_waits(self, stores: Stores) -> None:
+        """`queue_pop` blocks until something is pushed, or until the store's timeout; if told so, not at all."""
+        one, other = stores(), stores()
+        with ThreadPoolExecutor(1) as pool:
+            popped = pool.submit(one.queue_pop, "queue")
+            other.queue_push("queue", b"x")
+            assert popped.result(CALL) == b"x"
+        with pytest.raises(RendezvousTimeoutError, match="queue"):
+            one.queue_pop("queue", block=False)
+        one.set_timeout(_SHORT)
+        with pytest.raises(RendezvousTimeoutError, match="queue"):
+            one.queue_pop("queue")
+
+    def test_store_queue_gives_each_item_once(self, stores: Stores, processes: Processes) -> None:
+        """Processes that pop at once share the items: none is lost, none is given twice."""
+        items = [f"{number}" for number in range(10 * _PROCESSES)]
+
+        def pop(link: Link) -> list[str]:
+            store = stores()
+            link.send()
+            link.receive()
+            return [store.queue_pop("queue").decode() for _ in range(10)]
+
+        def push(link: Link) -> None:
+            store = stores()
+            for item in items:
+                store.queue_push("queue", item)
+
+        processes.fork(push)
+        popped = processes.together(pop, _PROCESSES)
+        assert sorted(chain.from_iterable(popped)) == sorted(items), "an item was lost, or given twice"
+
+    def test_store_barrier_opens_for_the_last(self, stores: Stores, processes: Processes) -> None:
+        """Nobody passes a barrier before all have come."""
+
+        def come(link: Link) -> int:
+            store = stores()
+            link.send()
+            link.receive()
+            store.add("came", 1)
+            store.barrier("barrier", _PROCESSES)
+            return int(store.get("came"))
+
+        assert processes.together(come, _PROCESSES) == [_PROCESSES] * _PROCESSES, "a barrier opened too early"
+        with pytest.raises(RendezvousTimeoutError, match="alone"):
+            stores().barrier("alone", 2, _SHORT)
+
+    def test_store_clone_shares_the_keys(self, store: KeyValueStore) -> None:
+        """A clone sees the same keys, with a timeout of its own."""
+        clone = store.clone()
+        store.set("key", b"x")
+        assert clone.get("key") == b"x"
+        assert clone.timeout == store.timeout
+        clone.set_timeout(_SHORT)
+        assert store.timeout == _LONG

@@ -1,0 +1,188 @@
+"""What can be wrong with a service: each of these has one fault, which one test of the suite must name."""
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+from .reference import Granted, Service, Stored
+
+
+class LostUpdate(Service):
+    """Checks the condition of a put, and writes a moment later."""
+
+    def put(self, key: str, value: bytes, expect: str | int | None, lease: int | None) -> tuple[bool, Stored | None]:
+        there = self.entries.get(key)
+        if not self.matches(there, expect):
+            return False, there
+        self.changed.release()
+        time.sleep(0.001)
+        self.changed.acquire()
+        return super().put(key, value, "any", lease)
+
+
+class StaleRead(Service):
+    """Answers reads from a copy that is one write behind."""
+
+    behind: Stored | None = None
+
+    def write(self, key: str, stored: Stored | None) -> None:
+        self.behind = self.entries.get(key)
+        super().write(key, stored)
+
+    def read(self, key: str) -> Stored | None:
+        stale, self.behind = self.behind, None
+        return stale or super().read(key)
+
+
+class TokenIgnored(Service):
+    """Accepts any token."""
+
+    def matches(self, there: Stored | None, expect: str | int | None) -> bool:
+        return there is not None if expect not in {"any", "absent"} else super().matches(there, expect)
+
+
+class TokenReused(Service):
+    """Counts the versions of each key by itself, and from one again after a delete."""
+
+    def write(self, key: str, stored: Stored | None) -> None:
+        there = self.entries.get(key)
+        super().write(key, stored and replace(stored, version=there.version + 1 if there else 1))
+
+
+class MissedChange(Service):
+    """Tells a waiter only of what happens from now on."""
+
+    def wait(self, prefix: str, since: int, timeout: float) -> bool:
+        return super().wait(prefix, len(self.log), timeout)
+
+
+class RestlessWait(Service):
+    """Ends every wait at once."""
+
+    def wait(self, prefix: str, since: int, timeout: float) -> bool:
+        return True
+
+
+class ForgetsTheDeleted(Service):
+    """Does not tell a waiter that a key went."""
+
+    def is_newer(self, prefix: str, since: int) -> bool:
+        return any(key in self.entries for key in self.log[since:])
+
+
+class EndlessLease(Service):
+    """Never ends a lease by itself."""
+
+    def expire(self) -> None:
+        pass
+
+
+class ShortLease(Service):
+    """Ends a lease before its time."""
+
+    def open(self, ttl: float) -> int:
+        return super().open(ttl * 0.8)
+
+
+class LeaseOfTheDead(Service):
+    """Believes that who has kept a lease alive once will go on for ever."""
+
+    def keep(self, number: int) -> bool:
+        alive = super().keep(number)
+        if alive:
+            self.leases[number].ends = math.inf
+        return alive
+
+
+class RisenLease(Service):
+    """Opens an ended lease again when its owner comes back."""
+
+    def keep(self, number: int) -> bool:
+        if number not in self.leases:
+            self.leases[number] = self.ended[number]
+        return super().keep(number)
+
+    def revoke(self, number: int) -> None:
+        if number in self.leases:
+            self.ended[number] = self.leases[number]
+        super().revoke(number)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: dict[int, Granted] = {}
+
+
+class LeaseForEver(Service):
+    """Leaves a key on its first lease, whatever later puts say."""
+
+    def write(self, key: str, stored: Stored | None) -> None:
+        there = self.entries.get(key)
+        super().write(key, replace(stored, lease=there.lease) if stored and there else stored)
+
+
+class PartialList(Service):
+    """Lists the first page."""
+
+    def list(self, prefix: str) -> dict[str, Stored]:
+        return dict(list(super().list(prefix).items())[:256])
+
+
+class TextualPrefix(Service):
+    """Takes a prefix for a beginning of the name."""
+
+    def list(self, prefix: str) -> dict[str, Stored]:
+        return {key: stored for key, stored in self.entries.items() if key.startswith(prefix)}
+
+
+class ChangedBytes(Service):
+    """Takes every value for text."""
+
+    def put(self, key: str, value: bytes, expect: str | int | None, lease: int | None) -> tuple[bool, Stored | None]:
+        return super().put(key, value.decode("utf-8", "replace").encode(), expect, lease)
+
+
+class CreationOverwrites(Service):
+    """Takes "if absent" for "always"."""
+
+    def matches(self, there: Stored | None, expect: str | int | None) -> bool:
+        return expect == "absent" or super().matches(there, expect)
+
+
+class WrongOrder(Service):
+    """Moves a key to the end of the creation order whenever it is written."""
+
+    def write(self, key: str, stored: Stored | None) -> None:
+        super().write(key, stored and replace(stored, order=stored.version))
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A service with a fault, the test that must fail on it, and the words that must name it."""
+
+    service: type[Service]
+    test: str
+    words: str
+
+
+FAULTS = {
+    fault.service.__name__: fault
+    for fault in (
+        Fault(LostUpdate, "test_concurrent_processes_lose_no_update", "lost update: 100 puts won"),
+        Fault(StaleRead, "test_reads_see_what_was_written_before", "a stale value was read"),
+        Fault(TokenIgnored, "test_put_with_an_old_token_changes_nothing", "an old token was accepted"),
+        Fault(TokenReused, "test_token_of_a_deleted_key_is_dead", "the token of a deleted key was accepted"),
+        Fault(MissedChange, "test_changes_before_the_wait_are_not_slept_through", "a change was missed"),
+        Fault(RestlessWait, "test_wait_without_a_change_ends_in_time", "times within a second without a change"),
+        Fault(ForgetsTheDeleted, "test_wait_wakes_for_every_kind_of_change", "a change was missed"),
+        Fault(EndlessLease, "test_lease_ends_in_time_and_not_before", "that nobody keeps alive does not end"),
+        Fault(ShortLease, "test_lease_ends_in_time_and_not_before", "a lease ended before its time"),
+        Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "in vain for the keys of a killed owner to go"),
+        Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "was not told that its lease has ended"),
+        Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
+        Fault(PartialList, "test_many_keys_are_read_completely", "44 of 300 keys are missing"),
+        Fault(TextualPrefix, "test_prefix_is_a_path", "read_all misunderstands a prefix"),
+        Fault(ChangedBytes, "test_value_comes_back_as_it_was", "the value was changed on its way"),
+        Fault(CreationOverwrites, "test_put_if_absent_never_overwrites", "a create-if-absent overwrote"),
+        Fault(WrongOrder, "test_order_outlives_overwriting", "overwriting changed the creation order"),
+    )
+}

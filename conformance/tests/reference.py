@@ -1,0 +1,349 @@
+"""A small coordination service and its backend, by which the suite tests itself.
+
+The service keeps everything in the memory of one process and speaks JSON over loopback. It is right in
+every respect; `faults` makes it wrong, one respect at a time.
+"""
+
+import base64
+import contextlib
+import itertools
+import json
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from rdzv.backend import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    Outcome,
+    Put,
+    Snapshot,
+    Token,
+)
+from rdzv.errors import RendezvousConnectionError
+from rdzv.keys import escape
+
+from rdzv_conformance.processes import Link, Processes
+
+Address = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A key's value, its version and place in the creation order, and the lease it hangs on."""
+
+    value: bytes
+    version: int
+    order: int
+    lease: int | None = None
+
+
+@dataclass
+class Granted:
+    """A lease: how long it lives without being kept alive, and when it ends by the service's clock."""
+
+    ttl: float
+    ends: float
+
+
+def at_or_under(key: str, prefix: str) -> bool:
+    """As the contract defines it."""
+    return key == prefix or key.startswith(f"{prefix}/")
+
+
+class Service:
+    """The rules, without a network. Every method is atomic."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.entries: dict[str, Stored] = {}
+        self.leases: dict[int, Granted] = {}
+        self.log: list[str] = []
+        self.numbers = itertools.count(1)
+
+    def read(self, key: str) -> Stored | None:
+        """The key's value."""
+        return self.entries.get(key)
+
+    def list(self, prefix: str) -> dict[str, Stored]:
+        """Everything at or under a key."""
+        return {key: stored for key, stored in self.entries.items() if at_or_under(key, prefix)}
+
+    def matches(self, there: Stored | None, expect: str | int | None) -> bool:
+        """Whether a put may write; `expect` is ``any``, ``absent``, a version, or None, which nothing matches."""
+        if expect == "any":
+            return True
+        return there is None if expect == "absent" else there is not None and there.version == expect
+
+    def put(self, key: str, value: bytes, expect: str | int | None, lease: int | None) -> tuple[bool, Stored | None]:
+        """Whether it was written, and what is there now."""
+        there = self.entries.get(key)
+        if not self.matches(there, expect) or (lease is not None and lease not in self.leases):
+            return False, there
+        version = next(self.numbers)
+        self.write(key, Stored(value, version, there.order if there else version, lease))
+        return True, self.entries[key]
+
+    def delete(self, prefix: str) -> None:
+        """Remove everything at or under a key."""
+        for key in self.list(prefix):
+            self.write(key, None)
+
+    def write(self, key: str, stored: Stored | None) -> None:
+        """The only place that changes a key."""
+        if stored is None:
+            del self.entries[key]
+        else:
+            self.entries[key] = stored
+        self.log.append(key)
+        self.changed.notify_all()
+
+    def is_newer(self, prefix: str, since: int) -> bool:
+        """Whether anything at or under a key changed after the log had this length."""
+        return any(at_or_under(key, prefix) for key in self.log[since:])
+
+    def wait(self, prefix: str, since: int, timeout: float) -> bool:
+        """Whether something changed; False after `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not self.is_newer(prefix, since):
+            now = time.monotonic()
+            if now >= deadline:
+                return False
+            self.changed.wait(max(0.0, min([deadline, *(lease.ends for lease in self.leases.values())]) - now))
+            self.expire()
+        return True
+
+    def open(self, ttl: float) -> int:
+        """A new lease."""
+        number = next(self.numbers)
+        self.leases[number] = Granted(ttl, time.monotonic() + ttl)
+        return number
+
+    def keep(self, number: int) -> bool:
+        """Start a lease's time anew; False if it has ended."""
+        if number not in self.leases:
+            return False
+        self.leases[number].ends = time.monotonic() + self.leases[number].ttl
+        return True
+
+    def revoke(self, number: int) -> None:
+        """End a lease and remove its keys."""
+        if self.leases.pop(number, None):
+            for key in [key for key, stored in self.entries.items() if stored.lease == number]:
+                self.write(key, None)
+
+    def expire(self) -> None:
+        """End every lease whose time is over; called before anything else happens."""
+        now = time.monotonic()
+        for number in [number for number, lease in self.leases.items() if lease.ends <= now]:
+            self.revoke(number)
+
+
+class _Handler(socketserver.StreamRequestHandler):
+    """One connection: a line of JSON in, a line of JSON out."""
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):
+            for line in self.rfile:
+                self.wfile.write(json.dumps(self._answer(*json.loads(line))).encode() + b"\n")
+
+    def _answer(self, method: str, *args: Any) -> Any:
+        assert isinstance(self.server, _Server)
+        service = self.server.service
+        with service.changed:
+            service.expire()
+            match method, args:
+                case "read", (key,):
+                    return _packed({} if (found := service.read(key)) is None else {key: found})
+                case "list", (prefix,):
+                    return len(service.log), _packed(service.list(prefix))
+                case "put", (key, value, expect, lease):
+                    won, there = service.put(key, base64.b64decode(value), expect, lease)
+                    return won, _packed({} if there is None else {key: there})
+                case "wait", (prefix, _, _):
+                    return (len(service.log), _packed(service.list(prefix))) if service.wait(*args) else None
+                case _:
+                    return getattr(service, method)(*args)
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    service: Service
+
+
+def serve(processes: Processes, service: type[Service] = Service) -> Address:
+    """Run a service in a process of its own; it ends with the others."""
+    server = _Server(("127.0.0.1", 0), _Handler)
+
+    def work(link: Link) -> None:
+        server.service = service()
+        server.serve_forever()
+
+    processes.fork(work)
+    server.server_close()
+    host, port = server.server_address[:2]
+    return str(host), port
+
+
+def _packed(entries: Mapping[str, Stored]) -> dict[str, list[Any]]:
+    return {key: [base64.b64encode(it.value).decode(), it.version, it.order] for key, it in entries.items()}
+
+
+class MemoryBackend(KeyValueBackend):
+    """The backend of that service."""
+
+    capabilities = frozenset({Capability.WATCH, Capability.LEASE})
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        Capability.MULTI_ENDPOINT: "there is one server",
+        Capability.DURABLE: "it keeps everything in memory",
+        Capability.TLS: "it is for tests on one machine",
+        Capability.AUTH: "it is for tests on one machine",
+    }
+
+    def __init__(self, address: Address, run_id: str) -> None:
+        self._address = address
+        self._root = f"{escape(run_id)}/"
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._idle: list[socket.socket] = []
+        self._busy: set[socket.socket] = set()
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        return "memory"
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        return self._unpacked(self.call(timeout, "read", self._root + key)).get(key)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        revision, found = self.call(timeout, "list", self._root + prefix)
+        return Snapshot(self._unpacked(found), revision)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        names: dict[Any, str] = {ABSENT: "absent", ANY: "any"}
+        wanted = names[expect] if isinstance(expect, Expect) else expect if type(expect) is int else None
+        number = lease.number if isinstance(lease, MemoryLease) else None
+        try:
+            won, found = self.call(timeout, "put", self._root + key, base64.b64encode(value).decode(), wanted, number)
+        except _ReplyLostError:
+            return Put(Outcome.UNKNOWN)
+        return Put(Outcome.WON if won else Outcome.LOST, self._unpacked(found).get(key))
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        self.call(timeout, "delete", self._root + prefix)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        known = since.revision if isinstance(since.revision, int) else -1
+        if known < 0:
+            return self.read_all(prefix, timeout=timeout)
+        answer = self.call(timeout, "wait", self._root + prefix, known, timeout)
+        return since if answer is None else Snapshot(self._unpacked(answer[1]), answer[0])
+
+    def open_lease(self, ttl: float, *, timeout: float) -> "MemoryLease":
+        return MemoryLease(self, self.call(timeout, "open", ttl), ttl)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            for connection in self._busy:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    def call(self, timeout: float, *request: Any) -> Any:
+        """Ask the service, on a connection of this call's own."""
+        connection = self._connection(timeout)
+        try:
+            # A wait is answered when its own time is over: the line gets a little longer.
+            connection.settimeout(timeout + 0.5)
+            connection.sendall(json.dumps(request).encode() + b"\n")
+            with connection.makefile("rb") as answers:
+                line = answers.readline()
+            if not line:
+                raise ConnectionError("the service hung up")
+        except OSError as error:
+            with self._lock:
+                self._busy.discard(connection)
+            connection.close()
+            raise _ReplyLostError(f"{request[0]} got no answer: {error}") from error
+        with self._lock:
+            self._busy.discard(connection)
+            if self._closed:
+                connection.close()
+            else:
+                self._idle.append(connection)
+        return json.loads(line)
+
+    def _connection(self, timeout: float) -> socket.socket:
+        with self._lock:
+            if self._closed:
+                raise RendezvousConnectionError("This client is closed.")
+            if self._pid != os.getpid():
+                # They are the parent's; our copies of its descriptors are all that may be closed here.
+                for inherited in itertools.chain(self._idle, self._busy):
+                    inherited.close()
+                self._pid, self._idle, self._busy = os.getpid(), [], set()
+            connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                try:
+                    connection = socket.create_connection(self._address, timeout)
+                except OSError as error:
+                    raise RendezvousConnectionError(f"{self._address} cannot be reached: {error}") from error
+            self._busy.add(connection)
+            return connection
+
+    def _unpacked(self, found: Mapping[str, Iterable[Any]]) -> dict[str, Entry]:
+        return {
+            key.removeprefix(self._root): Entry(base64.b64decode(value), version, order)
+            for key, (value, version, order) in found.items()
+        }
+
+
+class MemoryLease(Lease):
+    """A lease of that service."""
+
+    def __init__(self, backend: MemoryBackend, number: int, ttl: float) -> None:
+        self.number = number
+        self._backend = backend
+        self._ttl = ttl
+
+    @property
+    def ttl(self) -> float:
+        return self._ttl
+
+    def keep_alive(self, timeout: float) -> bool:
+        return bool(self._backend.call(timeout, "keep", self.number))
+
+    def revoke(self, timeout: float) -> None:
+        self._backend.call(timeout, "revoke", self.number)
+
+
+class _ReplyLostError(RendezvousConnectionError):
+    """The request may have arrived."""
+
+
+class PollingBackend(MemoryBackend):
+    """The same service, as if it could neither wake anyone nor end a lease by itself."""
+
+    capabilities = frozenset()
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        **MemoryBackend.lacking,
+        Capability.WATCH: "nobody is woken here",
+        Capability.LEASE: "everybody lives for ever here",
+    }
+    wait = KeyValueBackend.wait
+    open_lease = KeyValueBackend.open_lease  # type: ignore[assignment]

@@ -1,0 +1,33 @@
+"""The suite catches what is wrong, and says what it is."""
+
+from pathlib import Path
+
+import pytest
+
+from ..faults import FAULTS
+
+pytest_plugins = ["pytester"]
+
+FILE = """
+import pytest
+from rdzv_conformance import BackendConformance
+from {package}.faults import FAULTS
+from {package}.reference import MemoryBackend, serve
+
+class TestFaulty(BackendConformance):
+    @pytest.fixture
+    def connect(self, processes):
+        address = serve(processes, FAULTS["{fault}"].service)
+        return lambda run_id: MemoryBackend(address, run_id)
+"""
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_fault_is_caught_and_named(pytester: pytest.Pytester, name: str) -> None:
+    tests = Path(__file__).parent.parent
+    pytester.syspathinsert(tests.parent)
+    pytester.makepyfile(test_faulty=FILE.format(package=tests.name, fault=name))
+    fault = FAULTS[name]
+    result = pytester.runpytest(f"test_faulty.py::TestFaulty::{fault.test}")
+    assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.service.__doc__} Nobody noticed."
+    result.stdout.fnmatch_lines(f"*{fault.words}*")

@@ -1,0 +1,209 @@
+"""Nothing passes silently: the rules at collection, deviations, capabilities, and the summary."""
+
+import json
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+HEAD = """
+import pytest
+from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
+from rdzv_conformance import BackendConformance, Conformance, RegisterConformance, lacks, requires
+"""
+REGISTER = (
+    HEAD
+    + '''
+class Register:
+    """As somebody wrote it for PyTorch: no base class of ours, three methods, one process."""
+
+    states = {}
+    name = "register"
+
+    def __init__(self, run_id):
+        self.run_id = run_id
+
+    def get_state(self):
+        return self.states.get(self.run_id)
+
+    def set_state(self, state, token=None):
+        there = self.states.get(self.run_id)
+        if (there[1] if there else None) != token:
+            return (*there, False) if there else None
+        self.states[self.run_id] = (state, f"token{token}")
+        return (*self.states[self.run_id], True)
+
+class Connected:
+    @pytest.fixture
+    def connect(self):
+        return Register
+'''
+)
+
+
+def test_missing_connect_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HEAD + "class TestIt(BackendConformance): pass")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*TestIt must define the fixture `connect`*"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "class TestIt(BackendConformance):\n    {test}",
+        "class TestIt(BackendConformance):\n    test_register_is_empty_at_first = None",
+        "class Weak:\n    {test}\nclass TestIt(Weak, BackendConformance): pass",
+        "class Weak(BackendConformance):\n    {test}\nclass TestIt(Weak): pass",
+    ],
+    ids=["defined", "hidden", "mixed in", "inherited"],
+)
+def test_replacing_a_test_is_refused(pytester: pytest.Pytester, body: str) -> None:
+    weaker = "def test_register_is_empty_at_first(self): pass"
+    pytester.makepyfile(f"{HEAD}\n{body.format(test=weaker)}\n")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*replaces 'test_register_is_empty_at_first' of the conformance suite*"])
+
+
+def test_replacing_a_fixture_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HEAD + "class TestIt(BackendConformance):\n    applicable = None")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*replaces 'applicable' of the conformance suite*"])
+
+
+@pytest.mark.parametrize(
+    ("deviations", "message"),
+    [
+        ({"test_register_is_emty_at_first": "x"}, "*Did you mean 'test_register_is_empty_at_first'?*"),
+        ({"clients": "x"}, "*declares a deviation from 'clients', which the suite does not have*"),
+        ({"test_register_is_empty_at_first": " "}, "*without a reason*"),
+    ],
+)
+def test_deviation_must_be_from_a_test_and_have_a_reason(
+    pytester: pytest.Pytester, deviations: dict[str, str], message: str
+) -> None:
+    pytester.makepyfile(f"{HEAD}\nclass TestIt(BackendConformance):\n    deviations = {deviations!r}\n")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines([message])
+
+
+def test_deviation_is_a_strict_xfail(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        REGISTER
+        + """
+class TestIt(Connected, RegisterConformance):
+    deviations = {
+        "test_register_is_empty_at_first": "said to fail, and passes",
+        "test_register_is_set_if_empty": "said to fail, and fails",
+        "test_register_keeps_every_byte[zero]": "one of several, which passes",
+    }
+
+    @pytest.fixture(autouse=True)
+    def spoil(self, request, monkeypatch):
+        if request.node.name == "test_register_is_set_if_empty":
+            monkeypatch.setattr(Register, "set_state", lambda self, state, token=None: None)
+"""
+    )
+    result = pytester.runpytest("-k", "at_first or set_if_empty or every_byte")
+    result.assert_outcomes(failed=2, xfailed=1, passed=3)
+    result.stdout.fnmatch_lines(
+        [
+            "*said to fail, and passes*",
+            "*rdzv conformance: register*",
+            "register *3 passed, 1 deviating, 2 failed",
+            "deviates in test_register_is_set_if_empty: said to fail, and fails",
+        ]
+    )
+
+
+def test_class_written_for_pytorch_passes_level_1_unchanged(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(REGISTER + "class TestIt(Connected, RegisterConformance): pass\n")
+    # This register lives in one process, and has no `wait_state`.
+    result = pytester.runpytest("-k", "not processes")
+    outcomes = result.parseoutcomes()
+    assert outcomes.keys() == {"passed", "skipped", "deselected"}
+    assert outcomes["skipped"] == 2
+    assert outcomes["passed"] > 20
+    result.stdout.fnmatch_lines(["*rdzv conformance: register*", "register *passed, 2 skipped"])
+
+
+CAPABLE = (
+    HEAD
+    + """
+class Capable(RendezvousBackend):
+    name = "capable"
+    capabilities = frozenset({Capability.WATCH})
+    lacking = {Capability.LEASE: "it is only an example"}
+    def __init__(self, run_id): pass
+    def get_state(self): pass
+    def set_state(self, state, token=None): pass
+"""
+)
+
+
+def test_capabilities_decide_what_is_tested(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        CAPABLE
+        + """
+class TestIt(BackendConformance):
+    @pytest.fixture
+    def connect(self):
+        return Capable
+
+    @requires(Capability.WATCH)
+    def test_with_watch(self): pass
+
+    @lacks(Capability.WATCH)
+    def test_without_watch(self): raise AssertionError
+
+    @requires(Capability.LEASE)
+    def test_with_lease(self): raise AssertionError
+
+    @lacks(Capability.LEASE)
+    def test_without_lease(self): pass
+"""
+    )
+    result = pytester.runpytest("-rs", "-k", "test_with_ or test_without_")
+    result.assert_outcomes(passed=2, skipped=2, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["*'capable' has WATCH*", "*'capable' has no LEASE: it is only an example*"])
+
+
+def test_report_tells_what_was_found(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        REGISTER
+        + """
+class TestIt(Connected, RegisterConformance):
+    deviations = {"test_register_is_set_if_empty": "it never is"}
+
+    @pytest.fixture(autouse=True)
+    def spoil(self, request, monkeypatch):
+        if request.node.name == "test_register_is_set_if_empty":
+            monkeypatch.setattr(Register, "set_state", lambda self, state, token=None: None)
+
+    def test_of_its_own(self): pass
+
+def test_of_no_class(): pass
+"""
+    )
+    result = pytester.runpytest("-k", "at_first or set_if_empty or wait_ends or of_", "--rdzv-report=out/report.json")
+    assert result.ret == 0
+    report = json.loads((pytester.path / "out/report.json").read_text())
+    (backend,) = report["backends"]
+    assert backend["test"] == "test_report_tells_what_was_found.py::TestIt"
+    assert backend["name"] == "register"
+    assert backend["topics"] == {"register": {"passed": 1, "deviating": 1, "skipped": 1}}
+    assert backend["tests"] == {
+        "test_register_is_empty_at_first": {"outcome": "passed", "reason": ""},
+        "test_register_is_set_if_empty": {"outcome": "deviating", "reason": "it never is"},
+        "test_register_wait_ends_in_time": {"outcome": "skipped", "reason": "without `wait_state` the core polls"},
+    }
+
+
+def test_sessions_without_the_suite_see_nothing_of_it(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest("--strict-markers")
+    result.stdout.no_fnmatch_line("*rdzv conformance*")
+    result.assert_outcomes(passed=1)

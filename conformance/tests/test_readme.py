@@ -1,0 +1,46 @@
+"""The README's examples work."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rdzv_conformance.servers import EtcdServer, require_service
+
+pytest_plugins = ["pytester"]
+
+EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL)
+
+MY_PACKAGE = """
+from rdzv.backend import KeyValueBackend
+
+class MyBackend(KeyValueBackend):
+    name = "mine"
+    def __init__(self, url, run_id): assert url == "my://localhost:1" and run_id
+    def close(self): pass
+    def delete(self, prefix, *, timeout): pass
+    def read(self, key, *, timeout): pass
+    def read_all(self, prefix, *, timeout): raise NotImplementedError
+    def put(self, key, value, *, expect, lease=None, timeout): raise NotImplementedError
+"""
+
+
+def test_example_of_a_test_file(pytester: pytest.Pytester) -> None:
+    pytester.syspathinsert()
+    pytester.makepyfile(my_package=MY_PACKAGE, test_it=EXAMPLES[0])
+    result = pytester.runpytest("-k", "test_register_is_empty_at_first")
+    result.assert_outcomes(passed=1, deselected=result.parseoutcomes()["deselected"])
+
+
+def test_example_of_a_deviation(pytester: pytest.Pytester) -> None:
+    pytester.syspathinsert()
+    head = EXAMPLES[0].partition("class")[0]
+    body = EXAMPLES[0].partition("(BackendConformance):\n")[2]
+    pytester.makepyfile(my_package=MY_PACKAGE, test_it=f"{head}\n{EXAMPLES[1]}{body}")
+    result = pytester.runpytest("-k", "test_order_outlives_overwriting")
+    result.assert_outcomes(xfailed=1, deselected=result.parseoutcomes()["deselected"])
+
+
+def test_example_of_servers() -> None:
+    require_service(EtcdServer)
+    exec(compile(EXAMPLES[2], "README.md", "exec"), {})

@@ -1,0 +1,43 @@
+"""How the documentation is built: ``python3 dev.py docs``."""
+
+import importlib.metadata
+from typing import Any
+
+project = "rdzv"
+copyright = "the rdzv authors. Licence: Apache-2.0"
+release = version = importlib.metadata.version("rdzv")
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build"]
+myst_heading_anchors = 3
+
+html_theme = "furo"
+html_title = f"rdzv {release}"
+
+# Docstrings say `name`; it becomes a link wherever there is something to link to.
+default_role = "py:obj"
+autoclass_content = "both"
+autodoc_member_order = "bysource"
+autodoc_typehints_format = "short"
+# As they stand in the source: a default such as os.environ would print the environment of whoever builds.
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 100
+napoleon_numpy_docstring = False
+# The fields of a record are described once, in its docstring.
+napoleon_use_ivar = True
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", keep_colons, priority=400)
+
+
+def keep_colons(app: Any, what: str, name: str, thing: object, options: Any, lines: list[str]) -> None:
+    """Keep napoleon from taking the words before a colon for the type of an attribute or of a result."""
+    # The types stand in the signatures; a colon of its own says that none stands here.
+    for before, line in list(enumerate(lines))[:-1]:
+        if line.strip() == "Returns:":
+            text = lines[before + 1]
+            lines[before + 1] = text.replace(text.lstrip(), f": {text.lstrip()}")
+    if what in ("attribute", "data", "property"):
+        lines[0] = f": {lines[0]}"

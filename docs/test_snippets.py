@@ -1,0 +1,121 @@
+"""The documentation does what it says: every block that can run is run, page by page, in the order of reading.
+
+A ``python`` block is a program of its own, a ``sh`` block a script; both must end with exit code 0. In a
+``console`` block each ``$ command`` must say what stands below it: ``...`` is anything, white space counts for
+nothing. The blocks of a page share a folder. A comment in front of a block says otherwise:
+
+    <!-- file: hello.py -->        a file of that name, to be used by the blocks that follow
+    <!-- needs: etcd-v3 -->        runs where that service is installed, with its endpoint for the one that is shown
+    <!-- not run: the reason -->   only shown
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rdzv_conformance.servers import EtcdServer, require_service
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md"]
+TIMEOUT = 120.0
+
+_BLOCK = re.compile(r"(?:^<!-- (file|needs|not run): (.+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S)
+_COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", re.M)
+_SHOWN_ENDPOINT = re.compile(r"\bhost1:2379(,host\d:2379)*")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page: its language, text and line, and what the comment in front of it says."""
+
+    language: str
+    text: str
+    line: int
+    mark: str
+    value: str
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_blocks_do_what_the_page_says(
+    page: Path, tmp_path: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
+) -> None:
+    for block in read_blocks(page):
+        with subtests.test(f"{page.name}:{block.line}"):
+            if block.mark == "file":
+                (tmp_path / block.value).write_text(block.text)
+            elif block.mark == "needs":
+                endpoint = request.getfixturevalue(block.value)
+                run_block(block, _SHOWN_ENDPOINT.sub(endpoint, block.text), tmp_path)
+            elif block.mark != "not run":
+                run_block(block, block.text, tmp_path)
+
+
+@pytest.fixture(name="etcd-v3", scope="module")
+def etcd_v3() -> Iterator[str]:
+    """The endpoint of a real etcd."""
+    require_service(EtcdServer)
+    with EtcdServer() as server:
+        yield server.get_endpoint()
+
+
+def read_blocks(page: Path) -> list[Block]:
+    """The blocks of a page."""
+    text = page.read_text()
+    return [
+        Block(match[3], match[4], text.count("\n", 0, match.start(3)) + 1, match[1] or "", match[2] or "")
+        for match in _BLOCK.finditer(text)
+    ]
+
+
+def run_block(block: Block, text: str, folder: Path) -> None:
+    """Run a block and check what it did."""
+    if block.language == "python":
+        program = folder / "block.py"
+        # Line numbers in a traceback are then those of the page.
+        program.write_text("\n" * block.line + text)
+        code, output = run([sys.executable, str(program)], folder)
+        assert code == 0, output
+    elif block.language == "sh":
+        code, output = run(["bash", "-euo", "pipefail", "-c", text], folder)
+        assert code == 0, output
+    elif block.language == "console":
+        for command, shown in _COMMAND.findall(text):
+            _, output = run(["bash", "-c", command.replace("\n> ", "\n")], folder)
+            pattern = re.escape(" ".join(shown.split())).replace(re.escape("..."), ".*?")
+            assert re.fullmatch(pattern, " ".join(output.split())), f"$ {command}\n{output}\nis not what is shown:\n{shown}"
+    else:
+        pytest.fail(f"A {block.language} block cannot be run: mark it as a file.")
+
+
+def run(command: list[str], folder: Path) -> tuple[int, str]:
+    """Run a command like a user who has just logged in; returns its exit code and what it said."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RDZV_")}
+    environment = inherited | {
+        # The embedded default keeps its database there.
+        "TMPDIR": str(folder),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "COLUMNS": "80",
+    }
+    with subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            output, _ = process.communicate(timeout=TIMEOUT)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, output

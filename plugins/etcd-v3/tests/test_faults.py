@@ -1,0 +1,222 @@
+"""What happens between us and etcd: replies that are lost, answers that are not etcd's, connections that break."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_conformance.servers import EtcdServer
+
+from .clients import CALL, Connect, follow, in_background
+
+
+class Line:
+    """A TCP line to a server that loses replies, breaks, or answers by itself.
+
+    Attributes:
+        requests: How many requests came, and were passed on.
+        loses_replies: Whether it breaks instead of passing a reply on.
+        answer: What it answers instead of asking the server.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.requests = 0
+        self.loses_replies = False
+        self.answer: bytes | None = None
+        self._port = port
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self._threads = [threading.Thread(target=self._accept)]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        """Break every connection."""
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+        for end in (self._listener, *self._open):
+            end.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, _ = self._listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._port))
+                self._open += (near, far)
+                self._start(self._pass_requests, near, far)
+                self._start(self._pass_replies, near, far)
+
+    def _start(
+        self, work: Callable[[socket.socket, socket.socket], None], near: socket.socket, far: socket.socket
+    ) -> None:
+        thread = threading.Thread(target=work, args=(near, far))
+        self._threads.append(thread)
+        thread.start()
+
+    def _pass_requests(self, near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):
+            while data := near.recv(1 << 20):
+                begins = data.startswith((b"POST", b"GET"))
+                self.requests += begins
+                if self.answer is None:
+                    far.sendall(data)
+                elif begins:
+                    near.sendall(self.answer)
+                    if b"Connection: close" in data:
+                        break
+        self._hang_up(near, far)
+
+    def _pass_replies(self, near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):
+            while data := far.recv(1 << 20):
+                if self.loses_replies:
+                    break
+                near.sendall(data)
+        self._hang_up(near, far)
+
+    @staticmethod
+    def _hang_up(*ends: socket.socket) -> None:
+        for end in ends:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def line(shared_etcd: EtcdServer) -> Iterator[Line]:
+    line = Line(shared_etcd.get_port())
+    yield line
+    line.close()
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["kept-alive", "new"])
+def test_a_put_whose_reply_is_lost_is_unknown_and_never_sent_twice(
+    shared_etcd: EtcdServer, line: Line, connect: Connect, warm: bool
+) -> None:
+    key = f"lost/{warm}"
+    # The second endpoint would take it gladly.
+    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
+    if warm:
+        backend.read(key, timeout=CALL)
+    line.loses_replies = True
+    before = shared_etcd.calls()
+    assert backend.put(key, b"x", expect=ABSENT, timeout=CALL) == Put(Outcome.UNKNOWN)
+    assert shared_etcd.calls() - before == {"Txn": 1}
+    entry = backend.read(key, timeout=CALL)
+    assert entry is not None
+    assert entry.value == b"x"
+
+
+def test_a_read_whose_reply_is_lost_goes_elsewhere(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
+    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
+    line.loses_replies = True
+    assert backend.read("anything", timeout=CALL) is None
+    requests = line.requests
+    # The endpoint that failed is the last now.
+    backend.read("anything", timeout=CALL)
+    assert line.requests == requests == 1
+
+
+def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Connect) -> None:
+    backend = connect(line.endpoint)
+    for number in range(5):
+        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is Outcome.WON
+        line.cut()
+        # The end must have come by the time of the next call.
+        time.sleep(0.05)
+
+
+def test_a_broken_watch_is_opened_again(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
+    waiter, writer = connect(line.endpoint), connect(shared_etcd.get_endpoint())
+    seen = waiter.read_all("broken", timeout=CALL)
+    for number in range(5):
+        value = b"%d" % number
+        with in_background(lambda: follow(waiter, "broken", seen, "broken", value, CALL)) as followed:  # noqa: B023
+            line.cut()
+            writer.put("broken", value, expect=ANY, timeout=CALL)
+            seen = followed.result(CALL)
+
+
+_NOT_ETCD = [
+    b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"header"',
+    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull",
+    b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"kvs":[{}]}',
+    b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"header":7}',
+    b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50000,
+    b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
+    b"HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>",
+    b'HTTP/1.1 500 Oh\r\nContent-Length: 13\r\n\r\n{"error":"x"}',
+    b"SSH-2.0-OpenSSH\r\n\r\n",
+    b"\0\xff" * 100,
+]
+
+
+@pytest.mark.parametrize("answer", _NOT_ETCD)
+def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, answer: bytes) -> None:
+    backend = connect(line.endpoint)
+    since = backend.read_all("corrupt", timeout=CALL)
+    line.cut()
+    line.answer = answer
+    calls: list[Callable[[], object]] = [
+        lambda: backend.read("corrupt", timeout=1),
+        lambda: backend.read_all("corrupt", timeout=1),
+        lambda: backend.delete("corrupt", timeout=1),
+        lambda: backend.open_lease(5, timeout=1),
+        lambda: backend.wait("corrupt", since, timeout=1),
+    ]
+    for call in calls:
+        with pytest.raises(RendezvousConnectionError):
+            call()
+    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is Outcome.UNKNOWN
+    line.answer = None
+    assert backend.read("corrupt", timeout=CALL) is None
+
+
+def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
+    line.answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found"
+    with pytest.raises(RendezvousConnectionError, match=f"{line.endpoint}.*404.*Not Found.*gateway enabled"):
+        connect(line.endpoint).read("key", timeout=CALL)
+
+
+def test_no_room_left_is_explained(line: Line, connect: Connect) -> None:
+    message = b'{"error":"etcdserver: mvcc: database space exceeded","code":8}'
+    line.answer = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: %d\r\n\r\n%s" % (len(message), message)
+    with pytest.raises(RendezvousConnectionError, match="alarm disarm"):
+        connect(line.endpoint).put("key", b"x", expect=ABSENT, timeout=CALL)
+
+
+@pytest.mark.parametrize("size", [1_600_000, 2_500_000])
+def test_what_is_too_large_is_refused_and_not_written(shared_etcd: EtcdServer, connect: Connect, size: int) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    with pytest.raises(RendezvousParameterError, match="large"):
+        backend.put("large", b"x" * size, expect=ABSENT, timeout=CALL)
+    assert backend.read("large", timeout=CALL) is None
+
+
+def test_many_large_values_are_read_and_watched(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend, waiter = (connect(shared_etcd.get_endpoint()) for _ in range(2))
+    since = waiter.read_all("big", timeout=CALL)
+    for number in range(12):
+        backend.put(f"big/{number}", bytes([number]) * 1_000_000, expect=ABSENT, timeout=CALL)
+    now = since
+    while len(now.entries) < 12:
+        now = waiter.wait("big", now, timeout=CALL)
+    assert now.entries == backend.read_all("big", timeout=CALL).entries
+
+
+def test_a_name_that_does_not_exist(connect: Connect) -> None:
+    with pytest.raises(RendezvousConnectionError, match=r"nowhere\.invalid:2379.*not connected"):
+        connect("nowhere.invalid").read("key", timeout=5)

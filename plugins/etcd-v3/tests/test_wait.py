@@ -1,0 +1,184 @@
+"""Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.servers import EtcdServer, require_service
+
+from .clients import CALL, Connect, follow, in_background
+
+
+def test_one_call_starts_a_watch_and_none_keeps_it(etcd: EtcdServer, connect: Connect) -> None:
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    seen = waiter.read_all("nodes", timeout=CALL)
+    before = etcd.calls()
+    for number in range(20):
+        value = b"%d" % number
+        writer.put(f"nodes/{number % 3}", value, expect=ANY, timeout=CALL)
+        seen = follow(waiter, "nodes", seen, f"nodes/{number % 3}", value, CALL)
+        seen = waiter.wait("nodes", seen, timeout=0.001)
+    assert etcd.calls() - before == {"Txn": 20, "Watch": 1}
+
+
+def test_a_snapshot_that_was_read_meanwhile_costs_nothing(etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(etcd.get_endpoint())
+    backend.wait("key", backend.read_all("key", timeout=CALL), timeout=0.05)
+    backend.put("key", b"1", expect=ABSENT, timeout=CALL)
+    since = backend.read_all("key", timeout=CALL)
+    before = etcd.calls()
+    assert backend.wait("key", since, timeout=0.2) is since
+    assert not etcd.calls() - before
+
+
+def test_neighbours_do_not_wake_a_waiter(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    backend.put("p", b"", expect=ANY, timeout=CALL)
+    since = backend.read_all("p", timeout=CALL)
+    for neighbour in ("p-x", "p.x", "p0", "px", "o/p"):
+        backend.put(neighbour, b"", expect=ANY, timeout=CALL)
+    assert backend.wait("p", since, timeout=0.3) is since
+
+
+def test_waits_for_many_keys_leave_few_connections(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    backend.read("key", timeout=CALL)
+    before = _open_files()
+    for number in range(30):
+        prefix = f"once/{number}"
+        backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
+    assert _open_files() - before <= 5
+
+
+def test_a_compacted_history_is_read_again(etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(etcd.get_endpoint())
+    backend.put("nodes/gone", b"", expect=ANY, timeout=CALL)
+    since = backend.read_all("nodes", timeout=CALL)
+    backend.delete("nodes/gone", timeout=CALL)
+    for number in range(10):
+        put = backend.put("nodes/a", b"%d" % number, expect=ANY, timeout=CALL)
+    assert put.entry
+    etcd.get_client().call("kv/compaction", revision=str(put.entry.token))
+    now = backend.wait("nodes", since, timeout=CALL)
+    assert now.entries == {"nodes/a": backend.read("nodes/a", timeout=CALL)}
+
+
+def test_an_open_watch_survives_a_compaction(etcd: EtcdServer, connect: Connect) -> None:
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    since = waiter.read_all("key", timeout=CALL)
+    with in_background(lambda: follow(waiter, "key", since, "key", b"last", CALL)) as followed:
+        for number in range(20):
+            put = writer.put("key", b"%d" % number, expect=ANY, timeout=CALL)
+            assert put.entry
+            etcd.get_client().call("kv/compaction", revision=str(put.entry.token))
+        writer.put("key", b"last", expect=ANY, timeout=CALL)
+        followed.result(CALL)
+
+
+def test_a_server_that_crashes_and_comes_back(etcd: EtcdServer, connect: Connect) -> None:
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    since = waiter.read_all("key", timeout=CALL)
+    with in_background(lambda: follow(waiter, "key", since, "key", b"after", 30)) as followed:
+        eventually(lambda: etcd.calls()["Watch"] > 0, "the watch")
+        etcd.kill()
+        with pytest.raises(RendezvousConnectionError, match="refused"):
+            writer.read("key", timeout=1)
+        etcd.restart()
+        writer.put("key", b"after", expect=ANY, timeout=CALL)
+        followed.result(30)
+
+
+def test_what_was_written_during_an_interruption_is_seen(etcd: EtcdServer, connect: Connect) -> None:
+    waiter = connect(etcd.get_endpoint())
+    waiter.put("nodes/a", b"", expect=ANY, timeout=CALL)
+    waiter.put("nodes/b", b"", expect=ANY, timeout=CALL)
+    since = waiter.read_all("nodes", timeout=CALL)
+    since = waiter.wait("nodes", since, timeout=0.05)
+    etcd.kill()
+    with pytest.raises(RendezvousConnectionError):
+        waiter.wait("nodes", since, timeout=5)
+    etcd.restart()
+    writer = connect(etcd.get_endpoint())
+    writer.delete("nodes/a", timeout=CALL)
+    writer.put("nodes/c", b"", expect=ANY, timeout=CALL)
+    now = follow(waiter, "nodes", since, "nodes/c", b"", CALL)
+    assert set(now.entries) == {"nodes/b", "nodes/c"}
+
+
+def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
+    """Waits outlast five seconds of it; calls end when their time is up, and a put does not know how."""
+    waiter, caller = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    since = waiter.read_all("key", timeout=CALL)
+    caller.read("key", timeout=CALL)
+    with in_background(lambda: waiter.wait("key", since, timeout=30)) as waited:
+        eventually(lambda: etcd.calls()["Watch"] > 0, "the watch")
+        etcd.pause()
+        thawed = time.monotonic() + 5
+        try:
+            with _lasting(1), pytest.raises(RendezvousConnectionError, match="no answer"):
+                caller.read("key", timeout=1)
+            with _lasting(1):
+                assert caller.put("other", b"x", expect=ABSENT, timeout=1) == Put(Outcome.UNKNOWN)
+            with _lasting(1), pytest.raises(RendezvousConnectionError, match="no answer"):
+                connect(etcd.get_endpoint()).open_lease(5, timeout=1)
+            time.sleep(thawed - time.monotonic())
+        finally:
+            etcd.resume()
+        caller.put("key", b"after", expect=ANY, timeout=CALL)
+        assert waited.result(CALL).entries["key"].value == b"after"
+
+
+def test_a_server_that_stays_frozen_is_noticed(etcd: EtcdServer, connect: Connect) -> None:
+    waiter = connect(etcd.get_endpoint(), request_timeout=0.5)
+    since = waiter.read_all("key", timeout=CALL)
+    with in_background(lambda: waiter.wait("key", since, timeout=60)) as waited:
+        eventually(lambda: etcd.calls()["Watch"] > 0, "the watch")
+        etcd.pause()
+        try:
+            with pytest.raises(RendezvousConnectionError, match="no answer"):
+                waited.result(20)
+        finally:
+            etcd.resume()
+
+
+def test_a_server_that_lost_everything(connect: Connect, tmp_path: Path) -> None:
+    """It counts from the beginning again: a watch of its old revisions would wake at some other time, or never."""
+    require_service(EtcdServer)
+    with EtcdServer(tmp_path) as etcd:
+        waiter = connect(etcd.get_endpoint())
+        for number in range(10):
+            waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
+        since = waiter.read_all("key", timeout=CALL)
+        since = waiter.wait("key", since, timeout=0.05)
+        etcd.terminate()
+        shutil.rmtree(tmp_path / "member")
+        etcd.restart()
+        connect(etcd.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
+        follow(waiter, "key", since, "key", b"new", CALL)
+        # Whoever still holds an old snapshot learns it as well.
+        assert waiter.wait("key", since, timeout=CALL).entries["key"].value == b"new"
+
+
+def test_a_snapshot_that_is_not_of_etcd_is_compared(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    assert backend.wait("nothing", Snapshot(), timeout=0.1) == Snapshot()
+    put = backend.put("something", b"x", expect=ABSENT, timeout=CALL)
+    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
+
+
+def _open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+@contextmanager
+def _lasting(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert seconds <= time.monotonic() - began + 0.01 <= seconds + 0.5
