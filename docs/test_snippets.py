@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md"]
 TIMEOUT = 120.0
 
-_BLOCK = re.compile(r"(?:^<!-- (file|needs|not run): (.+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(r"(?:^<!-- (file|needs|not run): ([^\n]+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S)
 _COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", re.M)
 _SHOWN_ENDPOINT = re.compile(r"\bhost1:2379(,host\d:2379)*")
 
@@ -80,18 +80,29 @@ def run_block(block: Block, text: str, folder: Path) -> None:
         program = folder / "block.py"
         # Line numbers in a traceback are then those of the page.
         program.write_text("\n" * block.line + text)
-        code, output = run([sys.executable, str(program)], folder)
-        assert code == 0, output
+        succeed([sys.executable, str(program)], folder)
     elif block.language == "sh":
-        code, output = run(["bash", "-euo", "pipefail", "-c", text], folder)
-        assert code == 0, output
+        succeed(["bash", "-euo", "pipefail", "-c", text], folder)
     elif block.language == "console":
         for command, shown in _COMMAND.findall(text):
             _, output = run(["bash", "-c", command.replace("\n> ", "\n")], folder)
-            pattern = re.escape(" ".join(shown.split())).replace(re.escape("..."), ".*?")
-            assert re.fullmatch(pattern, " ".join(output.split())), f"$ {command}\n{output}\nis not what is shown:\n{shown}"
+            if not says(output, shown):
+                pytest.fail(f"$ {command}\n{output}\nThe page shows:\n{shown}", pytrace=False)
     else:
-        pytest.fail(f"A {block.language} block cannot be run: mark it as a file.")
+        pytest.fail(f"A {block.language} block cannot be run: mark it as a file.", pytrace=False)
+
+
+def says(output: str, shown: str) -> bool:
+    """Whether the output is what the page shows."""
+    pattern = re.escape(" ".join(shown.split())).replace(re.escape("..."), ".*?")
+    return re.fullmatch(pattern, " ".join(output.split())) is not None
+
+
+def succeed(command: list[str], folder: Path) -> None:
+    """Run a command that must end with exit code 0."""
+    code, output = run(command, folder)
+    if code != 0:
+        pytest.fail(f"Exit code {code}. It said:\n{output}", pytrace=False)
 
 
 def run(command: list[str], folder: Path) -> tuple[int, str]:
@@ -102,6 +113,7 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
         "TMPDIR": str(folder),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "80",
+        "PYTHONWARNINGS": "error",
     }
     with subprocess.Popen(
         command,
@@ -113,9 +125,16 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
         text=True,
         start_new_session=True,
     ) as process:
+        late = False
         try:
             output, _ = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            late = True
         finally:
+            # Whatever it started and did not end.
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+        if late:
+            output, _ = process.communicate()
+            pytest.fail(f"It did not end within {TIMEOUT:.0f} s. It said:\n{output}", pytrace=False)
     return process.returncode, output

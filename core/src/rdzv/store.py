@@ -313,18 +313,16 @@ class KeyValueStore(Store):
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """See `Store.queue_pop`."""
-        path, started, deadline = self._queue(key), time.monotonic(), self._deadline()
+        path, started = self._queue(key), time.monotonic()
+        deadline = started + (_seconds(self._timeout) if block else 0.0)
         while True:
-            if block:
-                held = self._await(path, lambda view: _non_empty(view.get(path)), deadline)
-            else:
-                held = self._service.read(path, deadline)
+            held = self._await(path, lambda view: _non_empty(view.get(path)), deadline)
             item = None if held is None else self._take(key, held)
             if item is not None:
                 return item
-            if not block or time.monotonic() >= deadline:
+            if held is None or not block:
                 raise RendezvousTimeoutError(
-                    f"The queue '{key}' in '{self._prefix}' is empty after {time.monotonic() - started:.1f} s."
+                    f"After {time.monotonic() - started:.1f} s there is no item in the queue '{key}' at '{self._prefix}'."
                 )
 
     def queue_len(self, key: str, /) -> int:
@@ -395,7 +393,7 @@ class KeyValueStore(Store):
         there = {key: held for key, held in found.items() if held is not None}
         if missing := [key for key in keys if key not in there]:
             raise RendezvousTimeoutError(
-                f"After {time.monotonic() - started:.1f} s there is still no {_listed(missing)} in '{self._prefix}'."
+                f"After {time.monotonic() - started:.1f} s there is no {_listed(missing)} in the store at '{self._prefix}'."
             )
         return there
 

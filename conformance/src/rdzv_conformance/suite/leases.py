@@ -44,8 +44,7 @@ class LeasesConformance(Conformance):
         began = time.monotonic()
         lease = client.open_lease(_ASKED, timeout=CALL)
         for name in ("suite/a", "suite/b"):
-            put = client.put(name, b"x", expect=ABSENT, lease=lease, timeout=CALL)
-            assert put.entry == client.read(name, timeout=CALL)
+            client.put(name, b"x", expect=ABSENT, lease=lease, timeout=CALL)
         while len(found := _names(client)) == 3:
             assert time.monotonic() - began < _patience(lease.ttl), "a lease that nobody keeps alive does not end"
             time.sleep(0.05)
@@ -58,14 +57,11 @@ class LeasesConformance(Conformance):
     @requires(Capability.LEASE)
     def test_kept_lease_lives_on(self, client: KeyValueBackend) -> None:
         """A lease that is kept alive in time outlives its time to live."""
-        lease = client.open_lease(_ASKED, timeout=CALL)
-        client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
-        end = time.monotonic() + 2.5 * lease.ttl
-        while time.monotonic() < end:
-            assert lease.keep_alive(CALL), "a lease ended although it was kept alive"
-            assert client.read(KEY, timeout=CALL) is not None, "a key went although its lease was kept alive"
-            time.sleep(lease.ttl / 4)
-        lease.revoke(CALL)
+        # On a machine so busy that this very test is late, the lease rightly ends: then try a longer one.
+        for asked in (_ASKED, 5 * _ASKED, 25 * _ASKED):
+            if _outlives_its_time(client, asked):
+                return
+        pytest.fail("this machine is too busy: the test itself was late to keep every lease alive")
 
     @requires(Capability.LEASE)
     def test_revoked_lease_ends_at_once(self, client: KeyValueBackend) -> None:
@@ -102,6 +98,7 @@ class LeasesConformance(Conformance):
         second = client.put(KEY, b"3", expect=first.token, lease=lease, timeout=CALL).entry
         assert second is not None
         assert (second.value, second.order) == (b"3", first.order)
+        assert client.read(KEY, timeout=CALL) == second
         assert client.put(KEY, b"4", expect=first.token, lease=lease, timeout=CALL) == Put(Outcome.LOST, second)
         client.delete(KEY, timeout=CALL)
         assert lease.keep_alive(CALL), "deleting a key ended its lease"
@@ -152,7 +149,7 @@ class LeasesConformance(Conformance):
         def own(link: Link) -> None:
             client = clients()
             lease = client.open_lease(_ASKED, timeout=CALL)
-            client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+            assert client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL).outcome is Outcome.WON
             lease.keep_alive(CALL)
             link.send(lease.ttl)
             while lease.keep_alive(CALL):
@@ -161,7 +158,6 @@ class LeasesConformance(Conformance):
         owner = processes.fork(own)
         ttl = owner.receive()
         client = clients()
-        assert _names(client) == {KEY}
         owner.kill()
         eventually(lambda: not _names(client), "the keys of a killed owner to go", _patience(ttl))
 
@@ -187,6 +183,24 @@ class LeasesConformance(Conformance):
         owner.send()
         assert owner.result() == [False, "lost"], "an owner that slept too long was not told that its lease has ended"
         assert not _names(client), "an ended lease came back"
+
+
+def _outlives_its_time(client: KeyValueBackend, asked: float) -> bool:
+    """Keep a lease alive for longer than its time to live; False if we were late to do so."""
+    kept = time.monotonic()
+    lease = client.open_lease(asked, timeout=CALL)
+    client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+    end = time.monotonic() + 2.5 * lease.ttl
+    while (asking := time.monotonic()) < end:
+        alive, entry = lease.keep_alive(CALL), client.read(KEY, timeout=CALL)
+        if time.monotonic() - kept >= lease.ttl:
+            return False
+        assert alive, "a lease ended although it was kept alive"
+        assert entry is not None, "a key went although its lease was kept alive"
+        kept = asking
+        time.sleep(lease.ttl / 4)
+    lease.revoke(CALL)
+    return True
 
 
 def _patience(ttl: float) -> float:

@@ -15,7 +15,7 @@ import urllib3.exceptions
 from rdzv.endpoints import Endpoint, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
-from .failures import AttemptError, NoReplyError, NotConnectedError, RefusedError, explain_tls, parse_reply
+from .failures import AttemptError, NoReplyError, NotConnectedError, RefusedError, parse_reply, tls_failure
 from .stream import Stream
 from .transport import Member, Transport
 
@@ -50,6 +50,10 @@ class Client:
         """The newest revision that any answer told of."""
         self._transport = Transport(tls, server_name)
         self._scheme = "https" if tls else "http"
+        # What may be wrong if an endpoint hangs up without ever having said anything.
+        self._hint = (
+            "; if it demands a certificate, set cert and key" if tls else "; if it speaks TLS, set protocol=https"
+        )
         self._members = tuple(self._transport.member(endpoint) for endpoint in endpoints)
         self._streams: set[Stream] = set()
         self._user = user
@@ -150,7 +154,8 @@ class Client:
         """The error for the caller when a stream failed."""
         if isinstance(error, RefusedError):
             return error.explain(self._user)
-        return RendezvousConnectionError(f"The watch of etcd broke: {error}.")
+        kind = RendezvousDeniedError if error.denied else RendezvousConnectionError
+        return kind(f"The watch of etcd broke: {error}")
 
     def local_address(self) -> str:
         """The source address of this machine towards etcd.
@@ -269,22 +274,18 @@ class Client:
                 timeout=urllib3.Timeout(total=seconds),
             )
         except urllib3.exceptions.HTTPError as error:
-            failure = _failed_exchange(error, seconds)
-            if not member.heard and self._scheme == "http" and isinstance(error, urllib3.exceptions.ProtocolError):
-                failure = NoReplyError(f"{failure}; if it speaks TLS, set protocol=https")
-            raise failure from error
+            raise _failed_exchange(error, seconds, "" if member.heard else self._hint) from error
         member.heard = time.monotonic()
         return response.status, response.data
 
 
-def _failed_exchange(error: urllib3.exceptions.HTTPError, seconds: float) -> AttemptError:
+def _failed_exchange(error: urllib3.exceptions.HTTPError, seconds: float, hint: str) -> AttemptError:
     cause = error.args[0] if error.args else None
     if isinstance(error, urllib3.exceptions.SSLError) and isinstance(cause, ssl.SSLError):
-        # With TLS 1.3 a server refuses our certificate only after the handshake: nothing was done.
-        reason, denied = explain_tls(cause)
-        return NotConnectedError(reason, denied=True) if denied else NoReplyError(reason)
+        failure = tls_failure(cause)
+        return failure if failure.denied else NoReplyError(f"{failure}{hint}")
     if isinstance(error, urllib3.exceptions.TimeoutError):
         return NoReplyError(f"no answer within {seconds:.1f} s")
     if isinstance(error, urllib3.exceptions.ClosedPoolError):
         return NotConnectedError("this backend was closed")
-    return NoReplyError(f"the connection broke: {error}")
+    return NoReplyError(f"the connection broke: {error}{hint}")

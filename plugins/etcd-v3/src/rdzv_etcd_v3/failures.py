@@ -4,6 +4,7 @@ None of these leaves the package. They are no `OSError`, so that urllib3 lets th
 """
 
 import json
+import re
 import ssl
 from typing import Any, Final, Self
 
@@ -26,6 +27,12 @@ _UNAVAILABLE: Final = 14
 _UNAUTHENTICATED: Final = 16
 _UNDECIDED: Final = frozenset({1, 2, 4, 13, _UNAVAILABLE})
 """Cancelled, unknown, deadline exceeded, internal, unavailable: another member may do better."""
+_NAMES: Final = {
+    "InvalidArgument": _INVALID_ARGUMENT,
+    "PermissionDenied": _PERMISSION_DENIED,
+    "Unauthenticated": _UNAUTHENTICATED,
+}
+_CANCELLED: Final = re.compile(r".*code = (\w+) desc = (.*)")
 
 
 class AttemptError(Exception):
@@ -69,14 +76,14 @@ class RefusedError(Exception):
 
     @classmethod
     def of_watch(cls, reason: str) -> Self:
-        """The error for a watch that etcd cancelled; it gives no code there."""
-        denied = "permission denied" in reason or "auth token" in reason
-        return cls(_PERMISSION_DENIED if denied else _UNAVAILABLE, reason)
+        """The error for a watch that etcd cancelled, for example by ``rpc error: code = X desc = Y``."""
+        found = _CANCELLED.fullmatch(reason)
+        return cls(_NAMES.get(found[1], _UNAVAILABLE), found[2]) if found else cls(_UNAVAILABLE, reason)
 
     @property
     def denied(self) -> bool:
         """Whether we may not do what we asked for, as who we are."""
-        return self.code == _PERMISSION_DENIED
+        return self.code in (_UNAUTHENTICATED, _PERMISSION_DENIED) or self.stale_token or "auth" in self.message
 
     @property
     def undecided(self) -> bool:
@@ -98,7 +105,7 @@ class RefusedError(Exception):
 
     def explain(self, user: str | None) -> RendezvousError:
         """The error for the caller."""
-        if self.code in (_UNAUTHENTICATED, _PERMISSION_DENIED) or self.stale_token or "auth" in self.message:
+        if self.denied:
             who = f"the user '{user}'" if user else "a client without user and password"
             return RendezvousDeniedError(
                 f"etcd refused {who}: {self.message}. Check the options user and password, "
@@ -119,7 +126,7 @@ class LeaseNotFoundError(RendezvousConnectionError):
     """The lease has ended; nothing was done."""
 
 
-def unlike_etcd(status: int, data: bytes) -> NotConnectedError | NoReplyError:
+def unlike_etcd(status: int, data: bytes) -> AttemptError:
     """The error for an answer that is none of etcd's."""
     shown = data[:80].decode("ascii", "replace")
     if b"HTTP request to an HTTPS server" in data:
@@ -152,14 +159,22 @@ def parse_reply(status: int, data: bytes) -> dict[str, Any]:
     return reply
 
 
-def explain_tls(error: ssl.SSLError) -> tuple[str, bool]:
-    """What a TLS failure means, and whether trying again is pointless."""
-    reason = error.reason or ""
+def tls_failure(error: OSError) -> AttemptError:
+    """The error for TLS that failed, during the handshake or after it.
+
+    With TLS 1.3 a server looks at our certificate only after our handshake is over; it has done
+    nothing when it refuses it.
+    """
+    reason = (error.reason if isinstance(error, ssl.SSLError) else None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate cannot be trusted: {error.verify_message} Check ca_cert and server_name.", True
+        return NotConnectedError(
+            f"its certificate cannot be trusted: {error.verify_message} Check ca_cert and server_name", denied=True
+        )
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}:
-        return "it does not speak TLS; set protocol=http", True
+        return NotConnectedError("it does not speak TLS; set protocol=http", denied=True)
     if "ALERT" in reason and "INTERNAL" not in reason:
         wanted = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-        return f"it refused this client's certificate ({wanted}); check the options cert and key", True
-    return f"TLS failed: {error}", False
+        return NotConnectedError(
+            f"it refused this client's certificate ({wanted}); check the options cert and key", denied=True
+        )
+    return NoReplyError(f"TLS failed: {error}")

@@ -9,7 +9,7 @@ import ssl
 import time
 from typing import Any, Final
 
-from .failures import AttemptError, NoReplyError, explain_tls, parse_reply
+from .failures import AttemptError, NoReplyError, parse_reply, tls_failure
 from .transport import Member, Transport
 
 __all__ = ["HttpLines", "Stream"]
@@ -143,7 +143,7 @@ class Stream:
         except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
             pass  # that is all for now
         except ssl.SSLError as error:
-            self._failure = NoReplyError(explain_tls(error)[0])
+            self._failure = tls_failure(error)
         except (OSError, ValueError) as error:
             self._failure = NoReplyError(f"the connection broke: {error}")
         return lines

@@ -15,7 +15,7 @@ import urllib3
 import urllib3.connection
 from rdzv.endpoints import Endpoint
 
-from .failures import NotConnectedError, explain_tls
+from .failures import NotConnectedError, tls_failure
 
 __all__ = ["Member", "Transport"]
 
@@ -174,8 +174,9 @@ class Transport:
             secure.do_handshake()
         except OSError as error:
             self.disconnect(secure)
-            reason, denied = explain_tls(error) if isinstance(error, ssl.SSLError) else (f"TLS failed: {error}", False)
-            raise NotConnectedError(reason, denied=denied) from error
+            failure = tls_failure(error)
+            hint = "" if failure.denied else "; if it does not speak TLS, set protocol=http"
+            raise NotConnectedError(f"{failure}{hint}", denied=failure.denied) from error
         return secure
 
     def _register(self, sock: _S) -> _S:

@@ -1,0 +1,579 @@
+"""Nodes gather, lose each other and re-form, over a service that lives in this process."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from rdzv import (
+    Capability,
+    DynamicRendezvousHandler,
+    Event,
+    EventKind,
+    Lease,
+    NodeRecord,
+    RendezvousBackend,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousInfo,
+    RendezvousParameterError,
+    RendezvousSettings,
+    RendezvousStateError,
+    RendezvousTimeout,
+    RendezvousTimeoutError,
+    Token,
+    hookimpl,
+    register_hooks,
+    unregister_hooks,
+)
+
+from .memory import Fault, MemoryBackend, MemoryService
+
+INTERVAL = 0.1
+TTL = 3 * INTERVAL
+
+
+def seconds(number: float) -> timedelta:
+    """A time span."""
+    return timedelta(seconds=number)
+
+
+def wait_until(condition: Callable[[], Any], limit: float = 10.0) -> Any:
+    """The condition's value once it is true; fails after `limit` seconds."""
+    deadline = time.monotonic() + limit
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"not within {limit} s: {condition}"
+        time.sleep(0.002)
+    return value
+
+
+class LeaselessBackend(MemoryBackend):
+    """The same service without leases: the core counts beats."""
+
+    capabilities = frozenset({Capability.WATCH})
+
+    def open_lease(self, ttl: float, *, timeout: float) -> Any:
+        raise AssertionError("a backend without leases was asked for one")
+
+
+class Register(RendezvousBackend):
+    """Level 1, as somebody would write it for PyTorch: two methods and a name."""
+
+    def __init__(self, shared: dict[str, Any]) -> None:
+        self._shared = shared
+
+    @property
+    def name(self) -> str:
+        return "register"
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        with self._shared["lock"]:
+            return self._shared.get("state")
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        with self._shared["lock"]:
+            there = self._shared.get("state")
+            if (there[1] if there else None) != token:
+                return (*there, False) if there else None
+            self._shared["state"] = (state, (token or 0) + 1)
+            return (*self._shared["state"], True)
+
+
+class Run:
+    """The nodes of one test."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self.service = MemoryService()
+        self._register: dict[str, Any] = {"lock": threading.Lock()}
+        self.handlers: list[DynamicRendezvousHandler] = []
+        self.backends: list[Any] = []
+        self.pool = ThreadPoolExecutor(32)
+
+    def backend(self) -> RendezvousBackend:
+        if self._kind == "register":
+            return Register(self._register)
+        return (LeaselessBackend if self._kind == "leaseless" else MemoryBackend)(self.service)
+
+    def node(self, low: int = 2, high: int = 4, *, join: float = 10.0, last_call: float = 0.2, **more: Any) -> Any:
+        """A new handler."""
+        settings = RendezvousSettings(
+            "run",
+            low,
+            high,
+            RendezvousTimeout(seconds(join), seconds(last_call), seconds(5), seconds(2)),
+            seconds(INTERVAL),
+            3,
+            **more,
+        )
+        self.backends.append(self.backend())
+        self.handlers.append(DynamicRendezvousHandler(settings, self.backends[-1]))
+        return self.handlers[-1]
+
+    def nodes(self, count: int, *args: Any, **more: Any) -> list[Any]:
+        """Several new handlers."""
+        return [self.node(*args, **more) for _ in range(count)]
+
+    def join(self, *handlers: DynamicRendezvousHandler) -> list[Future[RendezvousInfo]]:
+        """Let handlers ask for a world, each on a thread of its own."""
+        return [self.pool.submit(handler.next_rendezvous) for handler in handlers]
+
+    def gather(self, *handlers: DynamicRendezvousHandler) -> list[RendezvousInfo]:
+        """The same, and wait for what they get."""
+        return [future.result(15) for future in self.join(*handlers)]
+
+    def crash(self, handler: DynamicRendezvousHandler) -> None:
+        """End a node without a goodbye, as kill -9 does."""
+        handler._stopped = True
+        handler._driver.stop(5.0)
+
+    def close(self) -> None:
+        for handler in self.handlers:
+            handler.leave("the test is over")
+        self.pool.shutdown()
+
+
+@contextmanager
+def listening(run_id: str = "run") -> Iterator[list[Event]]:
+    """Collect what happens."""
+    events: list[Event] = []
+
+    class Listener:
+        @hookimpl
+        def rdzv_event(self, event: Event) -> None:
+            events.append(event)
+
+    listener = Listener()
+    register_hooks(listener)
+    try:
+        yield events
+    finally:
+        unregister_hooks(listener)
+
+
+@pytest.fixture(params=["memory", "leaseless", "register"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """A run on each kind of backend: with leases, without, and with only a register."""
+    run = Run(request.param)
+    threads = set(threading.enumerate())
+    yield run
+    run.close()
+    wait_until(lambda: set(threading.enumerate()) <= threads)
+
+
+@pytest.fixture
+def simple() -> Iterator[Run]:
+    """A run on a backend that can do everything."""
+    run = Run("memory")
+    yield run
+    run.close()
+
+
+class TestGathering:
+    def test_all_get_the_same_world(self, run: Run) -> None:
+        infos = run.gather(*run.nodes(4))
+        assert sorted(info.rank for info in infos) == [0, 1, 2, 3]
+        assert len({(info.world_size, info.round, info.nodes, str(info.bootstrap_store_info)) for info in infos}) == 1
+
+    def test_the_store_is_shared(self, run: Run) -> None:
+        first, second = run.gather(*run.nodes(2, 2, 2))
+        first.store.set("key", b"value")
+        assert second.store.get("key") == b"value"
+
+    def test_the_last_call_lets_stragglers_in(self, run: Run) -> None:
+        early = run.join(*run.nodes(2, last_call=1.0))
+        wait_until(lambda: run.handlers[0].is_closed() is False and run.handlers[0]._node.record)
+        late = run.join(run.node(last_call=1.0))
+        assert {future.result(10).world_size for future in early + late} == {3}
+
+    def test_a_late_node_waits_and_is_announced(self, run: Run) -> None:
+        nodes = run.nodes(2)
+        run.gather(*nodes)
+        late = run.join(run.node())[0]
+        wait_until(lambda: all(node.num_nodes_waiting() == 1 for node in nodes))
+        infos = run.gather(*nodes)
+        assert late.result(10).nodes == infos[0].nodes
+        assert [info.rank for info in infos] == [infos[0].nodes.index(node.node_id) for node in nodes]
+        assert {info.round for info in infos} == {2}
+
+    def test_a_member_that_dies_is_named_and_the_others_go_on(self, run: Run) -> None:
+        nodes = run.nodes(3, 2, 3)
+        run.gather(*nodes)
+        with listening() as events:
+            run.crash(nodes[0])
+            wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
+            infos = run.gather(*nodes[1:])
+        assert [info.world_size for info in infos] == [2, 2]
+        lost = [event.node for event in events if event.kind is EventKind.NODE_LOST]
+        assert set(lost) == {nodes[0].node_id}
+
+    def test_a_member_that_leaves_is_seen_at_once_with_its_reason(self, run: Run) -> None:
+        nodes = run.nodes(3, 2, 3)
+        run.gather(*nodes)
+        with listening() as events:
+            nodes[0].leave("drained")
+            wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
+        assert ("drained", nodes[0].node_id) in {
+            (event.cause, event.node) for event in events if event.kind is EventKind.NODE_LEFT
+        }
+        assert not nodes[1].is_closed()
+
+    def test_spares_are_sent_home_when_the_job_is_done(self, run: Run) -> None:
+        nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        spare = run.join(run.node(2, 2))[0]
+        wait_until(lambda: run.handlers[-1]._node.record is not None)
+        assert nodes[0].num_nodes_waiting() == 0
+        nodes[0].shutdown()
+        with pytest.raises(RendezvousGracefulExitError, match="the job is done"):
+            spare.result(10)
+        wait_until(nodes[1].is_closed)
+
+    def test_the_first_reason_of_closing_stands(self, run: Run) -> None:
+        first, second = run.nodes(2, 2, 2)
+        run.gather(first, second)
+        first.set_closed("enough")
+        second.set_closed("me too")
+        wait_until(second.is_closed)
+        assert first.closed.reason == second.closed.reason == "enough"
+        with pytest.raises(RendezvousClosedError, match="enough"):
+            run.node(2, 2).next_rendezvous()
+
+    def test_a_higher_attempt_takes_over_a_closed_run(self, run: Run) -> None:
+        run.gather(*(old := run.nodes(2, 2, 2)))
+        for node in old:
+            node.shutdown()
+        infos = run.gather(*run.nodes(2, 2, 2, attempt=1))
+        assert {info.round for info in infos} == {2}
+        with pytest.raises(RendezvousClosedError, match="attempt 1"):
+            run.node(2, 2).next_rendezvous()
+
+    def test_a_higher_attempt_makes_the_one_before_stop(self, run: Run) -> None:
+        run.gather(*(old := run.nodes(2, 2, 2)))
+        new = run.join(*run.nodes(2, 2, 2, attempt=1))
+        wait_until(lambda: all(node.is_closed() for node in old))
+        assert not any(future.done() for future in new)
+        for node in old:
+            node.leave("superseded")
+        assert {future.result(10).world_size for future in new} == {2}
+
+    def test_a_timeout_names_who_is_there_and_disturbs_nobody(self, run: Run) -> None:
+        patient, hasty = run.node(3, 3, join=10), run.node(3, 3, join=0.4)
+        waiting = run.join(patient)[0]
+        with pytest.raises(RendezvousTimeoutError, match=r"2 of at least 3 nodes are here.*1 are missing") as raised:
+            hasty.next_rendezvous()
+        assert patient.node_id in str(raised.value)
+        assert not waiting.done()
+        run.join(*run.nodes(2, 3, 3))
+        assert waiting.result(10).world_size == 3
+
+    def test_nothing_is_left_behind_but_the_closed_state(self, run: Run) -> None:
+        nodes = run.nodes(3, 3, 3)
+        for info in run.gather(*nodes):
+            info.store.add("counter", 1)
+        for node in nodes:
+            node.shutdown()
+        observer = run.node()._keys
+        assert set(observer.read_all("control", timeout=1).entries) == {"control/state"}
+        assert not any(observer.read_all(prefix, timeout=1).entries for prefix in ("nodes", "store", "beats"))
+
+
+class TestFaults:
+    def test_a_node_that_was_away_comes_back_without_a_restart(self, simple: Run) -> None:
+        nodes = simple.nodes(2, 2, 2)
+        simple.gather(*nodes)
+        for lease in list(simple.service.leases):
+            with simple.service.changed:
+                simple.service.end(lease)
+        wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
+        wait_until(lambda: all(node.num_nodes_waiting() == 0 for node in nodes))
+        assert {node._node.state.round for node in nodes} == {1}
+
+    def test_an_evicted_node_is_told(self, simple: Run) -> None:
+        nodes = simple.nodes(3, 2, 3)
+        simple.gather(*nodes)
+        with listening() as events:
+            simple.backends[0].disconnect()
+            wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
+            simple.gather(*nodes[1:])
+            simple.backends[0].reconnect()
+            wait_until(nodes[0].num_nodes_waiting)
+        assert (EventKind.EVICTED, nodes[0].node_id) in {(event.kind, event.node) for event in events}
+        back = simple.join(nodes[0])[0]
+        simple.gather(*nodes[1:])
+        assert back.result(10).world_size == 3
+
+    def test_an_outage_changes_no_world(self, simple: Run) -> None:
+        nodes = simple.nodes(3, 2, 3)
+        simple.gather(*nodes)
+        with listening() as events:
+            for backend in simple.backends:
+                backend.disconnect()
+            with simple.service.changed:
+                for lease in simple.service.leases:
+                    lease.ends += 1e6  # the service stands still, and its leases with it
+            wait_until(lambda: nodes[0]._node.clock() > nodes[0]._node.lease_until)
+            for backend in simple.backends:
+                backend.reconnect()
+            wait_until(lambda: all(node._node.may_trust_world() for node in nodes))
+        assert not [event for event in events if event.kind is not EventKind.LEADER_CHANGED]
+        assert [node.num_nodes_waiting() for node in nodes] == [0, 0, 0]
+
+    def test_lost_replies_cost_nothing(self, simple: Run) -> None:
+        nodes = simple.nodes(4)
+        for backend in simple.backends:
+            backend.fail("put", Fault.REPLY_LOST, Fault.REPLY_LOST)
+        assert sorted(info.rank for info in simple.gather(*nodes)) == [0, 1, 2, 3]
+
+    def test_failing_calls_cost_no_restart(self, simple: Run) -> None:
+        nodes = simple.nodes(4)
+        for backend in simple.backends:
+            for method in ("read", "read_all", "put", "open_lease", "keep_alive"):
+                backend.fail(method, Fault.REQUEST_LOST, None, Fault.REPLY_LOST if method == "put" else None)
+        assert {info.world_size for info in simple.gather(*nodes)} == {4}
+
+    def test_a_service_that_appears_late_serves_those_who_wait(self, simple: Run) -> None:
+        nodes = simple.nodes(2, 2, 2)
+        for backend in simple.backends:
+            backend.disconnect("not there yet")
+        waiting = simple.join(*nodes)
+        wait_until(lambda: all(backend.calls["read_all"] > 3 for backend in simple.backends))
+        for backend in simple.backends:
+            backend.reconnect()
+        assert {future.result(10).world_size for future in waiting} == {2}
+
+    def test_a_service_that_never_appears_is_an_error_in_time(self, simple: Run) -> None:
+        node = simple.node(join=0.5)
+        simple.backends[0].disconnect("not there")
+        started = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match="could not be reached"):
+            node.next_rendezvous()
+        assert time.monotonic() - started < 3
+
+    def test_a_refused_password_is_an_error_at_once(self, simple: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        node = simple.node(join=60)
+
+        def refuse(*args: Any, **more: Any) -> Any:
+            raise RendezvousDeniedError("wrong password")
+
+        monkeypatch.setattr(simple.backends[0], "read_all", refuse)
+        with pytest.raises(RendezvousDeniedError, match="wrong password"):
+            node.next_rendezvous()
+
+    @pytest.mark.parametrize("key", ["state", "leader", "notice"])
+    @pytest.mark.parametrize("value", [b"", b"\x80\x04K\x01.", b'{"rdzv":1}\n', b"[[[" * 9999])
+    def test_corrupt_bytes_are_one_clear_error(self, simple: Run, key: str, value: bytes) -> None:
+        with simple.service.changed:
+            simple.service.write(f"run/control/{key}", value, None)
+        with pytest.raises(RendezvousStateError):
+            simple.node(join=5).next_rendezvous()
+
+    def test_a_corrupt_node_record_stops_nobody(self, simple: Run) -> None:
+        with simple.service.changed:
+            simple.service.write("run/nodes/evil", b"\x80\x04K\x01.", None)
+        assert {info.world_size for info in simple.gather(*simple.nodes(2, 2, 2))} == {2}
+
+    def test_a_removed_run_counts_as_closed(self, simple: Run) -> None:
+        nodes = simple.nodes(2, 2, 2)
+        simple.gather(*nodes)
+        with simple.service.changed:
+            simple.service.remove("run/control")
+        wait_until(lambda: all(node.is_closed() for node in nodes))
+        assert "removed" in nodes[0].closed.reason
+
+    def test_a_service_that_forgot_everything_is_told_again(self, simple: Run) -> None:
+        nodes = simple.nodes(2, 2, 2)
+        simple.gather(*nodes)
+        with simple.service.changed:
+            simple.service.leases.clear()
+            simple.service.remove("run")
+        wait_until(lambda: "run/control/state" in simple.service.entries)
+        wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
+        assert not any(node.is_closed() for node in nodes)
+        assert {node._node.state.round for node in nodes} == {1}
+
+    def test_wall_clocks_do_not_matter(self, simple: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        def forbidden(*args: Any) -> Any:
+            raise AssertionError("the wall clock was read")
+
+        monkeypatch.setattr(time, "time", forbidden)
+        monkeypatch.setattr(time, "time_ns", forbidden)
+        assert datetime is not None
+        nodes = simple.nodes(2, 2, 3)
+        simple.gather(*nodes)
+        simple.join(simple.node(2, 3))
+        wait_until(lambda: all(node.num_nodes_waiting() for node in nodes))
+        assert {info.world_size for info in simple.gather(*nodes)} == {3}
+
+
+class TestWhatANodeMayAsk:
+    def test_other_limits_are_refused_naming_both(self, run: Run) -> None:
+        run.gather(*run.nodes(2, 2, 2))
+        with pytest.raises(RendezvousParameterError, match="2 to 2 nodes.* asks for 3 to 5"):
+            run.node(3, 5).next_rendezvous()
+
+    def test_other_limits_are_refused_while_gathering(self, simple: Run) -> None:
+        waiting = simple.join(simple.node(2, 2))[0]
+        wait_until(lambda: "run/control/leader" in simple.service.entries)
+        with pytest.raises(RendezvousParameterError, match="asks for 1 to 9"):
+            simple.node(1, 9).next_rendezvous()
+        simple.join(simple.node(2, 2))
+        assert waiting.result(10).world_size == 2
+
+    def test_shutdown_of_a_node_that_only_waits_closes_nothing(self, run: Run) -> None:
+        waiting = run.join(run.node(2, 2))[0]
+        wait_until(lambda: run.handlers[0]._node.record)
+        run.handlers[0].shutdown()
+        with pytest.raises(RendezvousClosedError, match="left"):
+            waiting.result(10)
+        assert {info.world_size for info in run.gather(*run.nodes(2, 2, 2))} == {2}
+
+    @pytest.mark.parametrize(("on_shutdown", "closes"), [("close", True), ("leave", False)])
+    def test_on_shutdown_forces_either(self, simple: Run, on_shutdown: Any, closes: bool) -> None:
+        first, second = simple.nodes(2, 2, 2, on_shutdown=on_shutdown)
+        simple.gather(first, second)
+        first.shutdown()
+        if closes:
+            wait_until(second.is_closed)
+        else:
+            wait_until(lambda: second.notice is not None and second.notice.lost)
+            assert not second.is_closed()
+
+    def test_a_handler_that_shut_down_says_so(self, simple: Run) -> None:
+        node = simple.node()
+        assert node.shutdown()
+        assert node.shutdown()
+        with pytest.raises(RendezvousClosedError, match="has shut down"):
+            node.next_rendezvous()
+
+    def test_an_interrupted_wait_takes_the_record_back(self, simple: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        node = simple.node()
+        pause = node._driver._pause
+
+        def interrupt(until: float, ended: Callable[[], bool]) -> None:
+            if threading.current_thread() is threading.main_thread() and node._node.record:
+                raise KeyboardInterrupt
+            pause(until, ended)
+
+        monkeypatch.setattr(node._driver, "_pause", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            node.next_rendezvous()
+        assert not simple.service.under("run/nodes")
+        assert not simple.service.under("run/control/leader")
+
+    def test_with_ends_the_job_unless_the_block_fails(self, simple: Run) -> None:
+        first, second = simple.nodes(2, 2, 2)
+        simple.gather(first, second)
+        with pytest.raises(ZeroDivisionError), first:
+            1 / 0  # noqa: B018
+        wait_until(lambda: second.notice is not None and second.notice.lost)
+        assert not second.is_closed()
+
+
+class TestPlugins:
+    def test_a_failing_health_check_takes_no_slot(self, simple: Run) -> None:
+        class Ill:
+            @hookimpl
+            def rdzv_health_check(self, run_id: str) -> None:
+                raise OSError("no GPU")
+
+        plugin = Ill()
+        register_hooks(plugin)
+        try:
+            with pytest.raises(RendezvousError, match="no GPU"):
+                simple.node().next_rendezvous()
+        finally:
+            unregister_hooks(plugin)
+        assert not simple.service.entries
+
+    def test_ranks_are_assigned_by_a_plugin(self, simple: Run) -> None:
+        class Reversed:
+            @hookimpl
+            def rdzv_assign_ranks(self, arrived: list[NodeRecord]) -> list[str]:
+                return [node.id for node in reversed(arrived)]
+
+        plugin = Reversed()
+        register_hooks(plugin)
+        try:
+            first = simple.node(2, 2)
+            waiting = simple.join(first)
+            wait_until(lambda: simple.service.under("run/nodes"))
+            waiting += simple.join(simple.node(2, 2))
+            assert [future.result(10).rank for future in waiting] == [1, 0]
+        finally:
+            unregister_hooks(plugin)
+
+    def test_events_tell_the_story(self, simple: Run) -> None:
+        with listening() as events:
+            nodes = simple.nodes(2, 2, 2)
+            infos = simple.gather(*nodes)
+            nodes[0].set_closed("enough")
+            wait_until(nodes[1].is_closed)
+        kinds = {event.kind for event in events}
+        assert kinds == {
+            EventKind.NODE_ARRIVED,
+            EventKind.LEADER_CHANGED,
+            EventKind.ROUND_PUBLISHED,
+            EventKind.CLOSED,
+        }
+        published = next(event for event in events if event.kind is EventKind.ROUND_PUBLISHED)
+        assert (published.run_id, published.round, published.node) == ("run", 1, infos[0].nodes[0])
+
+    def test_a_plugin_that_raises_disturbs_nobody(self, simple: Run, caplog: pytest.LogCaptureFixture) -> None:
+        class Broken:
+            @hookimpl
+            def rdzv_event(self, event: Event) -> None:
+                raise RuntimeError("oops")
+
+        plugin = Broken()
+        register_hooks(plugin)
+        try:
+            assert len(simple.gather(*simple.nodes(2, 2, 2))) == 2
+        finally:
+            unregister_hooks(plugin)
+        assert "oops" in caplog.text
+
+
+class TestCost:
+    def test_joining_costs_at_most_six_calls_a_node(self, simple: Run) -> None:
+        count = 16
+        nodes = simple.nodes(count, count, count)
+        simple.gather(*nodes)
+        calls = sum(sum(backend.calls.values()) for backend in simple.backends)
+        # The memory service answers every wait with one snapshot: a wait may be asked again for each
+        # of the four changes of `control` (two leaders' writes, the state, a notice).
+        waits = sum(backend.calls["wait"] for backend in simple.backends)
+        assert calls - waits <= 5 * count + 10, [dict(backend.calls) for backend in simple.backends]
+
+    def test_an_idle_node_only_keeps_its_lease(self, simple: Run) -> None:
+        nodes = simple.nodes(3, 3, 3)
+        simple.gather(*nodes)
+        before = [backend.calls.copy() for backend in simple.backends]
+        wait_until(lambda: all(b.calls["keep_alive"] > c["keep_alive"] + 5 for b, c in zip(simple.backends, before, strict=True)))
+        for backend, calls in zip(simple.backends, before, strict=True):
+            assert {name for name, _ in (backend.calls - calls).items()} <= {"keep_alive", "wait"}
+
+
+def test_torch_style_constructor() -> None:
+    with ExitStack() as stack:
+        service = MemoryService()
+        nodes = [
+            DynamicRendezvousHandler.from_backend("job", None, MemoryBackend(service), 2, 2, "host", None, 5, 3)
+            for _ in range(2)
+        ]
+        with ThreadPoolExecutor(2) as pool:
+            infos = list(pool.map(lambda node: node.next_rendezvous(), nodes))
+        for node in nodes:
+            stack.enter_context(node)
+        assert {info.bootstrap_store_info.master_addr for info in infos if info.bootstrap_store_info} == {"host"}
+        assert nodes[0].get_backend() == "memory"
+        assert nodes[0].get_run_id() == "job"
+        assert isinstance(nodes[0]._node.lease, Lease)
