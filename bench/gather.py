@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from rdzv import RendezvousInfo, RendezvousParameters, get_rendezvous_handler
+from rdzv import RendezvousHandler, RendezvousInfo, RendezvousParameters, get_rendezvous_handler
 from rdzv_conformance.servers import EtcdServer
 
 PROCESSES = 4
@@ -94,10 +94,11 @@ def be_nodes(backend: str, endpoint: str, run_id: str, nodes: int, share: int) -
     handlers = [get_rendezvous_handler(params) for _ in range(share)]
     for _ in range(ROUNDS):
         infos: list[RendezvousInfo] = []
-        threads = [
-            threading.Thread(target=lambda handler=handler: infos.append(handler.next_rendezvous()))
-            for handler in handlers
-        ]
+
+        def join(handler: RendezvousHandler, infos: list[RendezvousInfo] = infos) -> None:
+            infos.append(handler.next_rendezvous())
+
+        threads = [threading.Thread(target=join, args=(handler,)) for handler in handlers]
         print("ready", flush=True)
         sys.stdin.readline()
         start = time.monotonic()

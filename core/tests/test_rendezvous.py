@@ -417,7 +417,7 @@ class TestFaults:
 class TestWhatANodeMayAsk:
     def test_other_limits_are_refused_naming_both(self, run: Run) -> None:
         run.gather(*run.nodes(2, 2, 2))
-        with pytest.raises(RendezvousParameterError, match="2 to 2 nodes.* asks for 3 to 5"):
+        with pytest.raises(RendezvousParameterError, match=r"2 to 2 nodes.* asks for 3 to 5"):
             run.node(3, 5).next_rendezvous()
 
     def test_other_limits_are_refused_while_gathering(self, simple: Run) -> None:
@@ -557,7 +557,11 @@ class TestCost:
         nodes = simple.nodes(3, 3, 3)
         simple.gather(*nodes)
         before = [backend.calls.copy() for backend in simple.backends]
-        wait_until(lambda: all(b.calls["keep_alive"] > c["keep_alive"] + 5 for b, c in zip(simple.backends, before, strict=True)))
+        wait_until(
+            lambda: all(
+                b.calls["keep_alive"] > c["keep_alive"] + 5 for b, c in zip(simple.backends, before, strict=True)
+            )
+        )
         for backend, calls in zip(simple.backends, before, strict=True):
             assert {name for name, _ in (backend.calls - calls).items()} <= {"keep_alive", "wait"}
 

@@ -18,7 +18,7 @@ def node(name: str, order: int = 0, last_round: int = 0, **more: Any) -> NodeRec
     return NodeRecord(name, last_round=last_round, order=order or ord(name[0]), **fields)
 
 
-def state(*world: str, round: int = 1, **more: Any) -> State:  # noqa: A002 - the field's name
+def state(*world: str, round: int = 1, **more: Any) -> State:
     """A running round."""
     fields = {"attempt": 0, "address": "x", "port": 1, "min_nodes": 2, "max_nodes": 4, **more}
     return State(round=round, world=world, **fields)

@@ -17,7 +17,7 @@ from .errors import RendezvousStateError
 __all__ = ["Envelope"]
 
 _SCHEMA: Final = 1
-_REMEMBERED: Final = 8
+_REMEMBERED: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
 lost before it can no longer learn that it had won."""
 

@@ -115,10 +115,16 @@ def unwrap(entry: Entry) -> Held:
 class Service:
     """One node's dealings with the service, on top of a level-2 backend."""
 
-    def __init__(self, backend: KeyValueBackend, writer: str) -> None:
-        """Speak through `backend` as `writer`."""
+    def __init__(
+        self,
+        backend: KeyValueBackend,
+        writer: str,
+        troubled: Callable[[RendezvousConnectionError], None] = lambda error: None,
+    ) -> None:
+        """Speak through `backend` as `writer`; `troubled` hears of every attempt that fails."""
         self.backend = backend
         self.writer = writer
+        self._troubled = troubled
         self._closing = threading.Event()
         self._random = random.Random()  # noqa: S311 - jitter is no secret
 
@@ -220,6 +226,7 @@ class Service:
             except RendezvousDeniedError:
                 raise
             except RendezvousConnectionError as error:
+                self._troubled(error)
                 now = time.monotonic()
                 if now + pause >= deadline or self._closing.wait(pause):
                     raise RendezvousConnectionError(

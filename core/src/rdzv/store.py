@@ -17,7 +17,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
-from .backend import ANY, KeyValueBackend, check_payload
+from .backend import ANY, MAX_PAYLOAD, KeyValueBackend, check_payload
 from .errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -173,9 +173,10 @@ class Store(Protocol):
 
 
 class KeyValueStore(Store):
-    """A `Store` over any backend with keys. Any number of threads may share it.
+    """A `Store` over any backend with keys. Any number of threads may share it; it does not close the backend.
 
-    It does not close the backend.
+    It answers as PyTorch's TCPStore does, except that it refuses what that one gets wrong: adding to
+    what merely begins like a number, a sum beyond 64 bits, and reading a queue as if it were a value.
     """
 
     def __init__(
@@ -306,10 +307,21 @@ class KeyValueStore(Store):
         Raises:
             RendezvousParameterError: The queue is full: it holds `MAX_PAYLOAD` / 8 items.
         """
-        payload = _payload(key, value)
-        item = secrets.token_bytes(_ITEM)
+        payload, item = _payload(key, value), secrets.token_bytes(_ITEM)
+
+        def longer(queue: bytes | None) -> bytes:
+            if len(queue or b"") + _ITEM > MAX_PAYLOAD:
+                raise RendezvousParameterError(
+                    f"The queue '{key}' is full: it has {MAX_PAYLOAD // _ITEM} items. Take some out, or use another."
+                )
+            return (queue or b"") + item
+
         self._service.put(self._item(item), payload, self._deadline(), after=None)
-        self._update(self._queue(key), lambda queue: (queue or b"") + item)
+        try:
+            self._update(self._queue(key), longer)
+        except RendezvousParameterError:
+            self._service.delete(self._item(item), self._deadline())
+            raise
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """See `Store.queue_pop`."""
@@ -320,10 +332,8 @@ class KeyValueStore(Store):
             item = None if held is None else self._take(key, held)
             if item is not None:
                 return item
-            if held is None or not block:
-                raise RendezvousTimeoutError(
-                    f"After {time.monotonic() - started:.1f} s there is no item in the queue '{key}' at '{self._prefix}'."
-                )
+            if (now := time.monotonic()) >= deadline:
+                raise RendezvousTimeoutError(f"After {now - started:.1f} s the queue '{key}' has no item.")
 
     def queue_len(self, key: str, /) -> int:
         """See `Store.queue_len`."""
@@ -380,22 +390,29 @@ class KeyValueStore(Store):
     def _find(
         self, keys: Sequence[str], find: Callable[[str, View], Held | None], timeout: timedelta
     ) -> dict[str, Held]:
-        """Find every key, waiting for one after the other; but first look at them all, in one call."""
+        """Find every key, waiting for one after the other; but first look at all of them, in one call."""
         keys, started = list(dict.fromkeys(_names(keys))), time.monotonic()
         deadline = started + _seconds(timeout)
-        found: dict[str, Held | None] = {}
-        if len(keys) > 1:
+
+        def look() -> dict[str, Held]:
             view = self._service.read_all(self._prefix, _for_calls(deadline))
-            found = {key: find(key, view) for key in keys}
+            return {key: held for key in keys if (held := find(key, view)) is not None}
+
+        found = look() if len(keys) > 1 else {}
         for key in keys:
-            if found.get(key) is None:
-                found[key] = self._await(self._path(key), partial(find, key), deadline)
-        there = {key: held for key, held in found.items() if held is not None}
-        if missing := [key for key in keys if key not in there]:
-            raise RendezvousTimeoutError(
-                f"After {time.monotonic() - started:.1f} s there is no {_listed(missing)} in the store at '{self._prefix}'."
-            )
-        return there
+            if key in found:
+                continue
+            held = self._await(self._path(key), partial(find, key), deadline)
+            if held is not None:
+                found[key] = held
+            elif len(keys) > 1:
+                # Time is up, and others may have come while this one did not.
+                found = look()
+                break
+        if missing := [key for key in keys if key not in found]:
+            waited = time.monotonic() - started
+            raise RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' still lacks: {_listed(missing)}.")
+        return found
 
     def _await(self, path: str, find: Callable[[View], Held | None], deadline: float) -> Held | None:
         """Wait until something is found at or under a path; None when time is up."""

@@ -6,8 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as StillRunning
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
@@ -35,16 +34,29 @@ _POLL = 0.05
 
 
 class Outcome(Enum):
-    """How an agent ends; the value is the exit code of ``rdzv run``."""
+    """How it ends; the value is the exit code of the command."""
 
     DONE = 0
     FAILED = 1
+    UNUSABLE = 2
     TIMED_OUT = 3
     CLOSED = 4
     SPARE = 5
     UNREACHABLE = 6
     ERROR = 7
     SIGNALLED = 128
+
+    @classmethod
+    def of(cls, error: RendezvousError) -> "Outcome":
+        """The end that an error means."""
+        kinds = {
+            RendezvousParameterError: cls.UNUSABLE,
+            RendezvousTimeoutError: cls.TIMED_OUT,
+            RendezvousClosedError: cls.CLOSED,
+            RendezvousGracefulExitError: cls.SPARE,
+            RendezvousConnectionError: cls.UNREACHABLE,
+        }
+        return next((outcome for kind, outcome in kinds.items() if isinstance(error, kind)), cls.ERROR)
 
 
 @dataclass(frozen=True)
@@ -109,7 +121,7 @@ class Agent:
                 while (verdict := self._one_round(keeper)) is None:
                     pass
             except RendezvousError as error:
-                verdict = self._explain(error)
+                verdict = Verdict(Outcome.of(error), str(error))
             self._say_goodbye(verdict)
             return verdict
 
@@ -139,8 +151,8 @@ class Agent:
         with ThreadPoolExecutor(1, "rdzv-join") as pool:
             joining: Future[RendezvousInfo] = pool.submit(self._handler.next_rendezvous)
             while not self._signal:
-                with contextlib.suppress(StillRunning):
-                    return joining.result(_POLL)
+                if wait([joining], _POLL).done:
+                    return joining.result()
                 self._waiting(time.monotonic() - started)
             # Whoever leaves ends the wait too.
             self._handler.leave(signal.Signals(self._signal).name)
@@ -188,16 +200,6 @@ class Agent:
         self._restarts += 1
         logger.warning("%s ended with %s; restart %d of %d", self._command[0], how, self._restarts, self._max_restarts)
         return None
-
-    def _explain(self, error: RendezvousError) -> Verdict:
-        kinds = {
-            RendezvousTimeoutError: Outcome.TIMED_OUT,
-            RendezvousClosedError: Outcome.CLOSED,
-            RendezvousGracefulExitError: Outcome.SPARE,
-            RendezvousConnectionError: Outcome.UNREACHABLE,
-        }
-        outcome = next((outcome for kind, outcome in kinds.items() if isinstance(error, kind)), Outcome.ERROR)
-        return Verdict(outcome, str(error))
 
     def _say_goodbye(self, verdict: Verdict) -> None:
         if verdict.outcome is Outcome.DONE:

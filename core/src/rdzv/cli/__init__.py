@@ -5,9 +5,10 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from ..errors import RendezvousConnectionError, RendezvousError, RendezvousParameterError
+from ..agent import Outcome
+from ..errors import RendezvousError
 from . import backends, close, run, status
-from .exits import ERROR, EXIT_CODES, UNREACHABLE, USAGE
+from .exits import EXIT_CODES
 
 __all__ = ["main"]
 
@@ -28,15 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _log(options.verbose)
     try:
         return int(options.run(options))
-    except RendezvousParameterError as error:
-        print(f"rdzv: {error}", file=sys.stderr)
-        return USAGE
-    except RendezvousConnectionError as error:
-        print(f"rdzv: {error}", file=sys.stderr)
-        return UNREACHABLE
     except RendezvousError as error:
         print(f"rdzv: {error}", file=sys.stderr)
-        return ERROR
+        return Outcome.of(error).value
     except KeyboardInterrupt:
         return 130
 

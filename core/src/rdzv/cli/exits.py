@@ -4,17 +4,13 @@ from typing import Final
 
 from ..agent import Outcome
 
-__all__ = ["ERROR", "EXIT_CODES", "UNREACHABLE", "USAGE"]
-
-USAGE: Final = 2
-UNREACHABLE: Final = Outcome.UNREACHABLE.value
-ERROR: Final = Outcome.ERROR.value
+__all__ = ["EXIT_CODES"]
 
 EXIT_CODES: Final = f"""\
 exit codes:
   {Outcome.DONE.value}      done
   {Outcome.FAILED.value}      the command failed for good on this node
-  {USAGE}      the command line cannot be used
+  {Outcome.UNUSABLE.value}      the command line cannot be used
   {Outcome.TIMED_OUT.value}      the rendezvous timed out
   {Outcome.CLOSED.value}      closed by another; the message says by whom and why
   {Outcome.SPARE.value}      the job is done and this node, a spare, was not needed

@@ -108,6 +108,8 @@ class _Progress:
         notice = self._handler.notice
         limit = self._handler.settings.timeout.join.total_seconds()
         here = f"{notice.phase}, {notice.present} here" if notice else "nothing known of the others yet"
+        if self._handler.trouble is not None:
+            here = f"the service does not answer: {self._handler.trouble}"
         line = f"rdzv: waiting for {self._wanted} nodes ({here}), {seconds:.0f} s of {limit:.0f} s"
         if self._terminal:
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from .. import plugins
 from ..backend import Capability, KeyValueBackend, RendezvousBackend
-from ..errors import RendezvousClosedError, RendezvousError
+from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 from ..handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from ..parameters import RendezvousParameters
 from ..service import Service
@@ -104,7 +104,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._store = KeyValueStore(self._keys, STORE) if store is None else store
         self._local_addr = local_addr
         self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
-        self._driver = Driver(self._node, Service(self._keys, self._node.id), plugins.announce)
+        self._driver = Driver(self._node, Service(self._keys, self._node.id, self._node.troubled), plugins.announce)
         self._starting = threading.Lock()
         self._started = False
         self._stopped = False
@@ -123,6 +123,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def notice(self) -> Notice | None:
         """The latest news of the run as this node knows it; None if there was none."""
         return self._node.notice
+
+    @property
+    def trouble(self) -> RendezvousConnectionError | None:
+        """Why the service could not be reached lately; None while it can be."""
+        return self._node.trouble
 
     @property
     def closed(self) -> Closed | None:

@@ -52,6 +52,7 @@ class Node:
         term: Grows each time this node begins or ceases to lead.
         evicted_from: The round that this node was told it was evicted from.
         problem: What keeps the node from going on; raised to the caller.
+        trouble: Why the service could not be reached lately; None while it can be.
         closing: The handler shuts down; every lane ends.
     """
 
@@ -82,6 +83,7 @@ class Node:
     term: int = 0
     evicted_from: int = 0
     problem: RendezvousError | None = None
+    trouble: RendezvousConnectionError | None = None
     closing: bool = False
 
     _contact_since: float | None = None
@@ -121,6 +123,11 @@ class Node:
         if self._contact_since is None or now - self._last_contact > gap:
             self._contact_since = now
         self._last_contact = now
+        self.trouble = None
+
+    def troubled(self, error: RendezvousConnectionError) -> None:
+        """Note that the service did not answer."""
+        self.trouble = error
 
     def trusted_in(self) -> float:
         """Seconds until this node has been in touch long enough to declare a silent member gone."""
@@ -303,7 +310,9 @@ class Node:
 
     def unreachable(self, since: float) -> RendezvousConnectionError:
         """The error for a service that was never seen."""
-        return RendezvousConnectionError(
+        error = RendezvousConnectionError(
             f"The service of the rendezvous '{self.settings.run_id}' could not be reached "
-            f"within {self.clock() - since:.1f} s."
+            f"within {self.clock() - since:.1f} s: {self.trouble or 'no answer'}"
         )
+        error.__cause__ = self.trouble
+        return error

@@ -1,0 +1,325 @@
+"""Agents in processes of their own, on real services, through everything that they are meant to survive."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
+
+from .agents import TTL, Agents, program, wait_until
+
+REDUCE = Path(__file__).parent.parent / "examples" / "allreduce.py"
+SUM = "done: 5133 primes below 50000"
+
+WORK = """
+import rdzv, sys, time
+world = rdzv.current()
+print(f"round {world.round}: rank {world.rank} of {world.world_size}", flush=True)
+while world.store.check([f"go on {world.round}"]) is False:
+    time.sleep(0.05)
+"""
+"""A program that works until it is told to end; it says where it is."""
+
+
+@pytest.fixture(params=["sqlite", "etcd-v3"])
+def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
+    """Agents on each service."""
+    if request.param == "sqlite":
+        agents = Agents("sqlite", str(tmp_path / "rdzv.db"))
+        yield agents
+        agents.close()
+        return
+    require_service(EtcdServer)
+    with EtcdServer() as server:
+        agents = Agents("etcd-v3", server.get_endpoint())
+        yield agents
+        agents.close()
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> Iterator[Agents]:
+    """Agents on the embedded default."""
+    agents = Agents("sqlite", str(tmp_path / "rdzv.db"))
+    yield agents
+    agents.close()
+
+
+def reduce(folder: Path, pace: float = 0.05) -> list[str]:
+    """The example program: an all-reduce in a loop, which goes on from its checkpoint."""
+    command = [sys.executable, "-u", str(REDUCE), "--checkpoint", str(folder / "primes.json")]
+    return [*command, "--steps", "100", "--pace", str(pace)]
+
+
+def status(agents: Agents) -> dict[str, object]:
+    """What `rdzv status` says."""
+    said = agents.command("status", "--json")
+    assert said.returncode == 0, said.stderr
+    found: dict[str, object] = json.loads(said.stdout)
+    return found
+
+
+class TestTheMainJob:
+    def test_a_node_dies_another_joins_and_all_finish(self, agents: Agents, tmp_path: Path) -> None:
+        job = reduce(tmp_path)
+        nodes = [agents.start(*job) for _ in range(4)]
+        for node in nodes:
+            node.says("rank . of 4")
+        killed = time.monotonic()
+        nodes[0].process.kill()
+        nodes[0].ends()
+        for node in nodes[1:]:
+            # etcd grants whole seconds and looks for dead leases twice a second.
+            assert node.says("rank . of 3", after=killed) - killed < TTL + 2 + 1
+        nodes.append(agents.start(*job))
+        joined = time.monotonic()
+        for node in nodes[1:]:
+            node.says("rank . of 4", after=joined - 1)
+        assert [node.ends(60) for node in nodes[1:]] == [0, 0, 0, 0]
+        assert all(SUM in node.said for node in nodes[1:])
+        after = status(agents)
+        assert after["phase"] == "closed"
+        assert after["nodes"] == []
+
+    def test_a_clock_that_is_wrong_changes_nothing(self, agents: Agents, tmp_path: Path) -> None:
+        skewed = """
+import datetime, itertools, random, time
+real, jumps = time.time, itertools.cycle((3600, -3600, 7200, 0.5))
+time.time = lambda: real() + next(jumps)
+time.time_ns = lambda: int(time.time() * 1e9)
+class datetime_(datetime.datetime):
+    now = classmethod(lambda cls, tz=None: cls.fromtimestamp(time.time(), tz))
+datetime.datetime = datetime_
+"""
+        job = program(tmp_path, WORK)
+        nodes = [agents.start(*job, nnodes="2:3", prelude=skewed if number == 0 else "") for number in range(3)]
+        for node in nodes:
+            node.says("round 1: rank . of 3")
+        # Three times to live without a change.
+        assert not _any_says(nodes, "round 2", TTL * 3)
+
+
+def _any_says(nodes: list[object], pattern: str, limit: float) -> bool:
+    try:
+        wait_until(lambda: any(pattern in node.said for node in nodes), limit)  # type: ignore[attr-defined]
+    except AssertionError:
+        return False
+    return True
+
+
+class TestServices:
+    def test_a_service_that_is_away_for_20_s_costs_no_restart(self, tmp_path: Path) -> None:
+        require_service(EtcdServer)
+        with EtcdServer() as server:
+            agents = Agents("etcd-v3", server.get_endpoint())
+            try:
+                job = reduce(tmp_path, pace=0.15)
+                nodes = [agents.start(*job) for _ in range(4)]
+                for node in nodes:
+                    node.says("rank . of 4")
+                server.kill()
+                assert not _any_says(nodes, "round 2", 20.0)
+                server.restart()
+                assert [node.ends(120) for node in nodes] == [0, 0, 0, 0]
+                assert not any("round 2" in node.said for node in nodes)
+                assert all(SUM in node.said for node in nodes)
+            finally:
+                agents.close()
+
+    def test_a_cluster_may_lose_its_leader_at_any_time(self, tmp_path: Path) -> None:
+        require_service(EtcdServer)
+        with EtcdCluster(3) as cluster:
+            agents = Agents("etcd-v3", cluster.get_endpoint())
+            try:
+                job = reduce(tmp_path, pace=0.15)
+                nodes = [agents.start(*job, nnodes="4") for _ in range(3)]
+                wait_until(lambda: len(status(agents)["nodes"]) == 3)  # type: ignore[arg-type]
+                first = cluster.leader()
+                first.kill()
+                nodes.append(agents.start(*job, nnodes="4"))
+                for node in nodes:
+                    node.says("round 1: rank . of 4", limit=60)
+                first.restart()
+                cluster.leader().kill()
+                assert [node.ends(120) for node in nodes] == [0, 0, 0, 0]
+                assert not any("round 2" in node.said for node in nodes)
+            finally:
+                agents.close()
+
+
+class TestExitCodes:
+    def test_0_when_done_and_5_for_the_spare(self, local: Agents, tmp_path: Path) -> None:
+        job = program(tmp_path, WORK)
+        node = local.start(*job, nnodes="1")
+        node.says("rank 0 of 1")
+        spare = local.start(*job, nnodes="1")
+        wait_until(lambda: len(status(local)["nodes"]) == 2)  # type: ignore[arg-type]
+        end = "import rdzv; rdzv.current().store.set('go on 1', '')"
+        environ = os.environ | _variables(local)
+        subprocess.run([sys.executable, "-c", end], check=True, env=environ)
+        assert node.ends() == 0
+        assert spare.ends() == 5
+        assert "not needed" in spare.said
+
+    def test_1_when_the_command_fails_for_good(self, local: Agents, tmp_path: Path) -> None:
+        job = program(tmp_path, "import os, sys; print('restart', os.environ['RDZV_RESTART_COUNT']); sys.exit(3)")
+        node = local.start(*job, nnodes="1", arguments=("--max-restarts", "2"))
+        assert node.ends() == 1
+        assert "exit code 3, after 2 restarts" in node.said
+        assert [f"restart {count}" in node.said for count in range(4)] == [True, True, True, False]
+
+    def test_1_when_the_command_does_not_exist(self, local: Agents) -> None:
+        node = local.start("no-such-program", nnodes="1")
+        assert node.ends() == 1
+        assert "no-such-program" in node.said
+
+    @pytest.mark.parametrize(
+        ("nnodes", "options", "names"),
+        [
+            ("4:2", {}, "4"),
+            ("two", {}, "two"),
+            ("2", {"join_timeut": 3}, "join_timeout"),
+            ("2", {"join_timeout": "soon"}, "soon"),
+        ],
+    )
+    def test_2_for_what_cannot_be_used(self, local: Agents, nnodes: str, options: dict[str, str], names: str) -> None:
+        node = local.start("true", nnodes=nnodes, options=options)
+        assert node.ends() == 2
+        assert names in node.said
+        assert "Traceback" not in node.said
+
+    def test_3_when_the_rendezvous_times_out(self, local: Agents) -> None:
+        node = local.start("true", nnodes="2", options={"join_timeout": 1})
+        assert node.ends() == 3
+        assert "1 are missing" in node.said
+
+    def test_4_when_somebody_closes_with_the_reason(self, local: Agents, tmp_path: Path) -> None:
+        node = local.start(*program(tmp_path, WORK), nnodes="1")
+        node.says("rank 0")
+        assert local.command("close", "--reason", "out of budget").returncode == 0
+        assert node.ends() == 4
+        assert "out of budget" in node.said
+
+    def test_6_when_the_service_is_unreachable(self) -> None:
+        agents = Agents("etcd-v3", "127.0.0.1:1")
+        node = agents.start("true", nnodes="1", options={"join_timeout": 1})
+        assert node.ends() == 6
+        assert "127.0.0.1:1" in node.said
+        assert agents.command("status", "--timeout", "0.5").returncode == 6
+
+    @pytest.mark.parametrize("joining", [True, False])
+    def test_128_plus_the_signal(self, local: Agents, tmp_path: Path, joining: bool) -> None:
+        node = local.start(*program(tmp_path, WORK), nnodes="2" if joining else "1")
+        if joining:
+            wait_until(lambda: status(local)["nodes"])
+        else:
+            node.says("rank 0")
+        node.process.send_signal(signal.SIGTERM)
+        assert node.ends() == 128 + signal.SIGTERM
+        assert status(local)["nodes"] == []
+
+
+class TestTheCommand:
+    def test_gets_the_variables_of_its_world(self, local: Agents, tmp_path: Path) -> None:
+        job = program(tmp_path, "import os; print(sorted(os.environ.items()))")
+        node = local.start(*job, nnodes="1", arguments=("--nproc-per-node", "2"))
+        assert node.ends() == 0
+        for local_rank in range(2):
+            for expected in {
+                "RANK": local_rank,
+                "LOCAL_RANK": local_rank,
+                "WORLD_SIZE": 2,
+                "LOCAL_WORLD_SIZE": 2,
+            }.items():
+                assert str((expected[0], str(expected[1]))) in node.said
+        for name in ("GROUP_RANK", "MASTER_ADDR", "MASTER_PORT", "RDZV_RUN_ID", "RDZV_ROUND", "RDZV_BACKEND"):
+            assert name in node.said
+
+    def test_is_killed_with_its_children_when_it_does_not_end(self, local: Agents, tmp_path: Path) -> None:
+        stubborn = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("started", flush=True)
+time.sleep(600)
+"""
+        node = local.start(*program(tmp_path, stubborn), nnodes="1", arguments=("--grace", "0.5"))
+        node.says("started")
+        node.process.send_signal(signal.SIGINT)
+        assert node.ends() == 128 + signal.SIGINT
+
+    def test_goes_with_an_agent_that_is_killed(self, local: Agents, tmp_path: Path) -> None:
+        parent = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print("started", flush=True)
+time.sleep(600)
+"""
+        node = local.start(*program(tmp_path, parent), nnodes="1")
+        node.says("started")
+        node.process.kill()
+        assert node.ends() == -signal.SIGKILL
+
+    def test_other_numbers_of_processes_are_refused(self, local: Agents, tmp_path: Path) -> None:
+        job = program(tmp_path, WORK)
+        first = local.start(*job, nnodes="2", arguments=("--nproc-per-node", "1"))
+        second = local.start(*job, nnodes="2", arguments=("--nproc-per-node", "2"))
+        refused = wait_until(lambda: next((one for one in (first, second) if one.process.poll() is not None), None))
+        assert refused.ends() == 2
+        assert "--nproc-per-node" in refused.said
+
+
+class TestStatusAndClose:
+    def test_status_tells_who_is_there(self, local: Agents, tmp_path: Path) -> None:
+        assert status(local)["phase"] == "unknown"
+        job = program(tmp_path, WORK)
+        first = local.start(*job, nnodes="2:3", options={"last_call_timeout": 60, "node_name": "alpha"})
+        wait_until(lambda: status(local)["phase"] == "gathering")
+        local.start(*job, nnodes="2:3", options={"last_call_timeout": 60, "node_name": "beta"})
+        wait_until(lambda: status(local)["phase"] == "last call")
+        local.start(*job, nnodes="2:3", options={"node_name": "gamma"})
+        first.says("rank . of 3")
+        said = local.command("status")
+        assert "running, attempt 0, round 1" in said.stdout
+        assert all(name in said.stdout for name in ("alpha", "beta", "gamma", "rank  0", "leader: "))
+
+    def test_status_names_who_is_missing(self, local: Agents, tmp_path: Path) -> None:
+        job = program(tmp_path, WORK)
+        nodes = [local.start(*job, nnodes="2", options={"node_name": name}) for name in ("alpha", "beta")]
+        for node in nodes:
+            node.says("rank . of 2")
+        nodes[1].process.kill()
+        missing = wait_until(lambda: status(local)["missing"])
+        assert str(missing[0][1]).startswith("beta.")  # type: ignore[index]
+
+    def test_a_closed_run_can_be_purged_and_used_again(self, local: Agents) -> None:
+        assert local.command("close").returncode == 0
+        assert local.start("true", nnodes="1").ends() == 4
+        assert local.command("close", "--purge").returncode == 0
+        assert local.start("true", nnodes="1").ends() == 0
+
+    def test_a_running_run_is_not_purged(self, local: Agents, tmp_path: Path) -> None:
+        ignore = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+        stubborn = f"{ignore}; print('up', flush=True); time.sleep(60)"
+        node = local.start(*program(tmp_path, stubborn), nnodes="1", arguments=("--grace", "60"))
+        node.says("up")
+        refused = local.command("close", "--purge", "--timeout", "1")
+        assert refused.returncode == 2
+        assert "still there" in refused.stderr
+
+
+def _variables(agents: Agents) -> dict[str, str]:
+    """The variables of a process in round 1 of the run."""
+    from rdzv import RendezvousParameters
+
+    _, backend, _, endpoint, _, run_id = agents.service
+    numbers = dict.fromkeys(
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT"), "0"
+    )
+    params = RendezvousParameters(backend, endpoint, run_id, 1, 1)
+    return {**numbers, "RDZV_ROUND": "1", "RDZV_RESTART_COUNT": "0", **params.to_env()}
