@@ -39,7 +39,7 @@ def types(session: nox.Session) -> None:
     for package in PACKAGES:
         with session.chdir(package):
             run_module(session, "mypy", "--config-file", str(ROOT / "pyproject.toml"), "src", "tests", MYPYPATH="src")
-    run_module(session, "mypy", "dev.py", "noxfile.py", "tests", "examples", "docs")
+    run_module(session, "mypy", "dev.py", "noxfile.py", "tests", "examples", "bench", "docs")
 
 
 @nox.session
@@ -52,6 +52,18 @@ def docs(session: nox.Session) -> None:
 def demo(session: nox.Session) -> None:
     """Run the main job with four agents, kill one, let another join: `demo [--backend B --endpoint E]`."""
     session.run(sys.executable, "examples/demo.py", *session.posargs)
+
+
+@nox.session
+def gather(session: nox.Session) -> None:
+    """Measure how long nodes need to gather and what it costs: `gather [--backend B] [SIZES...]`."""
+    session.run(sys.executable, "bench/gather.py", *session.posargs)
+
+
+@nox.session
+def simulate(session: nox.Session) -> None:
+    """Look for violations in simulated runs, on all cores: `simulate --minutes 60`."""
+    run_module(session, "rdzv_conformance.simulator", *session.posargs)
 
 
 @nox.session

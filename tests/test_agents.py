@@ -8,11 +8,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
 
-from .agents import TTL, Agents, program, wait_until
+from .agents import TTL, Agent, Agents, program, wait_until
 
 REDUCE = Path(__file__).parent.parent / "examples" / "allreduce.py"
 SUM = "done: 5133 primes below 50000"
@@ -56,11 +57,11 @@ def reduce(folder: Path, pace: float = 0.05) -> list[str]:
     return [*command, "--steps", "100", "--pace", str(pace)]
 
 
-def status(agents: Agents) -> dict[str, object]:
+def status(agents: Agents) -> dict[str, Any]:
     """What `rdzv status` says."""
     said = agents.command("status", "--json")
     assert said.returncode == 0, said.stderr
-    found: dict[str, object] = json.loads(said.stdout)
+    found: dict[str, Any] = json.loads(said.stdout)
     return found
 
 
@@ -104,9 +105,9 @@ datetime.datetime = datetime_
         assert not _any_says(nodes, "round 2", TTL * 3)
 
 
-def _any_says(nodes: list[object], pattern: str, limit: float) -> bool:
+def _any_says(nodes: list[Agent], pattern: str, limit: float) -> bool:
     try:
-        wait_until(lambda: any(pattern in node.said for node in nodes), limit)  # type: ignore[attr-defined]
+        wait_until(lambda: any(pattern in node.said for node in nodes), limit)
     except AssertionError:
         return False
     return True
@@ -138,7 +139,7 @@ class TestServices:
             try:
                 job = reduce(tmp_path, pace=0.15)
                 nodes = [agents.start(*job, nnodes="4") for _ in range(3)]
-                wait_until(lambda: len(status(agents)["nodes"]) == 3)  # type: ignore[arg-type]
+                wait_until(lambda: len(status(agents)["nodes"]) == 3)
                 first = cluster.leader()
                 first.kill()
                 nodes.append(agents.start(*job, nnodes="4"))
@@ -158,7 +159,7 @@ class TestExitCodes:
         node = local.start(*job, nnodes="1")
         node.says("rank 0 of 1")
         spare = local.start(*job, nnodes="1")
-        wait_until(lambda: len(status(local)["nodes"]) == 2)  # type: ignore[arg-type]
+        wait_until(lambda: len(status(local)["nodes"]) == 2)
         end = "import rdzv; rdzv.current().store.set('go on 1', '')"
         environ = os.environ | _variables(local)
         subprocess.run([sys.executable, "-c", end], check=True, env=environ)
@@ -269,9 +270,9 @@ time.sleep(600)
         job = program(tmp_path, WORK)
         first = local.start(*job, nnodes="2", arguments=("--nproc-per-node", "1"))
         second = local.start(*job, nnodes="2", arguments=("--nproc-per-node", "2"))
-        refused = wait_until(lambda: next((one for one in (first, second) if one.process.poll() is not None), None))
-        assert refused.ends() == 2
-        assert "--nproc-per-node" in refused.said
+        refused = wait_until(lambda: [node for node in (first, second) if node.process.poll() is not None])
+        assert refused[0].ends() == 2
+        assert "--nproc-per-node" in refused[0].said
 
 
 class TestStatusAndClose:
@@ -295,7 +296,7 @@ class TestStatusAndClose:
             node.says("rank . of 2")
         nodes[1].process.kill()
         missing = wait_until(lambda: status(local)["missing"])
-        assert str(missing[0][1]).startswith("beta.")  # type: ignore[index]
+        assert str(missing[0][1]).startswith("beta.")
 
     def test_a_closed_run_can_be_purged_and_used_again(self, local: Agents) -> None:
         assert local.command("close").returncode == 0

@@ -346,7 +346,7 @@ def test_what_came_in_the_meantime_is_not_called_missing(backend: MemoryBackend,
             KeyValueStore(late).set("b", "1")
             return super().wait(*args, **kwargs)
 
-    with pytest.raises(RendezvousTimeoutError, match="lacks: 'a'"):
+    with pytest.raises(RendezvousTimeoutError, match=r"lacks: 'a'\.$"):
         KeyValueStore(Late(backend.service)).wait(["a", "b"], SHORT)
 
 
@@ -369,6 +369,14 @@ def test_a_service_that_is_away_is_no_timeout(backend: MemoryBackend, store: Key
     store.set_timeout(timedelta(0))
     with pytest.raises(RendezvousConnectionError, match="the service is away"):
         store.get("a")
+
+
+def test_the_shortest_timeout_leaves_the_service_time_to_answer(backend: MemoryBackend, store: KeyValueStore) -> None:
+    store.set_timeout(timedelta(0))
+    backend.fail("put", Fault.REQUEST_LOST)
+    store.set("a", "1")
+    backend.fail("read_all", Fault.REQUEST_LOST)
+    assert store.get("a") == b"1"
 
 
 # What it costs.
@@ -449,17 +457,37 @@ def test_queue_gives_every_item_to_one_and_in_order(store: KeyValueStore, thread
     assert store.queue_len("q") == 0
 
 
-def test_gives_up_when_others_never_let_it_write(backend: MemoryBackend) -> None:
-    other = KeyValueStore(backend)
+class Preceded(MemoryBackend):
+    """Others do something just before every put."""
 
-    class Slow(MemoryBackend):
-        def put(self, *args: Any, **kwargs: Any) -> Put:
-            other.set("n", "1")
-            return super().put(*args, **kwargs)
+    def before(self) -> None:
+        """What they do."""
 
-    store = KeyValueStore(Slow(backend.service), timeout=SHORT)
+    def put(self, *args: Any, **kwargs: Any) -> Put:
+        self.before()
+        return super().put(*args, **kwargs)
+
+
+@pytest.fixture
+def preceded(backend: MemoryBackend) -> Preceded:
+    return Preceded(backend.service)
+
+
+def test_the_last_item_is_not_taken_twice(
+    preceded: Preceded, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.queue_push("q", "1")
+    monkeypatch.setattr(preceded, "before", lambda: store.queue_pop("q"))
+    with pytest.raises(RendezvousTimeoutError):
+        KeyValueStore(preceded).queue_pop("q", block=False)
+
+
+def test_gives_up_when_others_never_let_it_write(
+    preceded: Preceded, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preceded, "before", lambda: store.set("n", "1"))
     with pytest.raises(RendezvousTimeoutError, match="store/n"):
-        store.add("n", 1)
+        KeyValueStore(preceded, timeout=SHORT).add("n", 1)
 
 
 # What gets lost.
@@ -701,3 +729,15 @@ def test_prefix_store_prefixes(store: KeyValueStore) -> None:
     assert store.timeout == prefixed.timeout == SHORT
     with pytest.raises(RendezvousTimeoutError, match="'p/absent'"):
         prefixed.wait(["absent"], timedelta(0))
+
+
+def test_prefix_store_hands_no_none_to_pytorch(backend: MemoryBackend) -> None:
+    class LikePyTorchs(KeyValueStore):
+        def wait(self, *args: Any) -> None:
+            assert None not in args
+            super().wait(*args)
+
+    prefixed = PrefixStore("p", LikePyTorchs(backend))
+    prefixed.set("k", "1")
+    prefixed.wait(["k"])
+    prefixed.wait(["k"], LONG)

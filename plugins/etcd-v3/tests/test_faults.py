@@ -1,14 +1,17 @@
 """What happens between us and etcd: replies that are lost, answers that are not etcd's, connections that break."""
 
+import re
+import select
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import BinaryIO
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import EtcdServer
 
 from .clients import CALL, Connect, follow, in_background
@@ -66,15 +69,14 @@ class Line:
         thread.start()
 
     def _pass_requests(self, near: socket.socket, far: socket.socket) -> None:
-        with suppress(OSError):
-            while data := near.recv(1 << 20):
-                begins = data.startswith((b"POST", b"GET"))
-                self.requests += begins
+        with suppress(OSError), near.makefile("rb") as requests:
+            while request := _read_request(requests):
+                self.requests += 1
                 if self.answer is None:
-                    far.sendall(data)
-                elif begins:
+                    far.sendall(request)
+                else:
                     near.sendall(self.answer)
-                    if b"Connection: close" in data:
+                    if b"Connection: close" in request:
                         break
         self._hang_up(near, far)
 
@@ -91,6 +93,15 @@ class Line:
         for end in ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+
+def _read_request(requests: BinaryIO) -> bytes:
+    """One whole request; empty at the end."""
+    head = b""
+    while (line := requests.readline()).strip():
+        head += line
+    length = re.search(rb"Content-Length: (\d+)", head)
+    return head + line + (requests.read(int(length[1])) if length else b"")
 
 
 @pytest.fixture
@@ -133,8 +144,8 @@ def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Con
     for number in range(5):
         assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is Outcome.WON
         line.cut()
-        # The end must have come by the time of the next call.
-        time.sleep(0.05)
+        idle = list(backend._link.client._transport._open)
+        eventually(lambda: select.select(idle, [], [], 0)[0] == idle, "the end of the connection")  # noqa: B023
 
 
 def test_a_broken_watch_is_opened_again(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:

@@ -4,6 +4,7 @@ from .base import Clients, Conformance, Connect, lacks, requires
 from .capabilities import CapabilitiesConformance
 from .concurrency import ConcurrencyConformance
 from .fencing import FencingConformance
+from .handler import HandlerConformance
 from .keys import KeysConformance
 from .leases import LeasesConformance
 from .lifecycle import LifecycleConformance
@@ -17,6 +18,7 @@ __all__ = ["BackendConformance", "Clients", "Conformance", "Connect", "RegisterC
 
 # pytest runs the tests of the last base first.
 class BackendConformance(
+    HandlerConformance,
     LifecycleConformance,
     ConcurrencyConformance,
     StoreConformance,

@@ -212,7 +212,8 @@ class Client:
 
     def _describe(self, failures: Sequence[tuple[Member, AttemptError]], started: float) -> str:
         reasons = "; ".join(f"{self._scheme}://{member.endpoint}: {failure}" for member, failure in failures)
-        return f"etcd did not answer within {time.monotonic() - started:.1f} s: {reasons or 'no time was left'}"
+        seconds = time.monotonic() - started
+        return f"etcd did not answer as it should (tried for {seconds:.1f} s): {reasons or 'no time was left'}"
 
     def _logged_in(self, member: Member, deadline: float, request: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         token = self._login(member, deadline)

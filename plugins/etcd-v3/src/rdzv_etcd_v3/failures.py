@@ -27,6 +27,8 @@ _UNAVAILABLE: Final = 14
 _UNAUTHENTICATED: Final = 16
 _UNDECIDED: Final = frozenset({1, 2, 4, 13, _UNAVAILABLE})
 """Cancelled, unknown, deadline exceeded, internal, unavailable: another member may do better."""
+_STALE: Final = ("user name is empty", "auth store is old", "revision in header is old")
+"""What etcd says of a login that it knew once; the code differs from version to version."""
 _NAMES: Final = {
     "InvalidArgument": _INVALID_ARGUMENT,
     "PermissionDenied": _PERMISSION_DENIED,
@@ -88,15 +90,12 @@ class RefusedError(Exception):
     @property
     def undecided(self) -> bool:
         """Whether this says more about the member that answered than about the request."""
-        return self.code in _UNDECIDED
+        return self.code in _UNDECIDED and not self.stale_token
 
     @property
     def stale_token(self) -> bool:
         """Whether logging in again may help."""
-        return self.code == _UNAUTHENTICATED or (
-            self.code == _INVALID_ARGUMENT
-            and ("user name is empty" in self.message or "auth store is old" in self.message)
-        )
+        return self.code == _UNAUTHENTICATED or any(words in self.message for words in _STALE)
 
     @property
     def no_login_needed(self) -> bool:
