@@ -51,7 +51,7 @@ class RendezvousStoreInfo:
             RendezvousStateError: What rank 0 wrote is no port.
         """
         if rank == 0:
-            store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, (local_addr or _address_outwards()).encode())
+            store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, (local_addr or address_outwards()).encode())
             store.set(RendezvousStoreInfo.MASTER_PORT_KEY, str(server_port or _free_port()).encode())
         address = store.get(RendezvousStoreInfo.MASTER_ADDR_KEY)
         port = store.get(RendezvousStoreInfo.MASTER_PORT_KEY)
@@ -171,7 +171,7 @@ class RendezvousHandler(ABC):
             logger.warning("Leaving the run '%s' failed.", self.get_run_id(), exc_info=True)
 
 
-def _address_outwards() -> str:
+def address_outwards() -> str:
     try:
         return source_address(_SOMEWHERE_ELSE, timeout=0.0)
     except RendezvousConnectionError:

@@ -4,6 +4,8 @@ import base64
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 from rdzv_conformance.servers import EtcdServer, EtcdTls
 
 
@@ -44,6 +46,21 @@ def demand_login(server: EtcdServer) -> None:
     everything = {"key": _base64(b"/rdzv/"), "range_end": _base64(b"/rdzv0"), "permType": "READWRITE"}
     call("auth/role/grant", name="runs", perm=everything)
     call("auth/enable")
+
+
+def token_keys(folder: Path) -> str:
+    """The argument that makes a server sign its logins, with keys in `folder`."""
+    private, public = folder / "private.pem", folder / "public.pem"
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    private.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+        )
+    )
+    public.write_bytes(
+        key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    )
+    return f"--auth-token=jwt,pub-key={public},priv-key={private},sign-method=RS256,ttl=5m"
 
 
 def _base64(data: bytes) -> str:

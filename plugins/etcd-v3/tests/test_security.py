@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from rdzv_conformance.servers import EtcdServer, require_service
 from rdzv_etcd_v3 import create_backend
 
 from .clients import CALL
-from .security import Certificates, demand_login
+from .security import Certificates, demand_login, token_keys
 
 Create = Callable[..., KeyValueBackend]
 
@@ -168,6 +169,20 @@ def test_a_login_that_expired_is_renewed(auth_etcd: EtcdServer, create: Create) 
     assert put.entry
     assert caller.put("expiring", b"2", expect=put.entry.token, timeout=CALL).outcome is Outcome.WON
     assert waiter.wait("expiring", since, timeout=CALL).entries["expiring"].value == b"2"
+
+
+def test_a_login_that_became_too_old_is_renewed(create: Create, tmp_path: Path) -> None:
+    """A signed login counts only until anybody's permissions change."""
+    require_service(EtcdServer)
+    with EtcdServer(extra_args=["--bcrypt-cost=4", token_keys(tmp_path)]) as etcd:
+        demand_login(etcd)
+        backend = create(etcd.get_endpoint(), user="writer", password="secret")
+        assert backend.read("key", timeout=CALL) is None
+        call = etcd.get_client().call
+        call(
+            "auth/user/add", call("auth/authenticate", name="root", password="toor")["token"], name="new", password="x"
+        )
+        assert backend.put("key", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
 
 
 def test_a_login_that_is_not_demanded_does_no_harm(shared_etcd: EtcdServer, create: Create) -> None:

@@ -212,7 +212,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
             if self._stopped:
                 return True
             self._stopped = True
-        deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
+        # Whoever cannot reach the service has little to hope for from saying goodbye for long.
+        patience = self._settings.timeout.close if self._node.trouble is None else self._settings.keep_alive_interval
+        deadline = time.monotonic() + patience.total_seconds()
         try:
             if closes:
                 self._driver.run(member.close(self._node, "the job is done", True, deadline))

@@ -26,6 +26,7 @@ from ..backend import (
     Token,
 )
 from ..errors import RendezvousConnectionError, RendezvousStateError
+from ..handler import address_outwards
 from ..service import backoff
 
 __all__ = ["RegisterKeys"]
@@ -49,6 +50,11 @@ class RegisterKeys(KeyValueBackend):
     def name(self) -> str:
         """See `KeyValueBackend`."""
         return self._register.name
+
+    @property
+    def local_address(self) -> str:
+        """See `KeyValueBackend`; where the register's service is, nobody knows here."""
+        return address_outwards()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         """See `KeyValueBackend`."""

@@ -15,13 +15,20 @@ from rdzv.errors import (
     RendezvousParameterError,
 )
 
-__all__ = ["AttemptError", "LeaseNotFoundError", "NoReplyError", "NotConnectedError", "RefusedError"]
+__all__ = [
+    "AttemptError",
+    "LeaseNotFoundError",
+    "NoReplyError",
+    "NotConnectedError",
+    "RefusedError",
+    "parse_reply",
+    "tls_failure",
+]
 
 # Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5
 _PERMISSION_DENIED: Final = 7
-_RESOURCE_EXHAUSTED: Final = 8
 _FAILED_PRECONDITION: Final = 9
 _UNAVAILABLE: Final = 14
 _UNAUTHENTICATED: Final = 16
@@ -85,7 +92,7 @@ class RefusedError(Exception):
     @property
     def denied(self) -> bool:
         """Whether we may not do what we asked for, as who we are."""
-        return self.code in (_UNAUTHENTICATED, _PERMISSION_DENIED) or self.stale_token or "auth" in self.message
+        return self.code == _PERMISSION_DENIED or self.stale_token or "authentication failed" in self.message
 
     @property
     def undecided(self) -> bool:
@@ -125,7 +132,7 @@ class LeaseNotFoundError(RendezvousConnectionError):
     """The lease has ended; nothing was done."""
 
 
-def unlike_etcd(status: int, data: bytes) -> AttemptError:
+def _unlike_etcd(status: int, data: bytes) -> AttemptError:
     """The error for an answer that is none of etcd's."""
     shown = data[:80].decode("ascii", "replace")
     if b"HTTP request to an HTTPS server" in data:
@@ -154,7 +161,7 @@ def parse_reply(status: int, data: bytes) -> dict[str, Any]:
         if not isinstance(reply, dict):
             raise TypeError("no object")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise unlike_etcd(status, data) from error
+        raise _unlike_etcd(status, data) from error
     return reply
 
 
@@ -166,14 +173,13 @@ def tls_failure(error: OSError) -> AttemptError:
     """
     reason = (error.reason if isinstance(error, ssl.SSLError) else None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
+        why = error.verify_message.rstrip(".")
         return NotConnectedError(
-            f"its certificate cannot be trusted: {error.verify_message} Check ca_cert and server_name", denied=True
+            f"its certificate cannot be trusted: {why}; check ca_cert and server_name", denied=True
         )
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}:
         return NotConnectedError("it does not speak TLS; set protocol=http", denied=True)
     if "ALERT" in reason and "INTERNAL" not in reason:
         wanted = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-        return NotConnectedError(
-            f"it refused this client's certificate ({wanted}); check the options cert and key", denied=True
-        )
+        return NotConnectedError(f"it refused this client's certificate ({wanted}); check cert and key", denied=True)
     return NoReplyError(f"TLS failed: {error}")
