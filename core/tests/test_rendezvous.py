@@ -581,3 +581,15 @@ def test_torch_style_constructor() -> None:
         assert nodes[0].get_backend() == "memory"
         assert nodes[0].get_run_id() == "job"
         assert isinstance(nodes[0]._node.lease, Lease)
+
+
+def test_a_store_is_of_no_use_after_shutdown_and_says_so_at_once(simple: Run) -> None:
+    nodes = simple.nodes(2, 2, 2)
+    first, _ = simple.gather(*nodes)
+    waiting = simple.pool.submit(first.store.get, "never")
+    wait_until(lambda: simple.backends[0].calls["wait"] > 1)
+    nodes[0].shutdown()
+    with pytest.raises(RendezvousConnectionError):
+        waiting.result(5)
+    with pytest.raises(RendezvousConnectionError):
+        first.store.set("key", "value")

@@ -14,10 +14,10 @@ from typing import Any, Final, Self
 
 from .errors import RendezvousStateError
 
-__all__ = ["Envelope"]
+__all__ = ["REMEMBERED", "Envelope"]
 
 _SCHEMA: Final = 1
-_REMEMBERED: Final = 48
+REMEMBERED: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
 lost before it can no longer learn that it had won."""
 
@@ -55,7 +55,7 @@ class Envelope:
         nonce = secrets.token_hex(6)
         if after is None:
             return cls(payload, writer, nonce, deleted=deleted)
-        past = (after.nonce, *after.past)[:_REMEMBERED]
+        past = (after.nonce, *after.past)[:REMEMBERED]
         return cls(payload, writer, nonce, after.epoch + 1, past, deleted)
 
     def pack(self) -> bytes:

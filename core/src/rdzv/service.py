@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from .backend import ABSENT, ANY, Entry, Expect, KeyValueBackend, Lease, Outcome, Snapshot, Token, check_payload
-from .envelope import Envelope
-from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
+from .envelope import REMEMBERED, Envelope
+from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 
 __all__ = ["Held", "Service", "View", "backoff"]
 
@@ -182,10 +182,13 @@ class Service:
         expect: Token = before.token if before else ANY if after is ANY else ABSENT
         mine = Envelope.seal(payload, writer=self.writer, after=before.envelope if before else None, deleted=deleted)
         data = mine.pack()
+        unheard = False
 
         def attempt(timeout: float) -> tuple[bool, Held | None]:
+            nonlocal unheard
             put = self.backend.put(key, data, expect=expect, lease=lease, timeout=timeout)
             if put.outcome is Outcome.UNKNOWN:
+                unheard = True
                 # Sending the same envelope again is safe: if the first was applied, the second
                 # loses against its own nonce, and we know.
                 raise RendezvousConnectionError(f"The reply to writing '{key}' was lost.")
@@ -193,6 +196,11 @@ class Service:
             if put.outcome is Outcome.WON:
                 return True, held
             won = held is not None and mine.nonce in (held.envelope.nonce, *held.envelope.past)
+            if unheard and not won and held is not None and held.envelope.epoch - mine.epoch >= REMEMBERED:
+                raise RendezvousError(
+                    f"Whether '{key}' was written cannot be known: the reply was lost, and more than "
+                    f"{REMEMBERED} others have written it since."
+                )
             return won, held
 
         return self._patiently(attempt, deadline)

@@ -5,6 +5,7 @@ Every key of the user is one key of the backend. What changes a value depending 
 whoever else writes and whichever replies are lost.
 """
 
+import copy
 import itertools
 import operator
 import random
@@ -173,7 +174,7 @@ class Store(Protocol):
 
 
 class KeyValueStore(Store):
-    """A `Store` over any backend with keys. Any number of threads may share it; it does not close the backend.
+    """A `Store` over any backend with keys. Any number of threads may share it.
 
     It answers as PyTorch's TCPStore does, except that it refuses what that one gets wrong: adding to
     what merely begins like a number, a sum beyond 64 bits, and reading a queue as if it were a value.
@@ -211,6 +212,10 @@ class KeyValueStore(Store):
     def clone(self) -> "KeyValueStore":
         """See `Store.clone`."""
         return self._at(self._prefix)
+
+    def close(self) -> None:
+        """End every wait of this store, of what it was scoped from and of its clones, and close the backend."""
+        self._service.close()
 
     @property
     def timeout(self) -> timedelta:
@@ -358,8 +363,10 @@ class KeyValueStore(Store):
     # Where things are.
 
     def _at(self, prefix: str) -> "KeyValueStore":
-        service = self._service
-        return KeyValueStore(service.backend, prefix, timeout=self._timeout, writer=service.writer)
+        # One service for all: closing it ends the waits of every part of the store.
+        other = copy.copy(self)
+        other._prefix = prefix
+        return other
 
     def _path(self, key: str) -> str:
         return f"{self._prefix}/{escape(key) if key else _EMPTY}"

@@ -5,11 +5,12 @@ import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import BinaryIO
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import EtcdServer
@@ -26,14 +27,15 @@ class Line:
         answer: What it answers instead of asking the server.
     """
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.requests = 0
         self.loses_replies = False
         self.answer: bytes | None = None
         self._port = port
         self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._listener = socket.create_server((host, 0), family=family)
+        self.endpoint = str(Endpoint(host, self._listener.getsockname()[1]))
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
@@ -226,6 +228,16 @@ def test_many_large_values_are_read_and_watched(shared_etcd: EtcdServer, connect
     while len(now.entries) < 12:
         now = waiter.wait("big", now, timeout=CALL)
     assert now.entries == backend.read_all("big", timeout=CALL).entries
+
+
+def test_an_ipv6_endpoint(shared_etcd: EtcdServer, connect: Connect) -> None:
+    with closing(Line(shared_etcd.get_port(), "::1")) as line:
+        backend = connect(line.endpoint)
+        since = backend.read_all("six", timeout=CALL)
+        put = backend.put("six", b"6", expect=ANY, timeout=CALL)
+        assert backend.wait("six", since, timeout=CALL).entries == {"six": put.entry}
+        assert backend.local_address == "::1"
+        backend.close()
 
 
 def test_a_name_that_does_not_exist(connect: Connect) -> None:

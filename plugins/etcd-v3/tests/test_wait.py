@@ -166,6 +166,19 @@ def test_a_server_that_lost_everything(connect: Connect, tmp_path: Path) -> None
         assert waiter.wait("key", since, timeout=CALL).entries["key"].value == b"new"
 
 
+def test_any_timeout_will_do(shared_etcd: EtcdServer, connect: Connect) -> None:
+    for timeout in (1e9, float("inf")):
+        backend = connect(shared_etcd.get_endpoint(), request_timeout=timeout)
+        since = backend.read_all("patient", timeout=timeout)
+        with in_background(lambda: backend.wait("patient", since, timeout=timeout)) as waited:  # noqa: B023
+            put = backend.put("patient", b"x", expect=ANY, timeout=timeout)
+            assert waited.result(CALL).entries == {"patient": put.entry}
+    for timeout in (0.0, -1.0):
+        assert backend.wait("patient", since, timeout=timeout).entries == {"patient": put.entry}
+        with pytest.raises(RendezvousConnectionError, match="no time"):
+            backend.read("patient", timeout=timeout)
+
+
 def test_a_snapshot_that_is_not_of_etcd_is_compared(shared_etcd: EtcdServer, connect: Connect) -> None:
     backend = connect(shared_etcd.get_endpoint())
     assert backend.wait("nothing", Snapshot(), timeout=0.1) == Snapshot()

@@ -224,6 +224,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
             return False
         finally:
             self._driver.stop(timeout=5.0)
+            if isinstance(self._store, KeyValueStore):
+                # It is on the backend that was just closed: nobody should wait for it any more.
+                self._store.close()
         return True
 
     def _close(self, reason: str, done: bool) -> None:

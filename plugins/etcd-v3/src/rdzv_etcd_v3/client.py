@@ -19,9 +19,12 @@ from .failures import AttemptError, NoReplyError, NotConnectedError, RefusedErro
 from .stream import Stream
 from .transport import Member, Transport
 
-__all__ = ["Client", "ReplyLostError"]
+__all__ = ["LONGEST", "Client", "ReplyLostError"]
 
 _T = TypeVar("_T")
+
+LONGEST: Final = 86400.0
+"""The longest time, in seconds, that anything here waits in one go: sockets overflow after 24 days."""
 
 _JSON: Final = {"Content-Type": "application/json"}
 
@@ -43,8 +46,8 @@ class Client:
         password: str | None = None,
         request_timeout: float = 3.0,
     ) -> None:
-        self.request_timeout = request_timeout
-        self.patience = request_timeout * len(endpoints)
+        self.request_timeout = min(request_timeout, LONGEST)
+        self.patience = self.request_timeout * len(endpoints)
         """Seconds within which every endpoint had its chance to answer."""
         self.newest = 0
         """The newest revision that any answer told of."""
@@ -187,6 +190,7 @@ class Client:
         """Attempt it at each endpoint until one does not fail."""
         self.check_open()
         started = time.monotonic()
+        timeout = min(timeout, LONGEST)
         failures: list[tuple[Member, AttemptError]] = []
         members = self._members
         for left in range(len(members), 0, -1):

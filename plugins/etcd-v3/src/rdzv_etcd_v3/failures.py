@@ -165,7 +165,7 @@ def parse_reply(status: int, data: bytes) -> dict[str, Any]:
     return reply
 
 
-def tls_failure(error: OSError) -> AttemptError:
+def tls_failure(error: OSError) -> NotConnectedError | NoReplyError:
     """The error for TLS that failed, during the handshake or after it.
 
     With TLS 1.3 a server looks at our certificate only after our handshake is over; it has done

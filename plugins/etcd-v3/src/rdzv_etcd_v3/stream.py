@@ -105,7 +105,7 @@ class Stream:
             self._sock.sendall(_request(member.host, path, data, token))
         except OSError as error:
             self.close()
-            raise NoReplyError(f"the request was not taken: {error}") from error
+            raise _broken(error) from error
 
     def receive(self, timeout: float) -> list[dict[str, Any]]:
         """All messages that are there; if there is none, wait up to `timeout` seconds for the first.
@@ -142,11 +142,13 @@ class Stream:
                 lines += self._lines.feed(data)
         except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
             pass  # that is all for now
-        except ssl.SSLError as error:
-            self._failure = tls_failure(error)
         except (OSError, ValueError) as error:
-            self._failure = NoReplyError(f"the connection broke: {error}")
+            self._failure = _broken(error)
         return lines
+
+
+def _broken(error: OSError | ValueError) -> AttemptError:
+    return tls_failure(error) if isinstance(error, ssl.SSLError) else NoReplyError(f"the connection broke: {error}")
 
 
 def _request(host: str, path: str, data: bytes, token: str) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any, Final
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 
-from .client import Client
+from .client import LONGEST, Client
 from .events import Change, Events, GapError
 from .failures import AttemptError, RefusedError
 from .wire import KeySpace, contains
@@ -47,7 +47,7 @@ class Watches:
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, LONGEST)
         with self._lock:
             watch = self._by_prefix.pop(prefix, None) or _Watch(self._client, self._keys, prefix)
             self._by_prefix[prefix] = watch
