@@ -26,7 +26,9 @@ ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md"]
 TIMEOUT = 120.0
 
-_BLOCK = re.compile(r"(?:^<!-- (file|needs|not run): ([^\n]+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S)
+_BLOCK = re.compile(
+    r"(?:^<!-- (file|needs|not run): ([^\n]+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S
+)
 _COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", re.M)
 _SHOWN_ENDPOINT = re.compile(r"\bhost1:2379(,host\d:2379)*")
 
@@ -84,7 +86,9 @@ def run_block(block: Block, text: str, folder: Path) -> None:
     elif block.language == "sh":
         succeed(["bash", "-euo", "pipefail", "-c", text], folder)
     elif block.language == "console":
-        for command, shown in _COMMAND.findall(text):
+        commands = _COMMAND.findall(text)
+        assert commands, "A console block needs a line that begins with a $."
+        for command, shown in commands:
             _, output = run(["bash", "-c", command.replace("\n> ", "\n")], folder)
             if not says(output, shown):
                 pytest.fail(f"$ {command}\n{output}\nThe page shows:\n{shown}", pytrace=False)
@@ -94,7 +98,7 @@ def run_block(block: Block, text: str, folder: Path) -> None:
 
 def says(output: str, shown: str) -> bool:
     """Whether the output is what the page shows."""
-    pattern = re.escape(" ".join(shown.split())).replace(re.escape("..."), ".*?")
+    pattern = re.sub(r"(?:\\ )?\\\.\\\.\\\.(?:\\ )?", ".*?", re.escape(" ".join(shown.split())))
     return re.fullmatch(pattern, " ".join(output.split())) is not None
 
 
@@ -107,7 +111,7 @@ def succeed(command: list[str], folder: Path) -> None:
 
 def run(command: list[str], folder: Path) -> tuple[int, str]:
     """Run a command like a user who has just logged in; returns its exit code and what it said."""
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RDZV_")}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("RDZV_", "PYTHON"))}
     environment = inherited | {
         # The embedded default keeps its database there.
         "TMPDIR": str(folder),
@@ -125,16 +129,18 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
         text=True,
         start_new_session=True,
     ) as process:
-        late = False
         try:
             output, _ = process.communicate(timeout=TIMEOUT)
         except subprocess.TimeoutExpired:
-            late = True
-        finally:
-            # Whatever it started and did not end.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        if late:
+            kill_group(process)
             output, _ = process.communicate()
             pytest.fail(f"It did not end within {TIMEOUT:.0f} s. It said:\n{output}", pytrace=False)
+        finally:
+            kill_group(process)
     return process.returncode, output
+
+
+def kill_group(process: "subprocess.Popen[str]") -> None:
+    """Kill a process and whatever it started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

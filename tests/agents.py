@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["TTL", "Agent", "Agents", "program", "wait_until"]
+__all__ = ["KEEP_ALIVE", "TTL", "Agent", "Agents", "program", "wait_until"]
 
 _T = TypeVar("_T")
 

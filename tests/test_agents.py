@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
 
-from .agents import TTL, Agent, Agents, program, wait_until
+from .agents import KEEP_ALIVE, TTL, Agent, Agents, program, wait_until
 
 REDUCE = Path(__file__).parent.parent / "examples" / "allreduce.py"
 SUM = "done: 5133 primes below 50000"
@@ -223,6 +223,30 @@ class TestExitCodes:
         node.process.send_signal(signal.SIGTERM)
         assert node.ends() == 128 + signal.SIGTERM
         assert status(local)["nodes"] == []
+
+
+class TestBereavement:
+    def test_a_rank_0_that_dies_before_it_begins_is_not_waited_for(self, local: Agents, tmp_path: Path) -> None:
+        dies = f"""
+import os, rdzv
+options = dict({KEEP_ALIVE}, node_name="aaa")
+params = rdzv.RendezvousParameters("sqlite", {local.service[3]!r}, "job", 1, 2, **options)
+info = rdzv.get_rendezvous_handler(params).next_rendezvous()
+assert info.rank == 0 and info.world_size == 2
+os._exit(0)
+"""
+        options = {"last_call_timeout": 60, "node_name": "bbb"}
+        node = local.start(*program(tmp_path, WORK), nnodes="1:2", options=options)
+        wait_until(lambda: status(local)["nodes"])
+        subprocess.run(program(tmp_path, dies), check=True, timeout=60)
+        node.says("round 2: rank 0 of 1")
+
+    def test_a_survivor_that_is_too_few_waits_no_longer_than_joining_may_take(
+        self, local: Agents, tmp_path: Path
+    ) -> None:
+        job = program(tmp_path, "import rdzv, sys; sys.exit(rdzv.current().rank)")
+        nodes = [local.start(*job, nnodes="2", options={"join_timeout": 4}) for _ in range(2)]
+        assert sorted(node.ends() for node in nodes) == [1, 3]
 
 
 class TestTheCommand:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
@@ -80,12 +80,11 @@ class World:
     run_id: str
     master_addr: str
     master_port: int
-    _environ: Mapping[str, str] = field(repr=False, compare=False, default_factory=dict)
 
     @cached_property
     def store(self) -> Store:
         """The round's store, shared by all processes; connects when it is first used."""
-        params = RendezvousParameters.from_env(self._environ)
+        params = RendezvousParameters.from_env(os.environ)
         _, store = create_backend(params)
         return round_store(store, params.run_id, self.round)
 
@@ -118,7 +117,6 @@ class World:
             run_id=environ.get("RDZV_RUN_ID", ""),
             master_addr=environ.get("MASTER_ADDR", ""),
             master_port=number("MASTER_PORT"),
-            _environ=dict(environ),
         )
 
 

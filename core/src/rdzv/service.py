@@ -71,7 +71,7 @@ class View:
                 if entry is not None and entry.token == held.token:
                     self._held[key] = held
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         """Every key that the service holds here, tombstones and corrupt ones too."""
         return list(self.snapshot.entries)
 

@@ -129,7 +129,8 @@ class Agent:
         info = self._next_world()
         if info is None:
             return Verdict(Outcome.SIGNALLED, signal.Signals(self._signal).name, self._signal)
-        self._agree_on_processes(info)
+        if not self._agree_on_processes(info):
+            return None
         environments = [
             os.environ
             | variables(self._params, info, local_rank=rank, processes=self._processes, restarts=self._restarts)
@@ -160,16 +161,30 @@ class Agent:
                 joining.result()
             return None
 
-    def _agree_on_processes(self, info: RendezvousInfo) -> None:
-        """Global ranks only add up if every node has as many processes."""
+    def _agree_on_processes(self, info: RendezvousInfo) -> bool:
+        """See to it that every node has as many processes, else the global ranks would not add up.
+
+        Returns:
+            False if the world ended before it was known.
+        """
         if info.rank == 0:
             info.store.set("rdzv.processes", str(self._processes))
+        while not info.store.check(["rdzv.processes"]):
+            if self._signal or self._handler.closed or self._handler.num_nodes_waiting() or self._is_bereaved(info):
+                return False
+            time.sleep(_POLL)
         first = int(info.store.get("rdzv.processes"))
         if first != self._processes:
             raise RendezvousParameterError(
                 f"This node runs {self._processes} processes, but the node of rank 0 runs {first}: "
                 "give all nodes the same --nproc-per-node."
             )
+        return True
+
+    def _is_bereaved(self, info: RendezvousInfo) -> bool:
+        """Whether a member of this world is gone, even if the others are too few for another one."""
+        notice = self._handler.notice
+        return notice is not None and notice.round == info.round and bool(notice.lost)
 
     def _watch(self, workers: Workers, info: RendezvousInfo) -> Verdict | None:
         """Watch one round; None when it is time for another."""
@@ -181,7 +196,8 @@ class Agent:
                 if closed.done and finished:
                     return Verdict(Outcome.DONE, closed.reason)
                 return Verdict(Outcome.CLOSED, f"closed by {closed.by or 'somebody'}: {closed.reason}")
-            if self._handler.num_nodes_waiting():
+            # Who has finished waits for the others; for one that is gone, in the next world.
+            if self._handler.num_nodes_waiting() or (finished and self._is_bereaved(info)):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
             codes = workers.exit_codes()

@@ -2,6 +2,8 @@
 
 import argparse
 import logging
+import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -21,14 +23,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for module in (run, status, close, backends):
         module.add_parser(commands)
+    for command in commands.choices.values():
+        command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
     options = parser.parse_args(arguments)
     _log(options.verbose)
     try:
         return int(options.run(options))
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; the interpreter must not try to flush what is left.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except RendezvousError as error:
         print(f"rdzv: {error}", file=sys.stderr)
         return Outcome.of(error).value

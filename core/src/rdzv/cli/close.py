@@ -2,7 +2,7 @@
 
 import argparse
 import getpass
-import sys
+import os
 
 from ..errors import RendezvousParameterError
 from ..observer import Observer
@@ -29,7 +29,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Close, and purge if asked to."""
     with Observer(parameters(arguments)) as observer:
-        closed = observer.close(f"the operator ({getpass.getuser()})", arguments.reason, arguments.timeout)
+        closed = observer.close(f"the operator ({_user()})", arguments.reason, arguments.timeout)
         print(f"The run '{arguments.run_id}' is closed: {closed.reason} (by {closed.by}).")
         if arguments.purge:
             left = observer.purge(arguments.timeout)
@@ -38,5 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
                     f"Nothing was purged: {len(left)} nodes are still there after {arguments.timeout:.0f} s "
                     f"({', '.join(left)}). Stop them and purge again."
                 )
-            print(f"Every key of the run '{arguments.run_id}' is removed.", file=sys.stdout)
+            print(f"Every key of the run '{arguments.run_id}' is removed.")
     return 0
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user need not have a name.
+        return f"user {os.getuid()}"

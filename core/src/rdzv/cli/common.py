@@ -1,6 +1,7 @@
 """The options that every subcommand about a run has."""
 
 import argparse
+import os
 from typing import Any
 
 from ..errors import RendezvousParameterError
@@ -11,11 +12,26 @@ __all__ = ["add_run_options", "parameters"]
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
     """Add the options that say which run on which service."""
-    parser.add_argument("--backend", default="sqlite", metavar="NAME", help="see `rdzv backends` (default: sqlite)")
     parser.add_argument(
-        "--endpoint", default="", metavar="ADDRESS", help="where the service is: HOST:PORT[,HOST:PORT...], or a file"
+        "--backend",
+        default=os.environ.get("RDZV_BACKEND", "sqlite"),
+        metavar="NAME",
+        help="see `rdzv backends` (default: RDZV_BACKEND, else sqlite)",
     )
-    parser.add_argument("--run-id", required=True, metavar="ID", help="the job that the nodes belong to")
+    parser.add_argument(
+        "--endpoint",
+        default=os.environ.get("RDZV_ENDPOINT", ""),
+        metavar="ADDRESS",
+        help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
+    )
+    run_id = os.environ.get("RDZV_RUN_ID")
+    parser.add_argument(
+        "--run-id",
+        default=run_id,
+        required=run_id is None,
+        metavar="ID",
+        help="the job that the nodes belong to (default: RDZV_RUN_ID)",
+    )
     parser.add_argument(
         "--option",
         action="append",

@@ -3,6 +3,7 @@
 import argparse
 import logging
 import sys
+import textwrap
 import time
 
 from ..agent import Agent, Outcome
@@ -26,8 +27,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "run",
         help="join a run and start a command in every world it forms",
-        description="Join a run, start CMD with the variables of its place in the world (RANK, WORLD_SIZE, "
-        "MASTER_ADDR, MASTER_PORT, RDZV_ROUND and so on), and start it again whenever the world changes.",
+        description=textwrap.fill(
+            "Join a run, start CMD with the variables of its place in the world (RANK, WORLD_SIZE, MASTER_ADDR, "
+            "MASTER_PORT, RDZV_ROUND and so on), and start it again whenever the world changes."
+        ),
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -52,7 +55,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="SECONDS",
         help="between asking CMD to end and killing it (default: 10)",
     )
-    parser.add_argument("command", nargs="+", metavar="-- CMD", help="the program and its arguments")
+    parser.add_argument("program", metavar="-- CMD", help="the program")
+    parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
     parser.set_defaults(run=run)
 
 
@@ -69,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     agent = Agent(
         handler,
         params,
-        arguments.command,
+        [arguments.program, *arguments.arguments],
         processes=arguments.nproc_per_node,
         max_restarts=arguments.max_restarts,
         grace=arguments.grace,

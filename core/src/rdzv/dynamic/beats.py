@@ -10,7 +10,7 @@ import json
 import secrets
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -47,20 +47,22 @@ class CountedBeats(KeyValueBackend):
         capability: "that is up to the service beneath" for capability in Capability if capability != Capability.LEASE
     }
 
-    def __init__(self, inner: KeyValueBackend, interval: float) -> None:
+    def __init__(self, inner: KeyValueBackend, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
         """Give `inner` leases.
 
         Args:
             inner: The backend beneath.
             interval: Seconds between two beats of an owner; observers look at least as often,
                 and once a second, so that a death is known within a second of the time to live.
+            clock: This process's monotonic clock, in seconds.
         """
         self._inner = inner
         self._interval = interval
+        self._clock = clock
         self._look_every = min(interval, 1.0)
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[Token, float]] = {}
-        self._looked = time.monotonic()
+        self._looked = clock()
 
     @property
     def name(self) -> str:
@@ -104,9 +106,9 @@ class CountedBeats(KeyValueBackend):
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend`. The services beneath wakes us for changes, the clock for deaths."""
-        deadline = time.monotonic() + timeout
+        deadline = self._clock() + timeout
         beneath = since.revision
-        while (remaining := deadline - time.monotonic()) > 0:
+        while (remaining := deadline - self._clock()) > 0:
             beneath = self._inner.wait(prefix, beneath, timeout=min(remaining, self._look_every))
             now = self._living(beneath, max(remaining, self._look_every))
             if now.entries != since.entries:
@@ -126,7 +128,7 @@ class CountedBeats(KeyValueBackend):
     def _living(self, beneath: Snapshot, timeout: float) -> Snapshot:
         """`beneath` without the frames, and without what hangs on a lease that has ended."""
         entries = {key: _unframed(entry) for key, entry in beneath.entries.items()}
-        leases = {lease for lease, _ in entries.values() if lease}
+        leases = list(dict.fromkeys(lease for lease, _ in entries.values() if lease))
         alive = self._judge(self._beats_of(leases, timeout), timeout) if leases else frozenset()
         living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
         return Snapshot(living, beneath)
@@ -140,7 +142,7 @@ class CountedBeats(KeyValueBackend):
 
     def _judge(self, beats: Mapping[str, Entry], timeout: float) -> frozenset[str]:
         """Which of these leases live; buries those that have been silent for too long."""
-        now = time.monotonic()
+        now = self._clock()
         with self._lock:
             if now - self._looked > self._interval + self._look_every:
                 # It is us who did not look: whoever is alive gets all the time again to show it.

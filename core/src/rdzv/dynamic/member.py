@@ -15,10 +15,22 @@ from ..errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from ..service import Held
+from ..service import Held, View
 from . import leader, rules
 from .node import Node
-from .records import CONTROL, LEADER_KEY, NODES, NOTICE_KEY, STATE_KEY, STORE, Closed, NodeRecord, State, decode
+from .records import (
+    CONTROL,
+    INTENTS,
+    LEADER_KEY,
+    NODES,
+    NOTICE_KEY,
+    STATE_KEY,
+    STORE,
+    Closed,
+    NodeRecord,
+    State,
+    decode,
+)
 from .records import node_key as key_of
 from .rules import Standing
 from .steps import Changed, Delete, KeepAlive, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Tell, Wait
@@ -30,6 +42,9 @@ logger = logging.getLogger(__name__)
 WATCH_SLICE = 30.0
 """Seconds after which a silent watch is asked anew."""
 
+LEADERLESS = 1.0
+"""The same while nobody leads: an election may have failed, and nobody else may try."""
+
 
 def watch(node: Node) -> Lane[None]:
     """Keep the node's view of ``control`` fresh, until it closes."""
@@ -40,7 +55,8 @@ def watch(node: Node) -> Lane[None]:
             if view is None:
                 view = yield ReadAll(CONTROL, node.soon())
             else:
-                view = yield Wait(CONTROL, view, node.clock() + WATCH_SLICE)
+                patience = LEADERLESS if node.leader is None and node.may_lead() else WATCH_SLICE
+                view = yield Wait(CONTROL, view, node.clock() + patience)
             events = node.look(view)
             node.problem = None
             pauses = node.pauses()
@@ -174,19 +190,37 @@ def _same(one: Held | None, other: Held | None) -> bool:
 
 
 def _fence(node: Node) -> Lane[None]:
-    """Raise the epoch of the state without changing it, so that no write from before can succeed."""
+    """Make sure that no round is formed by somebody who has not seen our record.
+
+    Usually a look is enough: a leader that forms a round without one of its members says so first
+    and looks at the nodes after that. If somebody has said so, the epoch of the state is raised, and the
+    pending write loses. Were it raised every time, a thousand nodes that come back together would
+    write the state a thousand times, and each of them would read every one.
+    """
     while not node.closing:
-        held = yield Read(STATE_KEY, node.soon())
+        control = yield ReadAll(CONTROL, node.soon())
+        held = control.get(STATE_KEY)
         if held is None and node.state is None:
             return
-        # A service that forgot everything is told again what was the state: it is a value, and we have it.
-        payload = held.payload if held else node.state.encode() if node.state else b""
-        if held is None:
+        if held is not None:
+            yield from _tell_state(node, held)
+            if not _is_pending(control, decode(State, held.payload).round):
+                return
+            payload = held.payload
+        else:
+            # A service that forgot everything is told again what was the state: it is a value, and we have it.
             node.held = None
+            payload = node.state.encode() if node.state else b""
         won, now = yield Put(STATE_KEY, payload, node.soon(), after=held)
         yield from _tell_state(node, now)
         if won:
             return
+
+
+def _is_pending(control: View, number: int) -> bool:
+    """Whether a leader is about to form a round after this one."""
+    said = (key.removeprefix(f"{INTENTS}/") for key in control.names() if key.startswith(f"{INTENTS}/"))
+    return any(not text.isdecimal() or int(text) > number for text in said)
 
 
 def _tell_state(node: Node, held: Held | None) -> Lane[None]:
@@ -212,7 +246,6 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
     )
     try:
         yield from _enroll(node, deadline)
-        yield from leader.elect(node)
         while not (node.standing() is Standing.MEMBER and node.may_trust_world()):
             node.refuse()
             if node.record is None:
@@ -220,7 +253,8 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
             if node.clock() >= deadline:
                 yield from _give_up(node, node.clock() - started)
                 break
-            yield Changed(deadline)
+            yield from _see_to_a_leader(node)
+            yield Changed(min(deadline, node.clock() + LEADERLESS) if node.leader is None else deadline)
     except GeneratorExit:
         raise
     except BaseException:
@@ -230,6 +264,16 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
     assert node.state is not None  # noqa: S101 - a member has seen the state
     node.round = node.state.round
     return node.state
+
+
+def _see_to_a_leader(node: Node) -> Lane[None]:
+    try:
+        yield from leader.elect(node)
+    except RendezvousDeniedError:
+        raise
+    except RendezvousConnectionError as error:
+        # Another may win; if not, there is another time.
+        logger.debug("electing a leader of '%s': %s", node.settings.run_id, error)
 
 
 def _give_up(node: Node, waited: float) -> Lane[None]:
@@ -324,5 +368,7 @@ def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
     # Only names that nobody will use again: even a request that is applied too late harms nobody.
     number = node.state.round if node.state else 0
     rubbish = [key_of(record.id) for record in records] + [f"{STORE}/{number - 1}", f"{STORE}/{number}", NOTICE_KEY]
+    if node.closed() is not None:
+        rubbish.append(INTENTS)
     for prefix in rubbish:
         yield Delete(prefix, deadline)

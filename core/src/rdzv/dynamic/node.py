@@ -161,7 +161,7 @@ class Node:
         self.state, self.held = state, held
         events = []
         if state.round > (before.round if before else 0) and state.world:
-            cause = f"{len(state.world)} nodes, led by rank 0 at {state.address}:{state.port}"
+            cause = f"a world of {len(state.world)}, with rank 0 at {state.address}:{state.port}"
             events.append(self.event(EventKind.ROUND_PUBLISHED, state.world[0], cause))
         if state.closed and not (before and before.closed == state.closed):
             events.append(self.event(EventKind.CLOSED, state.closed.by, state.closed.reason))

@@ -15,6 +15,7 @@ from ..errors import RendezvousStateError
 __all__ = [
     "BEATS",
     "CONTROL",
+    "INTENTS",
     "LEADER_KEY",
     "NODES",
     "NOTICE_KEY",
@@ -27,6 +28,7 @@ __all__ = [
     "Notice",
     "State",
     "decode",
+    "intent_key",
     "node_key",
 ]
 
@@ -34,12 +36,19 @@ CONTROL: Final = "control"
 """What every node watches: the state, the notice and the leader."""
 NOTICE_KEY: Final = "control/notice"
 LEADER_KEY: Final = "control/leader"
+INTENTS: Final = "control/intent"
+"""One key for each round that a leader is about to form without some member of the one before."""
 NODES: Final = "nodes"
 """What only the leader watches: one record for each live node."""
 STORE: Final = "store"
 BEATS: Final = "beats"
 
 _SCHEMA: Final = 1
+
+
+def intent_key(number: int) -> str:
+    """Where a leader says that it is about to form this round; no round has the number of another."""
+    return f"{INTENTS}/{number}"
 
 
 def node_key(node_id: str) -> str:

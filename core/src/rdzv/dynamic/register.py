@@ -40,11 +40,26 @@ class RegisterKeys(KeyValueBackend):
 
     lacking: ClassVar[Mapping[Capability, str]] = dict.fromkeys(Capability, "a register has no such thing")
 
-    def __init__(self, register: RendezvousBackend) -> None:
-        """Keep keys in `register`; any class with PyTorch's two methods will do."""
+    def __init__(
+        self,
+        register: RendezvousBackend,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Keep keys in `register`; any class with PyTorch's two methods will do.
+
+        Args:
+            register: The register.
+            clock: This process's monotonic clock, in seconds.
+            sleep: Lets time pass on it.
+            rng: Where jitter comes from.
+        """
         self._register = register
+        self._clock = clock
+        self._sleep = sleep
+        self._random = rng or random.Random()  # noqa: S311 - jitter is no secret
         self._closed = False
-        self._random = random.Random()  # noqa: S311 - jitter is no secret
 
     @property
     def name(self) -> str:
@@ -92,11 +107,11 @@ class RegisterKeys(KeyValueBackend):
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend`."""
-        deadline = time.monotonic() + timeout
+        deadline = self._clock() + timeout
         token = since.revision
         # A class written for PyTorch's contract has no way to wait: it is polled.
         wait_state = getattr(self._register, "wait_state", None) or RendezvousBackend.wait_state.__get__(self._register)
-        while (remaining := deadline - time.monotonic()) > 0 and not self._closed:
+        while (remaining := deadline - self._clock()) > 0 and not self._closed:
             # In slices, since a register has no close() that could end the wait.
             wait_state(token, min(remaining, 0.5))
             keys, _, token = self._load()
@@ -115,7 +130,7 @@ class RegisterKeys(KeyValueBackend):
         return ({}, 0, None) if found is None else (*_decode(found[0]), found[1])
 
     def _change(self, change: Callable[[_Keys, int], Put], timeout: float) -> Put:
-        deadline = time.monotonic() + timeout
+        deadline = self._clock() + timeout
         for pause in backoff(self._random):
             keys, version, token = self._load()
             put = change(keys, version + 1)
@@ -128,11 +143,11 @@ class RegisterKeys(KeyValueBackend):
                 return Put(Outcome.UNKNOWN)
             if answer is not None and answer[2]:
                 return put
-            if time.monotonic() + pause >= deadline:
+            if self._clock() + pause >= deadline:
                 raise RendezvousConnectionError(
                     f"The register of '{self.name}' was always changed by another within {timeout:.1f} s."
                 )
-            time.sleep(pause)
+            self._sleep(pause)
         raise AssertionError("backoff() never ends")
 
 

@@ -19,9 +19,17 @@ Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """Replace the state by this one."""
+    """Replace the state by this one.
+
+    Attributes:
+        state: The new state.
+        bereaved: It forms a world although a member of the one before is missing without a goodbye.
+            That member might be coming back at this very moment, so the leader says first what it
+            is about to do, and then looks once more.
+    """
 
     state: State
+    bereaved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,8 @@ def decide(
     # a world suffice, everyone who is expected is here.
     survivors = sum(node.id in state.world for node in waiting)
     if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or enough_for >= last_call:
-        return Publish(_next_round(state, waiting, assign or sticky_ranks))
+        bereaved = any(not loss.left for loss in gone.values())
+        return Publish(_next_round(state, waiting, assign or sticky_ranks), bereaved)
     return Hold(replace(notice, phase="last call"), enough=True, again_in=last_call - enough_for)
 
 
@@ -223,4 +232,5 @@ def _notice(state: State, here: Collection[NodeRecord], gone: Mapping[str, Loss]
         # Spares beyond the room disturb nobody; a loss counts when the others can go on without.
         news = arrivals + returned + (1 if gone and possible and inside else 0)
         phase = "running" if len(inside) == len(state.world) else "re-forming"
-    return Notice(state.round, phase, present, news, tuple(gone.values()))
+    # Once a run is closed, nodes go in peace.
+    return Notice(state.round, phase, present, news, () if state.closed else tuple(gone.values()))

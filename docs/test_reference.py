@@ -1,0 +1,36 @@
+"""What the pages say of names, files and numbers is what there is."""
+
+import re
+from pathlib import Path
+
+import rdzv
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+
+def test_api_page_has_every_public_name() -> None:
+    page = (DOCS / "api.md").read_text()
+    documented = re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)$", page, re.M)
+    assert sorted(documented) == sorted(rdzv.__all__)
+
+
+def test_files_to_open_exist() -> None:
+    table = (DOCS / "architecture.md").read_text().partition("## To change X")[2].partition("\n## ")[0]
+    paths = re.findall(r"`([\w./-]*(?:/|\.py))`", table)
+    assert len(paths) > 30
+    plugins = list(ROOT.glob("plugins/*/src/*/"))
+    missing = [
+        path for path in paths if not any((at / path).exists() for at in (ROOT, ROOT / "core/src/rdzv", *plugins))
+    ]
+    assert missing == []
+
+
+def test_page_of_guarantees_has_the_defaults() -> None:
+    page = (DOCS / "guarantees.md").read_text()
+    default = {option.name: option.default for option in rdzv.CORE_OPTIONS}
+    for name in ("join_timeout", "last_call_timeout", "close_timeout"):
+        assert f"`{name}` ({default[name]:g} s)" in page
+    interval, times = default["keep_alive_interval"], default["keep_alive_max_attempt"]
+    assert f"{interval:g} s \N{MULTIPLICATION SIGN} {times} = {interval * times:g} s" in page
+    assert f"{rdzv.MAX_PAYLOAD // 1024} KiB" in page
