@@ -215,8 +215,8 @@ def test_no_room_left_is_explained(line: Line, connect: Connect) -> None:
 def test_what_is_too_large_is_refused_and_not_written(shared_etcd: EtcdServer, connect: Connect, size: int) -> None:
     backend = connect(shared_etcd.get_endpoint())
     with pytest.raises(RendezvousParameterError, match="large"):
-        backend.put("large", b"x" * size, expect=ABSENT, timeout=CALL)
-    assert backend.read("large", timeout=CALL) is None
+        backend.put("large", b"x" * size, expect=ABSENT, timeout=60)
+    assert backend.read("large", timeout=60) is None
 
 
 def test_many_large_values_are_read_and_watched(shared_etcd: EtcdServer, connect: Connect) -> None:

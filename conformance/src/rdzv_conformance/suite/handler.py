@@ -116,10 +116,12 @@ class HandlerConformance(Conformance):
         doomed, *rest = nodes(4, 3, 3)
         doomed.tell("join")
         eventually(lambda: rest[0].ask("nodes") == 1, "the first node to be there", _FORM)
-        for node in rest[:2]:
-            node.tell("join")
+        rest[1].tell("join")
+        eventually(lambda: rest[0].ask("nodes") == 2, "the second node to be there", _FORM)
+        # Before there are three, which would be a world with it.
         doomed.kill()
-        rest[2].tell("join")
+        for node in (rest[0], rest[2]):
+            node.tell("join")
         assert [node.answer()["size"] for node in rest] == [3, 3, 3], "a death while gathering was not survived"
 
     def test_the_first_reason_of_closing_stands(self, nodes: _Nodes) -> None:
