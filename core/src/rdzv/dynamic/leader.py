@@ -151,7 +151,7 @@ class _Desk:
 
     def arrivals(self, records: Collection[NodeRecord]) -> tuple[Event, ...]:
         """An event for each waiting node that was not there before."""
-        world = self.node.state.world if self.node.state else ()
+        world = frozenset(self.node.state.world if self.node.state else ())
         new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
         self.known = {node.id for node in records}
         return tuple(

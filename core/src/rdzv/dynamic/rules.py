@@ -124,7 +124,8 @@ def decide(
         return Hold(notice)
     # The last call is for those of whom nobody knows yet whether they come. When the survivors of
     # a world suffice, everyone who is expected is here.
-    survivors = sum(node.id in state.world for node in waiting)
+    members = frozenset(state.world)
+    survivors = sum(node.id in members for node in waiting)
     if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or enough_for >= last_call:
         bereaved = any(not loss.left for loss in gone.values())
         return Publish(_next_round(state, waiting, assign or sticky_ranks), bereaved)
@@ -132,8 +133,9 @@ def decide(
 
 
 def _next_round(state: State, waiting: Sequence[NodeRecord], assign: Assign) -> State:
-    former = [node for node in waiting if node.id in state.world]
-    new = [node for node in waiting if node.id not in state.world]
+    members = frozenset(state.world)
+    former = [node for node in waiting if node.id in members]
+    new = [node for node in waiting if node.id not in members]
     chosen = sorted((former + new)[: state.max_nodes], key=_arrival)
     world = tuple(assign(chosen, state.world))
     by_id = {node.id: node for node in chosen}
@@ -219,7 +221,8 @@ def _waiting(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
 def _notice(state: State, here: Collection[NodeRecord], gone: Mapping[str, Loss]) -> Notice:
     inside = _inside(state, here)
     waiting = _waiting(state, here)
-    returned = sum(node.id in state.world for node in waiting)
+    members = frozenset(state.world)
+    returned = sum(node.id in members for node in waiting)
     present = len(inside) + len(waiting)
     if state.closed:
         phase, news = "closed", 0
