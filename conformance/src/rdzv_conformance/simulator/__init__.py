@@ -1,8 +1,10 @@
 """The simulator: the core's real lanes and rules, for many nodes, in virtual time.
 
-Deterministic: a seed reproduces its run to the byte.
+Deterministic: a seed reproduces its run to the byte. ``python -m rdzv_conformance.simulator --help``
 """
 
-from .simulation import Plan, Simulation, Violation
+from .invariants import Violation
+from .plan import Plan, Strike
+from .simulation import Simulation
 
-__all__ = ["Plan", "Simulation", "Violation"]
+__all__ = ["Plan", "Simulation", "Strike", "Violation"]

@@ -1,7 +1,9 @@
 """A service in virtual time: a level-2 backend that applies each call at one instant."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from bisect import bisect
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rdzv import (
@@ -21,48 +23,89 @@ from rdzv import (
 
 from .clock import Timeline
 
-__all__ = ["SimulatedService", "Waiter", "under"]
-
-
-def under(prefix: str, key: str) -> bool:
-    """Whether `key` is at or under `prefix`."""
-    return key == prefix or key.startswith(f"{prefix}/")
+__all__ = ["SimulatedService", "Waiter"]
 
 
 @dataclass(eq=False)
 class Waiter:
-    """Somebody who waits for a prefix to differ from what he has seen."""
+    """Somebody who waits for a prefix to differ from what he has seen.
+
+    Attributes:
+        prefix: What is watched: a first segment of keys.
+        since: What was seen.
+        changed: Called once when it differs, with what is there now.
+        broke: Called instead when the service goes away.
+    """
 
     prefix: str
     since: Snapshot
-    wake: Callable[[], None]
+    changed: Callable[[Snapshot], None]
+    broke: Callable[[], None]
+
+
+@dataclass
+class _Folder:
+    """All keys with the same first segment."""
+
+    keys: dict[str, Entry] = field(default_factory=dict)
+    waiters: dict[Waiter, None] = field(default_factory=dict)
+    versions: list[int] = field(default_factory=lambda: [0])
+    bytes_until: list[int] = field(default_factory=lambda: [0])
+    snapshot: Snapshot | None = None
+
+    def note(self, version: int, size: int) -> None:
+        """Something has changed."""
+        self.snapshot = None
+        self.versions.append(version)
+        self.bytes_until.append(self.bytes_until[-1] + size)
+
+    def read(self) -> Snapshot:
+        """Everything, as one value that all readers share until something changes."""
+        if self.snapshot is None:
+            self.snapshot = Snapshot(dict(self.keys), self.versions[-1])
+        return self.snapshot
+
+    def bytes_since(self, version: int) -> int:
+        """The size of all changes after a version, as a watch brings them."""
+        return self.bytes_until[-1] - self.bytes_until[bisect(self.versions, version) - 1]
 
 
 class SimulatedService(KeyValueBackend):
-    """The service that all simulated nodes share. Delays and losses are the network's, not its own."""
+    """The service that all simulated nodes share. Delays and losses are the network's, not its own.
+
+    Attributes:
+        calls: How many calls of each kind it has answered.
+        bytes: How many bytes of keys and values went in and out.
+        wrote: Called after each write.
+        lost: Called with the keys that have vanished with their lease.
+    """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
     lacking: ClassVar[Mapping[Capability, str]] = dict.fromkeys(
         (Capability.MULTI_ENDPOINT, Capability.TLS, Capability.AUTH), "it is simulated"
     )
 
-    def __init__(self, timeline: Timeline, *, leases_sleep: bool) -> None:
+    def __init__(self, timeline: Timeline, *, leases_sleep: bool = True, lag: float = 0.0) -> None:
         """Begin empty.
 
         Args:
             timeline: Virtual time.
             leases_sleep: Whether time stands still for leases while the service is down (etcd), or
                 they run out meanwhile.
+            lag: Seconds between the end of a lease and its keys' vanishing.
         """
         self._timeline = timeline
         self._leases_sleep = leases_sleep
+        self._lag = lag
         self._version = 0
-        self._keys: dict[str, tuple[Entry, _SimulatedLease | None]] = {}
-        self._leases: set[_SimulatedLease] = set()
-        self._waiters: list[Waiter] = []
+        self._folders: dict[str, _Folder] = {}
+        self._leases: dict[_SimulatedLease, None] = {}
+        self._owners: dict[str, _SimulatedLease] = {}
         self._down_since: float | None = None
-        self.calls: dict[str, int] = {}
-        self.watched: Callable[[str, bytes], None] = lambda key, value: None
+        self.calls: Counter[str] = Counter()
+        self.bytes = 0
+        self.wrote: Callable[[str, bytes], None] = lambda key, value: None
+        self.lost: Callable[[list[str]], None] = lambda keys: None
 
     @property
     def name(self) -> str:
@@ -74,120 +117,156 @@ class SimulatedService(KeyValueBackend):
         """Whether nobody can reach it."""
         return self._down_since is not None
 
+    # What happens to it.
+
     def stop(self) -> None:
-        """Go away."""
-        if not self.down:
-            self._down_since = self._timeline.now
+        """Go away; every watch breaks."""
+        if self.down:
+            return
+        self._down_since = self._timeline.now
+        for folder in self._folders.values():
+            waiters, folder.waiters = folder.waiters, {}
+            for waiter in waiters:
+                waiter.broke()
 
     def start(self) -> None:
         """Come back with everything that was written."""
         if self._down_since is None:
             return
         gone, self._down_since = self._timeline.now - self._down_since, None
-        for lease in self._leases:
+        for lease in list(self._leases):
             if self._leases_sleep:
                 lease.until += gone
-            self._expire_later(lease)
-        self._wake("")
+            if not lease.awaited:
+                self._look_at(lease)
+
+    # What clients call.
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         """See `KeyValueBackend`."""
-        self._count("read")
-        found = self._keys.get(key)
-        return found[0] if found else None
+        self.count("read", len(key))
+        found = self._folder(key).keys.get(key)
+        self.bytes += len(found.value) if found else 0
+        return found
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend`."""
-        self._count("read_all")
-        return self.snapshot(prefix)
-
-    def snapshot(self, prefix: str) -> Snapshot:
-        """What is at or under `prefix` now, uncounted."""
-        return Snapshot({key: entry for key, (entry, _) in self._keys.items() if under(prefix, key)}, self._version)
+        self.count("read_all", len(prefix))
+        everything = self._folder(prefix).read()
+        found = {key: entry for key, entry in everything.entries.items() if _under(prefix, key)}
+        self.bytes += sum(len(key) + len(entry.value) for key, entry in found.items())
+        return everything if "/" not in prefix else Snapshot(found, everything.revision)
 
     def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
         """See `KeyValueBackend`."""
-        self._count("put")
-        there = self._keys[key][0] if key in self._keys else None
-        if lease is not None and (not isinstance(lease, _SimulatedLease) or lease not in self._leases):
-            return Put(Outcome.LOST, there)
-        if expect is not ANY and (ABSENT if there is None else there.token) != expect:
+        self.count("put", len(key) + len(value))
+        folder = self._folder(key)
+        there = folder.keys.get(key)
+        lost = lease is not None and lease not in self._leases
+        if lost or (expect is not ANY and (ABSENT if there is None else there.token) != expect):
+            self.bytes += len(there.value) if there else 0
             return Put(Outcome.LOST, there)
         self._version += 1
         entry = Entry(value, self._version, self._version if there is None else there.order)
-        self._keys[key] = (entry, lease if isinstance(lease, _SimulatedLease) else None)
-        self._wake(key)
-        self.watched(key, value)
+        folder.keys[key] = entry
+        self._hang(key, lease)
+        self._changed(folder, len(key) + len(value))
+        self.wrote(key, value)
         return Put(Outcome.WON, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend`."""
-        self._count("delete")
-        self._remove([key for key in self._keys if under(prefix, key)])
+        self.count("delete", len(prefix))
+        self._remove([key for key in self._folder(prefix).keys if _under(prefix, key)])
 
-    def wait_later(self, waiter: Waiter) -> None:
+    def watch(self, waiter: Waiter) -> None:
         """Wake the waiter as soon as what it waits for is different from what it has seen."""
-        self._count("wait")
-        self._waiters.append(waiter)
-        self._wake(waiter.prefix)
+        self.count("wait", len(waiter.prefix))
+        folder = self._folder(waiter.prefix)
+        if folder.versions[-1] > waiter.since.revision:
+            self._wake(folder, waiter)
+        else:
+            folder.waiters[waiter] = None
 
     def forget(self, waiter: Waiter) -> None:
         """Nobody waits any more."""
-        if waiter in self._waiters:
-            self._waiters.remove(waiter)
+        self._folder(waiter.prefix).waiters.pop(waiter, None)
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
         """See `KeyValueBackend`."""
-        self._count("open_lease")
+        self.count("open_lease", 8)
         lease = _SimulatedLease(self, ttl, self._timeline.now + ttl)
-        self._leases.add(lease)
-        self._expire_later(lease)
+        self._leases[lease] = None
+        self._look_at(lease)
         return lease
+
+    def renew(self, lease: "_SimulatedLease") -> bool:
+        """Start a lease's time anew; False if it has ended."""
+        self.count("keep_alive", 8)
+        lease.until = self._timeline.now + lease.ttl
+        return lease in self._leases
+
+    def revoke(self, lease: "_SimulatedLease") -> None:
+        """End a lease, because its owner wants it."""
+        self.count("revoke", 8)
+        self._end(lease)
 
     def close(self) -> None:
         """See `KeyValueBackend`."""
 
-    def renew(self, lease: "_SimulatedLease") -> bool:
-        """Start a lease's time anew; False if it has ended."""
-        self._count("keep_alive")
-        if lease not in self._leases:
-            return False
-        lease.until = self._timeline.now + lease.ttl
-        self._expire_later(lease)
-        return True
-
-    def end(self, lease: "_SimulatedLease") -> None:
-        """End a lease and remove its keys."""
-        self._leases.discard(lease)
-        self._remove([key for key, (_, owner) in self._keys.items() if owner is lease])
-
-    def _expire_later(self, lease: "_SimulatedLease") -> None:
-        def expire() -> None:
-            if lease in self._leases and lease.until <= self._timeline.now and not self.down:
-                self.end(lease)
-
-        self._timeline.at(lease.until, expire)
-
-    def _remove(self, keys: list[str]) -> None:
-        for key in keys:
-            self._version += 1
-            del self._keys[key]
-        for key in keys:
-            self._wake(key)
-
-    def _wake(self, key: str) -> None:
-        if self.down:
-            return
-        for waiter in list(self._waiters):
-            changed = not key or under(waiter.prefix, key)
-            if changed and self.snapshot(waiter.prefix).entries != waiter.since.entries:
-                self._waiters.remove(waiter)
-                waiter.wake()
-
-    def _count(self, kind: str) -> None:
+    def count(self, kind: str, size: int) -> None:
+        """Note a call, unless the service is away."""
         if self.down:
             raise RendezvousConnectionError("The service is down.")
-        self.calls[kind] = self.calls.get(kind, 0) + 1
+        self.calls[kind] += 1
+        self.bytes += size
+
+    # How it works.
+
+    def _folder(self, key: str) -> _Folder:
+        return self._folders.setdefault(key.partition("/")[0], _Folder())
+
+    def _hang(self, key: str, lease: Lease | None) -> None:
+        before = self._owners.pop(key, None)
+        if before is not None:
+            before.keys.pop(key)
+        if isinstance(lease, _SimulatedLease):
+            self._owners[key] = lease
+            lease.keys[key] = None
+
+    def _changed(self, folder: _Folder, size: int) -> None:
+        folder.note(self._version, size)
+        waiters, folder.waiters = folder.waiters, {}
+        for waiter in waiters:
+            self._wake(folder, waiter)
+
+    def _wake(self, folder: _Folder, waiter: Waiter) -> None:
+        self.bytes += folder.bytes_since(waiter.since.revision)
+        waiter.changed(folder.read())
+
+    def _remove(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._version += 1
+            folder = self._folder(key)
+            del folder.keys[key]
+            self._hang(key, None)
+            self._changed(folder, len(key))
+
+    def _look_at(self, lease: "_SimulatedLease") -> None:
+        """End a lease whose time is over; else look again when it will be."""
+        lease.awaited = False
+        if lease not in self._leases or self.down:
+            return
+        if lease.until + self._lag > self._timeline.now:
+            lease.awaited = True
+            self._timeline.at(lease.until + self._lag, self._look_at, lease)
+        else:
+            self.lost(list(lease.keys))
+            self._end(lease)
+
+    def _end(self, lease: "_SimulatedLease") -> None:
+        self._leases.pop(lease, None)
+        self._remove(list(lease.keys))
 
 
 class _SimulatedLease(Lease):
@@ -195,6 +274,8 @@ class _SimulatedLease(Lease):
         self._service = service
         self._ttl = ttl
         self.until = until
+        self.awaited = False
+        self.keys: dict[str, None] = {}
 
     @property
     def ttl(self) -> float:
@@ -204,5 +285,8 @@ class _SimulatedLease(Lease):
         return self._service.renew(self)
 
     def revoke(self, timeout: float) -> None:
-        self._service._count("revoke")
-        self._service.end(self)
+        self._service.revoke(self)
+
+
+def _under(prefix: str, key: str) -> bool:
+    return key == prefix or key.startswith(f"{prefix}/")

@@ -1,0 +1,135 @@
+"""The command: many seeds, one seed as a story, or what gathering costs."""
+
+import argparse
+import itertools
+import logging
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+from .bugs import BUGS, put_back
+from .connection import LEVELS
+from .gather import Cost, gather
+from .invariants import Violation
+from .plan import Plan
+from .search import Found, search
+from .shrink import Failure, shrink, try_out
+from .simulation import Simulation
+
+__all__ = ["main", "tell"]
+
+SIZES = (10, 100, 1_000, 10_000)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code: 0, or 1 if an invariant was violated."""
+    parser = _parser()
+    asked = parser.parse_args(arguments)
+    logging.disable(logging.CRITICAL)
+    if asked.nodes is not None:
+        return _gather(asked.nodes or SIZES, asked.level)
+    with put_back(asked.bug) if asked.bug else nullcontext():
+        if asked.seed is not None:
+            return _tell_one(asked.seed, asked.bug)
+        return _search(asked.seeds, asked.minutes, asked.jobs, asked.bug)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m rdzv_conformance.simulator",
+        description="Runs the core's real lanes and rules for many nodes in virtual time, and checks the invariants "
+        "after every step. A seed that fails is made small, and told as a story. Exit code 1: something was violated.",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--seeds", type=_range, metavar="A:B", help="run the seeds from A up to B, without B")
+    what.add_argument("--minutes", type=float, default=1.0, help="run seeds from 0 on for so long (default: 1)")
+    what.add_argument("--seed", type=int, help="run one seed, and tell its story")
+    what.add_argument(
+        "--nodes",
+        type=int,
+        nargs="*",
+        metavar="N",
+        help="gather so many nodes in one round, and print what it costs (default: 10 100 1000 10000)",
+    )
+    parser.add_argument("--level", choices=LEVELS, help="with --nodes: only for a service that has this")
+    parser.add_argument("--jobs", type=int, help="how many processes (default: one for each core)")
+    parser.add_argument("--bug", choices=BUGS, help="put a bug back, to see it found")
+    return parser
+
+
+def _range(text: str) -> Iterator[int]:
+    begin, colon, end = text.partition(":")
+    if not colon:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B")
+    return iter(range(int(begin or 0), int(end)))
+
+
+def _search(seeds: Iterator[int] | None, minutes: float, jobs: int | None, bug: str | None) -> int:
+    seconds = 60 * minutes if seeds is None else float("inf")
+    began = time.monotonic()
+
+    def progress(found: Found) -> None:
+        left = "" if seeds is not None else f", {max(0.0, seconds - (time.monotonic() - began)):.0f} s left"
+        print(f"\r\x1b[K{found}{left}", end="", file=sys.stderr, flush=True)
+
+    watched = progress if sys.stderr.isatty() else lambda found: None
+    found = search(seeds or itertools.count(), seconds=seconds, jobs=jobs, bug=bug, progress=watched)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    print(f"{found}; slowest world after {found.settled_in:.1f} s of calm", flush=True)
+    for seed, violation in found.violations:
+        print(f"seed {seed}: {violation}")
+    if not found.violations:
+        return 0
+    print("Making the first one small...", file=sys.stderr)
+    return _tell_one(found.violations[0][0], bug)
+
+
+def _tell_one(seed: int, bug: str | None) -> int:
+    failure = try_out(Plan.draw(seed))
+    if failure is None:
+        simulation = Simulation(Plan.draw(seed))
+        simulation.run()
+        print(simulation.scene.story)
+        return 0
+    print(tell(failure, shrink(failure), bug))
+    return 1
+
+
+def tell(whole: Failure, small: Failure, bug: str | None = None) -> str:
+    """The story of a failing run, and how to see it again."""
+    plan = small.plan
+    weather = f"{plan.lost:.0%} of messages lost, {plan.late:.0%} late, {plan.delay * 1000:.0f} ms each"
+    return "\n".join(
+        [
+            f"{small.violation}",
+            "",
+            f"{plan.min_nodes} to {plan.max_nodes} nodes, time to live {plan.ttl:.0f} s, {plan.level}; {weather}",
+            f"({len(whole.plan.strikes)} strikes made {len(plan.strikes)}, "
+            f"{whole.moment:.1f} s made {small.moment:.1f} s)",
+            "",
+            small.story,
+            f"{small.moment:9.3f}  {small.violation}",
+            "",
+            f"Again: python -m rdzv_conformance.simulator --seed {whole.plan.seed}{f' --bug {bug}' if bug else ''}",
+        ]
+    )
+
+
+def _gather(sizes: Sequence[int], level: str | None) -> int:
+    print(f"{'nodes':>6} {'service':>9} {'calls/node':>16} {'bytes/node':>20} {'virtual s':>14} {'real s':>8}  idle")
+    for chosen in (level,) if level else LEVELS:
+        for nodes in sizes:
+            try:
+                _print(gather(nodes, chosen))
+            except Violation as violation:
+                print(violation)
+                return 1
+    return 0
+
+
+def _print(cost: Cost) -> None:
+    calls, sizes, took = (f"{a:,.{d}f} {b:,.{d}f}" for (a, b), d in ((cost.calls, 2), (cost.bytes, 0), (cost.took, 2)))
+    idle = ", ".join(f"{count:.2f} {kind}" for kind, count in sorted(cost.idle.items()))
+    print(f"{cost.nodes:6} {cost.level:>9} {calls:>16} {sizes:>20} {took:>14} {cost.seconds:8.1f}  {idle}", flush=True)

@@ -1,0 +1,217 @@
+"""How a node's calls reach the service: at once, or through the core's adapters."""
+
+import base64
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rdzv import (
+    ABSENT,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    Outcome,
+    Put,
+    RendezvousBackend,
+    Snapshot,
+    Token,
+)
+from rdzv.dynamic.beats import CountedBeats
+from rdzv.dynamic.records import BEATS
+from rdzv.dynamic.register import RegisterKeys
+from rdzv.service import View
+
+from .network import Answer, Line, Silence
+from .strand import Strands
+
+if TYPE_CHECKING:
+    import random
+
+__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "connect", "written"]
+
+LEVELS = ("leases", "beats", "register")
+"""What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
+
+_REGISTER = "register"
+
+
+class Connection(ABC):
+    """What the driver speaks to."""
+
+    backend: KeyValueBackend
+
+    @abstractmethod
+    def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
+        """Make one attempt at one call."""
+
+    @abstractmethod
+    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+        """Answer the snapshot that differs from `since`; None when time runs out."""
+
+    def drop(self) -> None:  # noqa: B027 - most have nothing to drop
+        """Its node is dead."""
+
+
+class Direct(Connection):
+    """Each call is one exchange with the service, which is applied at one instant."""
+
+    def __init__(self, line: Line) -> None:
+        """Call over `line`."""
+        self.backend = line.service
+        self._line = line
+
+    def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
+        """See `Connection`."""
+        self._line.exchange(lambda: attempt(timeout), timeout, answer)
+
+    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+        """See `Connection`."""
+        self._line.watch(prefix, since.snapshot, seconds, answer)
+
+
+class Adapted(Connection):
+    """Each call is what the core's adapters make of it: several exchanges, one after the other."""
+
+    def __init__(self, backend: KeyValueBackend, strands: Strands) -> None:
+        """Call through `backend`, which blocks."""
+        self.backend = backend
+        self._strands = strands
+
+    def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
+        """See `Connection`."""
+        self._strands.run(self, lambda: attempt(timeout), answer)
+
+    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+        """See `Connection`."""
+        seen = since.snapshot
+        self._strands.run(self, lambda: self.backend.wait(prefix, seen, timeout=seconds), answer)
+
+    def drop(self) -> None:
+        """See `Connection`."""
+        self._strands.doom(self)
+
+
+def connect(level: str, line: Line, strands: Strands, clock: Callable[[], float], interval: float) -> Connection:
+    """Connect one node.
+
+    Args:
+        level: One of `LEVELS`.
+        line: Its way to the service.
+        strands: What blocks.
+        clock: The node's own clock.
+        interval: Seconds between two beats.
+    """
+    if level == "leases":
+        return Direct(line)
+    wire = _Wire(line, strands)
+    keys: KeyValueBackend = _Keys(wire)
+    if level == "register":
+        keys = RegisterKeys(_Register(wire), clock=clock, sleep=wire.sleep, rng=line.rng)
+    return Adapted(CountedBeats(keys, interval, clock=clock), strands)
+
+
+def written(level: str, key: str, value: bytes) -> Iterable[tuple[str, bytes]]:
+    """What was written, whatever the adapters made of it: the keys that the lanes know, and their values."""
+    if level == "register":
+        keys = json.loads(value)["keys"]
+        found = {name: base64.b64decode(text) for name, (text, _, _) in keys.items()}
+    else:
+        found = {key: value}
+    for name, data in found.items():
+        if not name.startswith(BEATS):
+            yield name, data if level == "leases" else data.partition(b"\n")[2]
+
+
+class _Wire:
+    """A line for code that blocks."""
+
+    def __init__(self, line: Line, strands: Strands) -> None:
+        self.line = line
+        self._strands = strands
+
+    def exchange(self, apply: Callable[[], Any], timeout: float) -> Any:
+        return self._strands.block(lambda answer: self.line.exchange(apply, timeout, answer))
+
+    def watch(self, prefix: str, since: Snapshot, seconds: float) -> Any:
+        return self._strands.block(lambda answer: self.line.watch(prefix, since, seconds, answer))
+
+    def sleep(self, seconds: float) -> None:
+        self._strands.block(lambda answer: self.line.sleep(seconds, answer))
+
+
+class _Keys(KeyValueBackend):
+    """A service with keys and without leases."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.DURABLE})
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._service = wire.line.service
+
+    @property
+    def name(self) -> str:
+        return "simulated keys"
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        found: Entry | None = self._wire.exchange(lambda: self._service.read(key, timeout=timeout), timeout)
+        return found
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        found: Snapshot = self._wire.exchange(lambda: self._service.read_all(prefix, timeout=timeout), timeout)
+        return found
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        try:
+            put: Put = self._wire.exchange(
+                lambda: self._service.put(key, value, expect=expect, timeout=timeout), timeout
+            )
+        except Silence:
+            return Put(Outcome.UNKNOWN)
+        return put
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        self._wire.exchange(lambda: self._service.delete(prefix, timeout=timeout), timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        now: Snapshot | None = self._wire.watch(prefix, since, timeout)
+        return since if now is None else now
+
+    def close(self) -> None:
+        pass
+
+
+class _Register(RendezvousBackend):
+    """PyTorch's contract, and nothing else: whoever waits polls."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._service = wire.line.service
+        self._timeout = 5.0
+        self._rng: random.Random = wire.line.rng
+
+    @property
+    def name(self) -> str:
+        return "simulated register"
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        entry = self._wire.exchange(lambda: self._service.read(_REGISTER, timeout=self._timeout), self._timeout)
+        return None if entry is None else (entry.value, entry.token)
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        expect = ABSENT if token is None else token
+        put = self._wire.exchange(
+            lambda: self._service.put(_REGISTER, state, expect=expect, timeout=self._timeout), self._timeout
+        )
+        return None if put.entry is None else (put.entry.value, put.entry.token, put.outcome is Outcome.WON)
+
+    def wait_state(self, token: Token | None, timeout: float) -> None:
+        """As the contract's own default."""
+        deadline = self._wire.line.timeline.now + timeout
+        while (remaining := deadline - self._wire.line.timeline.now) > 0:
+            found = self.get_state()
+            if (found[1] if found else None) != token:
+                return
+            self._wire.sleep(min(remaining, self._rng.uniform(0.1, 0.3)))

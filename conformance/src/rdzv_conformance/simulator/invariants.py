@@ -1,0 +1,159 @@
+"""What must hold, checked after every step. The numbers are those of the design (docs/architecture.md)."""
+
+from rdzv import (
+    Event,
+    EventKind,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousTimeoutError,
+)
+from rdzv.dynamic.records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Leadership, Notice, State, decode
+from rdzv.envelope import Envelope
+
+from .connection import written
+from .machine import Machine
+from .scene import Scene
+
+_WATCHED = frozenset({STATE_KEY, NOTICE_KEY, LEADER_KEY})
+
+__all__ = ["Invariants", "Violation"]
+
+
+class Violation(AssertionError):
+    """An invariant does not hold.
+
+    Attributes:
+        number: Which; 0: the code itself breaks.
+    """
+
+    def __init__(self, number: int, what: str) -> None:
+        """Say which, and what was seen."""
+        super().__init__(f"invariant {number}: {what}")
+        self.number = number
+
+
+class Invariants:
+    """Watches one run.
+
+    Attributes:
+        state: The state as the service holds it.
+        rounds: How many worlds were published.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        """Watch `scene`."""
+        self.state: State | None = None
+        self.rounds = 0
+        self._scene = scene
+        self._seen: dict[str, bytes] = {}
+        self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
+
+    # What the service is told.
+
+    def wrote(self, key: str, value: bytes) -> None:
+        """A write was applied."""
+        for name, data in written(self._scene.plan.level, key, value):
+            if name in _WATCHED and self._seen.get(name) != data:
+                self._seen[name] = data
+                self._look_at(name, Envelope.unpack(data))
+
+    def _look_at(self, key: str, envelope: Envelope) -> None:
+        if envelope.deleted:
+            return
+        if key == STATE_KEY:
+            self._wrote_state(decode(State, envelope.payload))
+        elif key == NOTICE_KEY:
+            self._wrote_notice(decode(Notice, envelope.payload))
+        else:
+            self._scene.story.say("{} leads", decode(Leadership, envelope.payload).node)
+
+    def _wrote_state(self, state: State) -> None:
+        before, self.state = self.state, state
+        if before is not None:
+            self._check_succession(before, state)
+        if state.closed and (before is None or before.closed != state.closed):
+            self._scene.story.say("attempt {} is closed by {}: {}", state.attempt, state.closed.by, state.closed.reason)
+            self._check_closing(state)
+        if state.round > (before.round if before else 0):
+            self._published(state)
+
+    def _check_succession(self, before: State, state: State) -> None:
+        if (state.attempt, state.round) < (before.attempt, before.round):
+            raise Violation(1, f"the state went back from {before} to {state}")
+        if state.round == before.round and state.attempt == before.attempt and state.world != before.world:
+            raise Violation(5, f"the world of round {state.round} was edited: {before.world} -> {state.world}")
+        if before.closed and state.attempt == before.attempt and state.closed != before.closed:
+            raise Violation(6, f"attempt {state.attempt}, {before.closed}, became {state.closed}")
+        if before.closed and state.attempt == before.attempt and state.round != before.round:
+            raise Violation(6, f"round {state.round} of attempt {state.attempt} was published although it is closed")
+
+    def _check_closing(self, state: State) -> None:
+        assert state.closed is not None
+        superseded = state.closed.reason.startswith("superseded") and state.attempt < self._scene.attempt
+        if not superseded and state.closed.by not in self._scene.closers:
+            raise Violation(7, f"nobody has closed the run, but {state.closed}")
+
+    def _published(self, state: State) -> None:
+        self.rounds += 1
+        self._scene.story.say("round {} is published: {}", state.round, ", ".join(state.world))
+        plan, size = self._scene.plan, len(state.world)
+        if not plan.min_nodes <= size <= plan.max_nodes or len(set(state.world)) != size:
+            raise Violation(3, f"a world of {state.world} for {plan.min_nodes} to {plan.max_nodes} nodes")
+        self._worlds[state.round] = (state.world, state.address, state.port)
+        for machine in self._scene.machines:
+            self._check_exclusivity(machine)
+
+    def _wrote_notice(self, notice: Notice) -> None:
+        if self._scene.rough:
+            return
+        lost = {loss.node for loss in notice.lost if not loss.left}
+        for machine in self._scene.machines:
+            if machine.name in lost and machine.working and not machine.disturbed:
+                raise Violation(10, f"{machine.name} is said to be lost although it was never away")
+
+    # What nodes are told, and do.
+
+    def stepped(self, machine: Machine) -> None:
+        """See `Watcher`."""
+        if self.state is not None and machine.round < self.state.round:
+            self._check_exclusivity(machine)
+
+    def _check_exclusivity(self, machine: Machine) -> None:
+        """Whoever trusts its world must be right: while its lease lives, there can be no other."""
+        node, state = machine.node, self.state
+        trusts = machine.working and node.may_trust_world() and not node.is_evicted()
+        if trusts and state is not None and 0 < machine.round < state.round:
+            raise Violation(
+                2, f"{machine.name} is in round {machine.round} while round {state.round} exists: {state.world}"
+            )
+
+    def returned(self, machine: Machine, state: State) -> None:
+        """See `Watcher`."""
+        got = (state.world, state.address, state.port)
+        published = self._worlds.get(state.round)
+        if got != published or machine.name not in state.world:
+            raise Violation(1, f"{machine.name} got {got} as round {state.round}, which is {published}")
+        rank = state.world.index(machine.name)
+        self._scene.story.say("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)
+
+    def refused(self, machine: Machine, error: BaseException) -> None:
+        """See `Watcher`: a node gets an error only for its own sake, or because the run is closed."""
+        if not isinstance(error, (RendezvousError, KeyboardInterrupt)):
+            raise error
+        match error:
+            case RendezvousTimeoutError() | RendezvousConnectionError() | KeyboardInterrupt():
+                return
+            case RendezvousClosedError() | RendezvousGracefulExitError() if self._is_over_for(machine):
+                return
+        raise Violation(7, f"{machine.name} gets an error for no fault of its own: {error!r}")
+
+    def _is_over_for(self, machine: Machine) -> bool:
+        state = self.state
+        return state is not None and (state.closed is not None or state.attempt > machine.settings.attempt)
+
+    def heard(self, machine: Machine, event: Event) -> None:
+        """See `Watcher`."""
+        if event.kind is EventKind.EVICTED and not machine.disturbed and not self._scene.rough:
+            raise Violation(10, f"{machine.name} was evicted although it was never away")

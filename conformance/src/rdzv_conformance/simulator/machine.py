@@ -1,0 +1,226 @@
+"""One machine: a real node, and the program that uses it."""
+
+from datetime import timedelta
+from typing import Any, Protocol
+
+from rdzv import Event, EventKind, RendezvousError, RendezvousSettings, RendezvousTimeout
+from rdzv.dynamic import member
+from rdzv.dynamic.node import Node
+from rdzv.dynamic.records import State
+from rdzv.dynamic.steps import Lane
+
+from .clock import NodeClock
+from .connection import connect
+from .driver import RunningLane, SimulatedDriver, raise_error
+from .network import Line
+from .plan import chance
+from .process import Process
+from .scene import Scene
+
+__all__ = ["Machine", "Watcher"]
+
+_NEWS = (EventKind.EVICTED, EventKind.NODE_LOST, EventKind.NODE_LEFT)
+
+
+class Watcher(Protocol):
+    """Who wants to know what machines do."""
+
+    def stepped(self, machine: "Machine") -> None:
+        """A lane has run a piece."""
+
+    def returned(self, machine: "Machine", state: State) -> None:
+        """The program got a world."""
+
+    def refused(self, machine: "Machine", error: BaseException) -> None:
+        """The program got an error."""
+
+    def heard(self, machine: "Machine", event: Event) -> None:
+        """The node has announced an event."""
+
+
+class Machine:
+    """A node, and a program that joins, works until the world changes, and joins again.
+
+    Attributes:
+        name: The node's id.
+        disturbed: It was paused or cut off once, so it may have lost its lease.
+        round: The round that its program works in, or worked in last.
+    """
+
+    def __init__(self, scene: Scene, watcher: Watcher, name: str) -> None:
+        """Start the node, and let its program join."""
+        self.name = name
+        self.disturbed = False
+        self.round = 0
+        self.process = Process()
+        self._scene = scene
+        self._watcher = watcher
+        self._rng = chance(scene.plan.seed, name)
+        self._joining = True
+        self._waiting_lane: RunningLane | None = None
+        self._ending = False
+        self._looks = False
+        self.settings = self._settings()
+        self._set_up()
+        self.driver.start(member.watch(self.node), raise_error)
+        self.driver.start(member.keep(self.node), raise_error)
+        self.join()
+
+    def _settings(self) -> RendezvousSettings:
+        plan = self._scene.plan
+        return RendezvousSettings(
+            "run",
+            plan.min_nodes,
+            plan.max_nodes,
+            RendezvousTimeout(
+                join=timedelta(seconds=self._rng.choice(plan.patience)), last_call=timedelta(seconds=plan.last_call)
+            ),
+            timedelta(seconds=plan.ttl / 3),
+            3,
+            attempt=self._scene.attempt,
+        )
+
+    def _set_up(self) -> None:
+        scene, rng = self._scene, self._rng
+        drift = scene.plan.drift
+        self.clock = NodeClock(
+            scene.timeline, rng.uniform(-1e6, 1e6), rng.uniform(-drift, drift), skew=rng.uniform(-7200, 7200)
+        )
+        self.line = Line(self.process, scene.service, scene.timeline, scene.weather, rng)
+        interval = self.settings.keep_alive_interval.total_seconds()
+        connection = connect(scene.plan.level, self.line, scene.strands, self.clock, interval)
+        self.node = Node(self.settings, "simulated", self.clock, rng=rng, id=self.name)
+        self.driver = SimulatedDriver(
+            self.node,
+            self.clock,
+            self.process,
+            connection,
+            scene.timeline,
+            tell=self._hear,
+            stepped=self._stepped,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes part in the run: it runs, and does not just say goodbye."""
+        return self.process.alive and not self._ending
+
+    @property
+    def joining(self) -> bool:
+        """Whether its program waits for a world."""
+        return self.alive and self._joining
+
+    @property
+    def working(self) -> bool:
+        """Whether its program believes to be in a world."""
+        return self.alive and not self._joining
+
+    # What its program does.
+
+    def join(self) -> None:
+        """Call ``next_rendezvous``."""
+        deadline = self.clock() + self.settings.timeout.join.total_seconds()
+
+        def lane() -> Lane[State]:
+            yield from member.first_look(self.node, deadline)
+            return (yield from member.join(self.node, f"{self.name}.host", 1, deadline))
+
+        self._joining = True
+        self._waiting_lane = self.driver.start(lane(), self._joined, kind="join")
+
+    def fail(self) -> None:
+        """Fail in its work, and want the next world."""
+        if self.working:
+            self.join()
+
+    def interrupt(self) -> None:
+        """Get Ctrl-C while it waits."""
+        if self.joining and self._waiting_lane is not None:
+            self.driver.interrupt(self._waiting_lane)
+
+    def close(self, reason: str) -> None:
+        """Call ``set_closed``."""
+        self._scene.closers.add(self.name)
+        self.driver.start(member.close(self.node, reason, False, self._soon()), _tolerate)
+
+    def shut_down(self) -> None:
+        """Call ``shutdown``: from a member, the job is done."""
+        if self.node.is_member():
+            self._scene.closers.add(self.name)
+            self._end(member.close(self.node, "the job is done", True, self._soon()))
+        else:
+            self.leave("it has shut down")
+
+    def leave(self, reason: str) -> None:
+        """Call ``leave``."""
+        self._end(None, reason)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.driver.kill()
+
+    def _end(self, first: Lane[None] | None, reason: str = "it has shut down") -> None:
+        if not self.alive:
+            return
+        self._ending = True
+
+        def lane() -> Lane[None]:
+            if first is not None:
+                yield from first
+            yield from member.leave(self.node, reason, self._soon())
+
+        self.driver.start(lane(), self._ended)
+
+    def _ended(self, result: Any, error: BaseException | None) -> None:
+        _tolerate(result, error)
+        self.driver.stop()
+
+    def _soon(self) -> float:
+        return self.clock() + 5.0
+
+    def _joined(self, state: State | None, error: BaseException | None) -> None:
+        self._joining = False
+        if self._ending:
+            return
+        if state is None:
+            assert error is not None
+            self._scene.story.say("{} does not join: {!r}", self.name, error)
+            self._watcher.refused(self, error)
+            self.leave("it failed to join")
+            return
+        self.round = state.round
+        self._watcher.returned(self, state)
+
+    def _stepped(self) -> None:
+        self._watcher.stepped(self)
+        if self.working and not self._looks and (self.node.waiting() or self.node.closed() or self.node.problem):
+            # Programs look from time to time. As long as there is nothing to see, no look is simulated.
+            self._looks = True
+            self._scene.timeline.after(self._rng.uniform(0.0, 0.3), self.process.does, self._look)
+
+    def _look(self) -> None:
+        """What a program does from time to time."""
+        self._looks = False
+        if not self.working:
+            return
+        if self.node.problem is not None:
+            self._watcher.refused(self, self.node.problem)
+            self.leave("it has a problem")
+        elif self.node.closed():
+            self._scene.story.say("{} sees that the run is closed, and ends", self.name)
+            self.leave("the run is closed")
+        elif self.node.waiting():
+            self._scene.story.say("{} sees {} waiting, and joins again", self.name, self.node.waiting())
+            self.join()
+
+    def _hear(self, event: Event) -> None:
+        if event.kind in _NEWS:
+            self._scene.story.say("{} hears: {} {} ({})", self.name, event.kind.value, event.node, event.cause)
+        self._watcher.heard(self, event)
+
+
+def _tolerate(result: Any, error: BaseException | None) -> None:
+    """For lanes that may fail for want of a service."""
+    del result
+    if error is not None and not isinstance(error, RendezvousError):
+        raise error

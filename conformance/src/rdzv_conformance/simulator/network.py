@@ -1,0 +1,184 @@
+"""The ways between the nodes and the service: they delay, lose, repeat too late, and can be cut."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from rdzv import RendezvousConnectionError, RendezvousError, Snapshot
+
+from .clock import Timeline
+from .process import Process
+from .service import SimulatedService, Waiter
+
+__all__ = ["Answer", "Cut", "Line", "Silence", "Weather"]
+
+Answer = Callable[[Any, BaseException | None], None]
+"""Takes the result of a call, or its error."""
+
+
+class Silence(RendezvousConnectionError):
+    """No reply came: the call may have been applied."""
+
+
+@dataclass
+class Weather:
+    """How bad all ways are at the moment.
+
+    Attributes:
+        delay: The usual seconds one way; one message in twenty takes up to fifty times as long.
+        lost: The probability that a request, or a reply, is lost.
+        late: The probability that a request is applied long after its sender has given up.
+    """
+
+    delay: float = 0.002
+    lost: float = 0.0
+    late: float = 0.0
+
+
+class Cut(Enum):
+    """What a broken line does not carry."""
+
+    NOTHING = "nothing"
+    BOTH = "anything"
+    REQUESTS = "what it asks"
+    REPLIES = "what it is told"
+
+    @property
+    def mute(self) -> bool:
+        """Requests do not arrive."""
+        return self in (Cut.BOTH, Cut.REQUESTS)
+
+    @property
+    def deaf(self) -> bool:
+        """Replies do not arrive."""
+        return self in (Cut.BOTH, Cut.REPLIES)
+
+
+class Line:
+    """The way of one node."""
+
+    def __init__(
+        self, process: Process, service: SimulatedService, timeline: Timeline, weather: Weather, rng: random.Random
+    ) -> None:
+        """Connect `process` to `service`."""
+        self.cut = Cut.NOTHING
+        self.service = service
+        self.timeline = timeline
+        self.rng = rng
+        self._process = process
+        self._weather = weather
+        self._stuck: list[Callable[[], None]] = []
+
+    def heal(self) -> None:
+        """Carry everything again. What a connection that survived still held arrives now."""
+        self.cut = Cut.NOTHING
+        stuck, self._stuck = self._stuck, []
+        for arrive in stuck:
+            self.timeline.after(self._takes(), arrive)
+
+    def exchange(self, apply: Callable[[], Any], timeout: float, answer: Answer) -> None:
+        """Send a request and wait for the reply.
+
+        Args:
+            apply: What the service does; happens at one instant, once, or never.
+            timeout: Seconds after which the sender gives up, at the latest.
+            answer: Called once. An error of type `Silence` may or may not have been applied.
+        """
+        until = self.timeline.now + timeout
+        way = self._takes()
+        if self.cut.mute:
+            if self.rng.random() < 0.2:
+                self._stuck.append(lambda: self._apply_unheard(apply))
+            self._hear_nothing(until, answer)
+        elif way > timeout or self.rng.random() < self._weather.late:
+            late = max(way, self.rng.choice((1.0, 5.0, 20.0)) * self.rng.random())
+            self.timeline.after(late, self._apply_unheard, apply)
+            self._hear_nothing(until, answer)
+        elif self._loses():
+            self._hear_nothing(until, answer)
+        else:
+            self.timeline.after(way, self._arrive, apply, until, answer)
+
+    def watch(self, prefix: str, since: Snapshot, seconds: float, answer: Answer) -> None:
+        """Wait at the service until `prefix` differs from `since`.
+
+        Args:
+            prefix: What to watch.
+            since: What was seen.
+            seconds: How long.
+            answer: Called with the new snapshot, with None when time ran out, or with an error.
+        """
+        if self.cut is not Cut.NOTHING or self.service.down or self._loses():
+            self._hear_nothing(self.timeline.now + min(seconds, 2.0), answer)
+            return
+
+        answer_once = _once(answer)
+
+        def tell(now: Snapshot | None, error: RendezvousError | None) -> None:
+            if not self.cut.deaf:
+                self.timeline.after(self._takes(), self._process.does, answer_once, now, error)
+            elif self.rng.random() < 0.7:
+                self._stuck.append(lambda: self._process.does(answer_once, now, error))
+
+        def give_up() -> None:
+            self.service.forget(waiter)
+            self._process.does(answer_once, None, None)
+
+        broken = RendezvousConnectionError("The watch broke.")
+        waiter = Waiter(prefix, since, lambda now: tell(now, None), lambda: tell(None, broken))
+        self.service.watch(waiter)
+        self.timeline.after(seconds, give_up)
+
+    def sleep(self, seconds: float, answer: Answer) -> None:
+        """Answer nothing, after a while."""
+        self.timeline.after(seconds, self._process.does, answer, None, None)
+
+    def _takes(self) -> float:
+        """Seconds for one way."""
+        slow = 50.0 if self.rng.random() < 0.05 else 1.0
+        return self.rng.uniform(0.2, 1.8) * self._weather.delay * slow
+
+    def _loses(self) -> bool:
+        return self.rng.random() < self._weather.lost
+
+    def _hear_nothing(self, until: float, answer: Answer) -> None:
+        """The sender notices when the connection breaks, which may be soon, or when it has waited enough."""
+        now = self.timeline.now
+        patience = (until - now) * self.rng.choice((0.1, 1.0))
+        notice = _once(lambda: answer(None, Silence("No answer.")))
+        self.timeline.at(min(until, now + self.rng.uniform(0.01, max(0.01, patience))), self._process.does, notice)
+        if self.cut is not Cut.NOTHING:
+            # A connection that was cut is found to be broken as soon as anything gets through again.
+            self._stuck.append(lambda: self._process.does(notice))
+
+    def _apply_unheard(self, apply: Callable[[], Any]) -> None:
+        try:
+            apply()
+        except RendezvousError:
+            return
+
+    def _arrive(self, apply: Callable[[], Any], until: float, answer: Answer) -> None:
+        result: Any = None
+        problem: RendezvousError | None = None
+        try:
+            result = apply()
+        except RendezvousError as error:
+            problem = error
+        way = self._takes()
+        if self.cut.deaf or self.timeline.now + way > until or self._loses():
+            self._hear_nothing(until, answer)
+        else:
+            self.timeline.after(way, self._process.does, answer, result, problem)
+
+
+def _once(call: Callable[..., None]) -> Callable[..., None]:
+    """Do nothing the second time."""
+    calls = [call]
+
+    def once(*arguments: Any) -> None:
+        if calls:
+            calls.pop()(*arguments)
+
+    return once
