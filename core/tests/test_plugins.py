@@ -77,7 +77,7 @@ def test_an_unknown_backend_gets_the_nearest_name(install: Install) -> None:
     ) as caught:
         plugins.load_backend_plugin("etcdturbo")
     assert "Did you mean 'etcd-turbo'?" in str(caught.value)
-    with pytest.raises(RendezvousParameterError, match=r"Did you mean 'zookeeper' \(`pip install rdzv-zookeeper`\)\?"):
+    with pytest.raises(RendezvousParameterError, match=r"Did you mean 'zookeeper'"):
         plugins.load_backend_plugin("zoo-keeper")
     with pytest.raises(RendezvousParameterError, match=r"or install the package that brings it\. Installed: "):
         plugins.load_backend_plugin("xyz")

@@ -566,6 +566,24 @@ class TestCost:
             assert {name for name, _ in (backend.calls - calls).items()} <= {"keep_alive", "wait"}
 
 
+def test_two_threads_do_not_wait_as_one_node(simple: Run) -> None:
+    node = simple.node()
+    simple.join(node)
+    wait_until(lambda: node._node.record)
+    with pytest.raises(RendezvousError, match="Another thread"):
+        node.next_rendezvous()
+
+
+def test_leaving_ends_a_wait_for_a_service_that_never_came(simple: Run) -> None:
+    node = simple.node(join=600)
+    simple.backends[0].disconnect("not there")
+    waiting = simple.join(node)[0]
+    wait_until(lambda: simple.backends[0].calls["read_all"])
+    node.leave()
+    with pytest.raises(RendezvousClosedError, match="left"):
+        waiting.result(5)
+
+
 def test_torch_style_constructor() -> None:
     with ExitStack() as stack:
         service = MemoryService()

@@ -103,6 +103,8 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
         RendezvousError: The plugin is broken, or a library that it needs is missing.
     """
     plugin = load_backend_plugin(params.backend)
+    if not isinstance(params.run_id, str) or not params.run_id:
+        raise RendezvousParameterError(f"The run id must be a non-empty string, not {params.run_id!r}.")
     read_options(params.config, (*CORE_OPTIONS, *plugin.options), owner=f"The backend '{plugin.name}'")
     if not params.endpoint:
         if plugin.default_endpoint is None:

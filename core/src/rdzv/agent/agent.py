@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import Enum
 from types import FrameType
+from typing import TypeVar
 
 from ..current import variables
 from ..dynamic import DynamicRendezvousHandler
@@ -28,6 +29,8 @@ from .workers import Guard, Workers
 __all__ = ["Agent", "Outcome", "Verdict"]
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _POLL = 0.05
 """Seconds between two looks at the workers; nothing on the network is asked."""
@@ -122,13 +125,16 @@ class Agent:
                     pass
             except RendezvousError as error:
                 verdict = Verdict(Outcome.of(error), str(error))
+            except BaseException as error:
+                self._handler.leave(f"its agent failed: {type(error).__name__}: {error}")
+                raise
             self._say_goodbye(verdict)
             return verdict
 
     def _one_round(self, keeper: Guard) -> Verdict | None:
         info = self._next_world()
         if info is None:
-            return Verdict(Outcome.SIGNALLED, signal.Signals(self._signal).name, self._signal)
+            return Verdict(Outcome.SIGNALLED, _name(self._signal), self._signal)
         if not self._agree_on_processes(info):
             return None
         environments = [
@@ -148,17 +154,23 @@ class Agent:
 
     def _next_world(self) -> RendezvousInfo | None:
         """The next world; None if a signal came first."""
+        return self._unless_signalled(self._handler.next_rendezvous, self._waiting)
+
+    def _unless_signalled(
+        self, call: Callable[[], _T], waiting: Callable[[float], None] = lambda seconds: None
+    ) -> _T | None:
+        """What a call to the service returns; None if a signal came first, for which the node leaves."""
         started = time.monotonic()
-        with ThreadPoolExecutor(1, "rdzv-join") as pool:
-            joining: Future[RendezvousInfo] = pool.submit(self._handler.next_rendezvous)
+        with ThreadPoolExecutor(1, "rdzv-agent") as pool:
+            asked: Future[_T] = pool.submit(call)
             while not self._signal:
-                if wait([joining], _POLL).done:
-                    return joining.result()
-                self._waiting(time.monotonic() - started)
+                if wait([asked], _POLL).done:
+                    return asked.result()
+                waiting(time.monotonic() - started)
             # Whoever leaves ends the wait too.
-            self._handler.leave(signal.Signals(self._signal).name)
+            self._handler.leave(_name(self._signal))
             with contextlib.suppress(RendezvousError):
-                joining.result()
+                asked.result()
             return None
 
     def _agree_on_processes(self, info: RendezvousInfo) -> bool:
@@ -168,8 +180,8 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            info.store.set("rdzv.processes", str(self._processes))
-        while not info.store.check(["rdzv.processes"]):
+            self._unless_signalled(lambda: info.store.set("rdzv.processes", str(self._processes)))
+        while not self._unless_signalled(lambda: info.store.check(["rdzv.processes"])):
             if self._signal or self._handler.closed or self._handler.num_nodes_waiting() or self._is_bereaved(info):
                 return False
             time.sleep(_POLL)
@@ -191,13 +203,13 @@ class Agent:
         finished = False
         while True:
             if self._signal:
-                return Verdict(Outcome.SIGNALLED, signal.Signals(self._signal).name, self._signal)
+                return Verdict(Outcome.SIGNALLED, _name(self._signal), self._signal)
             if closed := self._handler.closed:
                 if closed.done and finished:
                     return Verdict(Outcome.DONE, closed.reason)
                 return Verdict(Outcome.CLOSED, f"closed by {closed.by or 'somebody'}: {closed.reason}")
-            # Who has finished waits for the others; for one that is gone, in the next world.
-            if self._handler.num_nodes_waiting() or (finished and self._is_bereaved(info)):
+            # A world without one of its members is none, even if the others are too few for another.
+            if self._handler.num_nodes_waiting() or self._is_bereaved(info):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
             codes = workers.exit_codes()
@@ -205,12 +217,12 @@ class Agent:
                 return self._failed(next(code for code in codes if code))
             if not finished and all(code == 0 for code in codes):
                 finished = True
-                if info.store.add("rdzv.finished", 1) == info.world_size:
+                if self._unless_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
                     return Verdict(Outcome.DONE, "every node has finished")
             time.sleep(_POLL)
 
     def _failed(self, code: int) -> Verdict | None:
-        how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        how = f"signal {_name(-code)}" if code < 0 else f"exit code {code}"
         if self._restarts >= self._max_restarts:
             return Verdict(Outcome.FAILED, f"{self._command[0]} ended with {how}, after {self._restarts} restarts")
         self._restarts += 1
@@ -234,3 +246,11 @@ class Agent:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def _name(number: int) -> str:
+    """The name of a signal; real-time ones have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -15,6 +15,9 @@ from . import guard
 
 __all__ = ["Guard", "Workers"]
 
+_POLL = 0.02
+"""Seconds between two looks at processes that were asked to end."""
+
 
 class Guard:
     """A process that kills the workers should this one be killed before it can."""
@@ -88,9 +91,9 @@ class Workers:
         """Ask all to end with a signal; kill what is left after `grace` seconds, grandchildren too."""
         self.send(number)
         deadline = time.monotonic() + grace
-        for process in self._processes:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(max(0.0, deadline - time.monotonic()))
+        # The group, not only its first process: a wrapper script ends before what it wraps.
+        while time.monotonic() < deadline and not all(map(_has_ended, self._processes)):
+            time.sleep(_POLL)
         self.kill()
 
     def kill(self) -> None:
@@ -99,3 +102,15 @@ class Workers:
         for process in self._processes:
             process.wait()
             self._guard.forget(process.pid)
+
+
+def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
+    """Whether nothing of a process's group is left."""
+    process.poll()
+    try:
+        os.killpg(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False

@@ -7,7 +7,7 @@ from typing import Any
 from ..errors import RendezvousParameterError
 from ..parameters import RendezvousParameters
 
-__all__ = ["add_run_options", "parameters"]
+__all__ = ["add_run_options", "count", "parameters", "seconds"]
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -63,3 +63,19 @@ def parameters(
         getattr(arguments, "local_addr", None),
         **options,
     )
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, for argparse."""
+    number = float(text)
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+    return number
+
+
+def count(text: str) -> int:
+    """How often, for argparse."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{text} is below zero")
+    return number

@@ -13,7 +13,7 @@ from ..hooks import Event, EventKind, hookimpl
 from ..parameters import parse_nnodes
 from ..plugins import register_hooks
 from ..registry import get_rendezvous_handler
-from .common import add_run_options, parameters
+from .common import add_run_options, count, parameters, seconds
 from .exits import EXIT_CODES
 
 __all__ = ["add_parser", "run"]
@@ -41,7 +41,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument(
         "--max-restarts",
-        type=int,
+        type=count,
         default=0,
         metavar="N",
         help="how often CMD may fail on this node before it gives up (default: 0); a new world costs none",
@@ -50,7 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.add_argument("--local-addr", metavar="ADDRESS", help="this node's address as the others reach it")
     parser.add_argument(
         "--grace",
-        type=float,
+        type=seconds,
         default=10.0,
         metavar="SECONDS",
         help="between asking CMD to end and killing it (default: 10)",
@@ -131,7 +131,7 @@ class _Progress:
     def rdzv_event(self, event: Event) -> None:
         """Say what happened, above the line."""
         self.clear()
-        loud = event.kind in (EventKind.NODE_LOST, EventKind.EVICTED)
+        loud = event.kind in (EventKind.NODE_LOST, EventKind.NODE_LEFT, EventKind.EVICTED)
         logging.getLogger("rdzv").log(
             logging.WARNING if loud else logging.INFO,
             "%s: %s (round %d): %s",

@@ -5,7 +5,7 @@ import json
 from dataclasses import asdict
 
 from ..observer import Observer, Status
-from .common import add_run_options, parameters
+from .common import add_run_options, parameters, seconds
 
 __all__ = ["add_parser", "run"]
 
@@ -20,7 +20,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_run_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object (with --watch: one a line)")
     parser.add_argument("--watch", action="store_true", help="show it again at every change, until Ctrl-C")
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS", help="how long to try (default: 10)")
+    parser.add_argument(
+        "--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s"
+    )
     parser.set_defaults(run=run)
 
 

@@ -1,6 +1,7 @@
 """The face of it all: `DynamicRendezvousHandler`, what a caller sees of one node."""
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -105,6 +106,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._local_addr = local_addr
         self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
         self._driver = Driver(self._node, Service(self._keys, self._node.id, self._node.troubled), plugins.announce)
+        self._process = os.getpid()
+        self._joining = threading.Lock()
         self._starting = threading.Lock()
         self._started = False
         self._stopped = False
@@ -148,16 +151,24 @@ class DynamicRendezvousHandler(RendezvousHandler):
         Raises:
             RendezvousGracefulExitError: The job ended, and this node was not needed.
             RendezvousParameterError: The run was started with other limits.
-            RendezvousError: A health check refused this node.
+            RendezvousError: A health check refused this node; or another thread waits already, or this
+            is a fork of the process whose node it is.
         """
+        if not self._joining.acquire(blocking=False):
+            raise RendezvousError("Another thread waits in next_rendezvous() of this handler; a node waits once.")
+        try:
+            return self._info(self._join())
+        finally:
+            self._joining.release()
+
+    def _join(self) -> State:
         deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
         plugins.check_health(self._settings.run_id, self._settings.labels)
         self._start()
         self._driver.run(member.first_look(self._node, deadline))
         address = self._local_addr or self._keys.local_address
         with _reserved_port(address) as port:
-            state = self._driver.run(member.join(self._node, address, port, deadline))
-        return self._info(state)
+            return self._driver.run(member.join(self._node, address, port, deadline))
 
     def is_closed(self) -> bool:
         """See `RendezvousHandler`. Answers from what this node knows; only the first call may wait."""
@@ -208,6 +219,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._end(reason, closes=False)
 
     def _end(self, reason: str, closes: bool) -> bool:
+        if os.getpid() != self._process:
+            # A fork's copy: the node is the parent's, and stays.
+            return False
         with self._starting:
             if self._stopped:
                 return True
@@ -235,7 +249,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._driver.run(member.close(self._node, reason, done, deadline))
 
     def _look(self) -> None:
-        if self._stopped:
+        if self._stopped and os.getpid() == self._process:
             return
         self._start()
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
@@ -244,6 +258,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
             raise self._node.problem
 
     def _start(self) -> None:
+        if os.getpid() != self._process:
+            raise RendezvousError(
+                f"This handler of the rendezvous '{self.get_run_id()}' belongs to process {self._process}; "
+                "a process that was forked from it needs one of its own."
+            )
         with self._starting:
             if self._stopped:
                 raise RendezvousClosedError(

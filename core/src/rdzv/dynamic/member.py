@@ -81,6 +81,8 @@ def first_look(node: Node, deadline: float) -> Lane[None]:
     while node.view is None:
         if node.problem is not None:
             raise node.problem
+        if node.closing:
+            raise RendezvousClosedError(f"This node has left '{node.settings.run_id}' while it waited.")
         if node.clock() >= deadline:
             raise node.unreachable(started)
         yield Changed(deadline)
@@ -145,7 +147,7 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
     be trusted before.
     """
     pauses = node.pauses()
-    while node.writing:
+    while node.writing and not node.closing:
         yield Changed(node.soon())
     node.writing = True
     try:
