@@ -249,6 +249,33 @@ os._exit(0)
         assert sorted(node.ends() for node in nodes) == [1, 3]
 
 
+class TestSignals:
+    def test_a_wait_for_a_service_that_never_came_can_be_ended(self) -> None:
+        agents = Agents("etcd-v3", "127.0.0.1:1")
+        node = agents.start("true", nnodes="1")
+        node.says("waiting for 1 nodes", limit=30)
+        node.process.send_signal(signal.SIGTERM)
+        assert node.ends(15) == 128 + signal.SIGTERM
+
+    def test_what_a_wrapper_script_wraps_gets_its_grace_too(self, local: Agents, tmp_path: Path) -> None:
+        saves = """
+import signal, sys, time
+def save(*args):
+    time.sleep(0.5)
+    print("saved", flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("started", flush=True)
+time.sleep(600)
+"""
+        wrapped = " ".join(program(tmp_path, saves))
+        node = local.start("sh", "-c", f"{wrapped}; echo after", nnodes="1")
+        node.says("started")
+        node.process.send_signal(signal.SIGTERM)
+        assert node.ends() == 128 + signal.SIGTERM
+        assert "saved" in node.said
+
+
 class TestTheCommand:
     def test_gets_the_variables_of_its_world(self, local: Agents, tmp_path: Path) -> None:
         job = program(tmp_path, "import os; print(sorted(os.environ.items()))")

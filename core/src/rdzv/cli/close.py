@@ -22,9 +22,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_run_options(parser)
     parser.add_argument("--reason", default="closed by the operator", help="what the nodes are told")
     parser.add_argument("--purge", action="store_true", help="also remove every key of the run, once no node is left")
-    parser.add_argument(
-        "--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long to try: 30 s"
-    )
+    parser.add_argument("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long to try: 30 s")
     parser.set_defaults(run=run)
 
 

@@ -20,9 +20,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add_run_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object (with --watch: one a line)")
     parser.add_argument("--watch", action="store_true", help="show it again at every change, until Ctrl-C")
-    parser.add_argument(
-        "--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s"
-    )
+    parser.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s")
     parser.set_defaults(run=run)
 
 

@@ -24,7 +24,7 @@ __all__ = ["ConsulCluster", "ConsulServer", "ConsulTls"]
 
 _BINARY_VARIABLE = "RDZV_CONSUL_BINARY"
 _SERVED = re.compile(r'^consul_(?:http_(\w+)_count|api_http_count\{method="(\w+)",path="(\w+)"\}) (\S+)$', re.MULTILINE)
-_BLOCKED = re.compile(r"^consul_rpc_queries_blocking (\S+)$", re.MULTILINE)
+_BEGUN = re.compile(r"^consul_rpc_query (\S+)$", re.MULTILINE)
 _OUR_OWN = ("agent/metrics", "status/leader")
 """What these servers are asked by this file, which nobody wants to count."""
 
@@ -138,6 +138,13 @@ class ConsulServer(LocalService):
         self.token = str(self.get_client().call("PUT", "acl/bootstrap")["SecretID"])
         return self.token
 
+    def stop(self) -> None:
+        """Stop the server and remove its temporary files. Stopping twice is fine."""
+        if self._wanted_data_dir is None and self.is_running():
+            # Nobody needs its data any more, and asked politely it takes half a second.
+            self.kill()
+        super().stop()
+
     def calls(self) -> Counter[str]:
         """How many calls, such as ``GET kv`` or ``PUT txn``, the server has answered since its start.
 
@@ -155,13 +162,15 @@ class ConsulServer(LocalService):
                 served[f"{method} {path}"] += int(float(count))
         return +served
 
-    def blocked_queries(self) -> int:
-        """How many blocking queries wait in the server for a change now; a few are its own.
+    def queries_begun(self) -> int:
+        """How many times the server has begun to answer a query since its start: as `calls`, but at the beginning.
+
+        A few are its own, and a blocking query counts again whenever it looks whether it may be answered.
 
         Raises:
             OSError: The server does not answer.
         """
-        return sum(int(float(count)) for count in _BLOCKED.findall(self._metrics()))
+        return sum(int(float(count)) for count in _BEGUN.findall(self._metrics()))
 
     def is_leader(self) -> bool:
         """Whether this member leads its cluster, as far as it knows; False if it does not answer."""
@@ -269,10 +278,22 @@ class ConsulCluster:
     def stop(self) -> None:
         """Stop every member and remove their files."""
         for member in self.members:
-            # Nobody needs their data any more.
-            if member.is_running():
-                member.kill()
             member.stop()
+
+    def heal(self, timeout: float = 60) -> None:
+        """Have every member run again, whatever was done to it, and return when all serve.
+
+        Raises:
+            ServiceFailedError: A member ended by itself.
+            TimeoutError: They did not serve within `timeout` seconds.
+        """
+        for member in self.members:
+            member.resume()
+            if not member.is_running():
+                member.relaunch()
+        deadline = time.monotonic() + timeout
+        for member in self.members:
+            member._await_ready(deadline)
 
     def get_endpoint(self) -> str:
         """All members' ``host:port``, joined by commas."""

@@ -43,7 +43,34 @@ def install_consul() -> None:
             raise MissingError(f"Debian's package of Consul could not be had. {elsewhere}\n{said}") from error
 
 
-SERVICES: Final[dict[str, Callable[[], None]]] = {"consul": install_consul}
+def install_zookeeper() -> None:
+    """ZooKeeper and a Java to run it, from the system's own packages. They start nothing by themselves.
+
+    Needs root on Debian or a relative of it; elsewhere it says what to install.
+    """
+    java = shutil.which("java") or "JAVA_HOME" in os.environ
+    if java and (_named("RDZV_ZOOKEEPER_BINARY") or shutil.which("zkServer.sh") or Path(_ZOOKEEPER_JAR).exists()):
+        return
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        raise MissingError(
+            "ZooKeeper can be brought in by itself only by root, on Debian or a relative of it (it is the packages "
+            "zookeeper and default-jre-headless). Elsewhere install Java, unpack "
+            "https://zookeeper.apache.org/releases.html, and name its bin/zkServer.sh in RDZV_ZOOKEEPER_BINARY."
+        )
+    with tempfile.TemporaryDirectory(prefix="rdzv-apt-") as folder:
+        Path(folder).chmod(0o1777)  # apt checks signatures as a user of its own
+        apt = ["apt-get", "--quiet", "--yes", "--option=DPkg::Lock::Timeout=60"]
+        try:
+            _run([*apt, "update"], Path(folder))
+            _run([*apt, "install", "--no-install-recommends", "zookeeper", "default-jre-headless"], Path(folder))
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or error
+            raise MissingError(f"The system's packages of ZooKeeper could not be had.\n{said}") from error
+
+
+_ZOOKEEPER_JAR: Final = "/usr/share/java/zookeeper.jar"
+
+SERVICES: Final[dict[str, Callable[[], None]]] = {"consul": install_consul, "zookeeper": install_zookeeper}
 
 _IN_CACHE: Final = {"RDZV_CONSUL_BINARY": CACHE / "consul" / "usr" / "bin" / "consul"}
 """Which variable names which program, once it was brought in."""

@@ -1,0 +1,136 @@
+"""rdzv's contract on a store of torch's."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar
+
+from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.keys import escape
+
+from .hub import Hub, join_hub, leave_hub
+from .place import GivenPlace, Place
+from .run import Attempt
+from .store import Connection
+from .watch import Moment
+
+__all__ = ["C10dRendezvousBackend"]
+
+_T = TypeVar("_T")
+
+
+class C10dRendezvousBackend(KeyValueBackend):
+    """One run's keys in a TCPStore, a FileStore, or any other store of torch's.
+
+    Args:
+        store: A store that you bring: a client of a TCPStore, a FileStore, a HashStore, or a
+            PrefixStore over one of them. It stays yours, and works on meanwhile. (`create_backend` makes a
+            backend that finds or serves its store itself.)
+        run_id: Which run.
+        prefix: What the keys of every run begin with.
+
+    Raises:
+        RendezvousParameterError: The run id or the prefix is empty.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH})
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        Capability.LEASE: "a c10d store never removes a key by itself",
+        Capability.MULTI_ENDPOINT: "one process serves the TCPStore; while it is gone nothing works",
+        Capability.DURABLE: "a TCPStore is in the memory of its host and ends with it (a FileStore stays)",
+        Capability.TLS: "a TCPStore speaks plain TCP",
+        Capability.AUTH: "a TCPStore serves everybody who reaches its port",
+    }
+
+    def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
+        if not run_id or not prefix.strip("/"):
+            raise RendezvousParameterError("The run id and the prefix must be non-empty.")
+        self._place: Place = store if isinstance(store, Place) else GivenPlace(store)
+        self._root = root_of(prefix, run_id)
+        # One per process: what was made before a fork belongs to the parent.
+        self._hubs: dict[int, Hub] = {}
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """See `RendezvousBackend.name`."""
+        return "c10d"
+
+    @property
+    def local_address(self) -> str:
+        """See `KeyValueBackend.local_address`.
+
+        Raises:
+            RendezvousConnectionError: There is no route to the endpoint.
+        """
+        return self._place.local_address()
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend.read`."""
+        return self._call(lambda hub, connection: hub.run.read(connection, key), timeout)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`."""
+        began = time.monotonic()
+        listing = self._call(lambda hub, connection: hub.run.read_all(connection, prefix), timeout)
+        return Snapshot(listing.entries, Moment(began, time.monotonic()))
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        """See `KeyValueBackend.put`."""
+        if lease is not None:
+            raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not of c10d, which has none.")
+        attempt = Attempt()
+        try:
+            return self._call(lambda hub, connection: hub.run.put(connection, key, value, expect, attempt), timeout)
+        except RendezvousConnectionError:
+            if attempt.give_up():
+                return Put(Outcome.UNKNOWN)
+            raise
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend.delete`."""
+        self._call(lambda hub, connection: hub.run.delete(connection, prefix), timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
+        deadline = time.monotonic() + timeout
+        return self._hub().watches.wait(prefix, since, deadline, self._check_open)
+
+    def close(self) -> None:
+        """See `KeyValueBackend.close`."""
+        self._closed = True
+        hub = self._hubs.pop(os.getpid(), None)
+        if hub is not None:
+            leave_hub(hub)
+
+    def _call(self, work: Callable[[Hub, Connection], _T], timeout: float) -> _T:
+        deadline = time.monotonic() + min(timeout, self._place.read_timeout)
+        hub = self._hub()
+        return hub.call(lambda connection: work(hub, connection), deadline, self._check_open)
+
+    def _hub(self) -> Hub:
+        pid = os.getpid()
+        hub = self._hubs.get(pid) or self._join(pid)
+        if self._closed:
+            self.close()
+        self._check_open()
+        return hub
+
+    def _join(self, pid: int) -> Hub:
+        # Without a lock, since one may be held for ever by a thread that a fork did not copy.
+        self._check_open()
+        mine = join_hub(self._place, self._root)
+        hub = self._hubs.setdefault(pid, mine)
+        if hub is not mine:
+            leave_hub(mine)
+        return hub
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RendezvousConnectionError("This backend of c10d was closed.")
+
+
+def root_of(prefix: str, run_id: str) -> str:
+    """What all keys of a run begin with."""
+    return f"{prefix.strip('/')}/{escape(run_id)}/"

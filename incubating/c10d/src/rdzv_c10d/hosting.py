@@ -1,0 +1,212 @@
+"""Who serves the TCPStore: whoever can listen at the endpoint.
+
+No name of this machine is asked for or compared. An address that the endpoint stands for can be bound on one
+machine only, and its port by one process there: that process is the host, and everybody else its client.
+"""
+
+import ctypes
+import errno
+import ipaddress
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Final
+
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError
+
+from .store import FAILURES, copy_socket, stores
+
+__all__ = ["Host", "try_to_host"]
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 4096
+_OWN: Final = 0.1
+"""Seconds until our own connections, which we have just closed, are no longer counted."""
+_GLANCE: Final = 0.05
+"""Seconds between two looks whether the last client is gone."""
+
+
+class Host:
+    """A TCPStore that this process serves.
+
+    Attributes:
+        address: Where this process itself reaches it, whatever the others must say: host and port.
+        users: How many in this process need it.
+    """
+
+    def __init__(self, listener: socket.socket, mark: Callable[[Any], None]) -> None:
+        """Serve on `listener`, which listens already; `mark` writes into the store what its clients must find."""
+        address, port = listener.getsockname()[:2]
+        if ipaddress.ip_address(address.partition("%")[0]).is_unspecified:
+            address = "::1" if listener.family == socket.AF_INET6 else "127.0.0.1"
+        self.address: tuple[str, int] = (address, port)
+        self.users = 0
+        self._listener = listener.detach()
+        self._store = stores().TCPStore(
+            address,
+            port,
+            is_master=True,
+            timeout=timedelta(seconds=10),
+            wait_for_workers=False,
+            master_listen_fd=self._listener,
+        )
+        mark(self._store)
+
+    def release(self, linger: float) -> None:
+        """Need it no more: with its last user it ends, at once if no other process is connected.
+
+        Args:
+            linger: Seconds after which it ends although others are.
+        """
+        with _lock:
+            self.users -= 1
+            if self.users:
+                return
+        if linger <= 0 or self._await_idle(_OWN, 0.002):
+            self._end()
+        else:
+            # Not a daemon: if this process ended now, the others could not even say goodbye.
+            threading.Thread(target=self._linger, args=(linger,), name="rdzv-c10d-linger").start()
+
+    def forget(self) -> None:
+        """Give up what a fork has copied: the parent serves, not we."""
+        # Its end would wait for a thread that was not copied.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._store))
+        # While we had them open, nobody would see the parent's end, and nobody could take over.
+        for fd in [*self._accepted(), self._listener]:
+            with suppress(OSError):
+                os.close(fd)
+
+    def _linger(self, seconds: float) -> None:
+        if not self._await_idle(seconds, _GLANCE):
+            logger.warning("the store that this process serves ends now, although others are still connected")
+        self._end()
+
+    def _end(self) -> None:
+        with _lock:
+            if self.users:
+                return
+            for key in [key for key, host in _hosts.items() if host is self]:
+                del _hosts[key]
+            # Ends the server.
+            self._store = None
+
+    def _await_idle(self, seconds: float, glance: float) -> bool:
+        """Wait until it is not needed; False if it is still, and only by other processes."""
+        deadline = time.monotonic() + seconds
+        # One connection is always there: torch makes it for the host itself.
+        while not self.users and sum(1 for _ in self._accepted()) > 1:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(glance)
+        return True
+
+    def _accepted(self) -> Iterator[int]:
+        """The descriptors of our clients' connections; torch tells nothing of them."""
+        for name in os.listdir("/dev/fd"):
+            copy = copy_socket(int(name))
+            if copy is not None:
+                with copy, suppress(OSError):
+                    if copy.family in (socket.AF_INET, socket.AF_INET6) and copy.getsockname()[1] == self.address[1]:
+                        copy.getpeername()  # the listener has none
+                        yield int(name)
+
+
+_hosts: Final[dict[tuple[Endpoint, str], Host]] = {}
+_lock = threading.Lock()
+
+
+def try_to_host(endpoint: Endpoint, owner: str, must: bool, mark: Callable[[Any], None]) -> Host | None:
+    """Serve a store at an endpoint, if nobody does and this machine has its address. Whoever gets it releases it.
+
+    Args:
+        endpoint: Where.
+        owner: For which run.
+        must: We are the host, even if the endpoint's address is none of this machine's own (a virtual one).
+        mark: Writes into the new store what its clients must find.
+
+    Raises:
+        RendezvousConnectionError: We must, and cannot.
+    """
+    with _lock:
+        host = _hosts.get((endpoint, owner))
+        try:
+            if host is None and (listener := _listen(endpoint, must)) is not None:
+                host = _hosts[endpoint, owner] = Host(listener, mark)
+                logger.info("this process (%d) serves the store at %s", os.getpid(), endpoint)
+        except FAILURES as error:
+            if must:
+                raise RendezvousConnectionError(
+                    f"This process cannot serve the store at {endpoint}: {error}."
+                ) from error
+            logger.debug("this process cannot serve the store at %s: %s", endpoint, error)
+        if host is not None:
+            host.users += 1
+        return host
+
+
+def _listen(endpoint: Endpoint, must: bool) -> socket.socket | None:
+    """A socket that listens at the endpoint; None if its address is another machine's.
+
+    Raises:
+        OSError: It is taken, or we may not take it.
+    """
+    for family, _, _, _, address in socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM):
+        try:
+            bound = _bind(family, address)
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                continue
+            raise
+        if _is_exact(endpoint.host):
+            bound.listen(_BACKLOG)
+            return bound
+        # The others may see the name as another address of this machine. (And Debian's machines
+        # see their own name as one that nobody else can reach.)
+        bound.close()
+        return _listen_everywhere(endpoint.port)
+    return _listen_everywhere(endpoint.port) if must else None
+
+
+def _bind(family: int, address: Any) -> socket.socket:
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _listen_everywhere(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, backlog=_BACKLOG, dualstack_ipv6=True)
+    return socket.create_server(("", port), backlog=_BACKLOG)
+
+
+def _is_exact(host: str) -> bool:
+    """Whether everybody who says this means the same address."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return host == "localhost"
+    return True
+
+
+def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    for host in _hosts.values():
+        host.forget()
+    _hosts.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork)

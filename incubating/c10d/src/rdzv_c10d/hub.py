@@ -1,0 +1,286 @@
+"""What the backends of one process share for one run in one store: connections, each on a thread of its own.
+
+A store of torch's heeds no deadline while its host is silent, and a connection serves one thread at a
+time. So no caller touches a store: a *lane*, a thread with a connection, does the work, and the caller
+waits for the answer no longer than it likes. A lane that is stuck comes back when its host does.
+"""
+
+import atexit
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Hashable
+from queue import Empty, SimpleQueue
+from typing import Any, Final, TypeVar
+
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+
+from .bell import Bell
+from .place import Place, enter
+from .run import Run
+from .store import FAILURES, Connection, NoAnswerError, Session, cut
+from .watch import Watches
+
+__all__ = ["Hub", "join_hub", "leave_hub"]
+
+_T = TypeVar("_T")
+
+Work = Callable[[Connection], Any]
+Check = Callable[[], None]
+"""Raises when the backend that calls was closed."""
+
+_LANES: Final = 8
+_GLANCE: Final = 0.2
+"""Seconds between two looks whether the caller was closed meanwhile."""
+_FAREWELL: Final = 0.3
+"""Seconds that the lanes have to end by themselves when the hub closes; healthy ones take milliseconds."""
+
+
+class Hub:
+    """See above.
+
+    Attributes:
+        run: The run's keys.
+        watches: Who waits for what.
+    """
+
+    def __init__(self, place: Place, root: str) -> None:
+        self.run = Run(root)
+        self.watches = Watches(self)
+        self.bell = Bell(self)
+        self.users = 0
+        self._place = place
+        self._changed = threading.Condition()
+        self._idle: list[_Lane] = []
+        self._lanes: set[_Lane] = set()
+        self._session: Session | None = None
+        self._closed = False
+
+    @property
+    def session(self) -> Session | None:
+        """The life of the store that the connections are to; None while there is none."""
+        return self._session
+
+    def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Check) -> _T:
+        """Have a lane do some work, and wait for its result.
+
+        Args:
+            work: Must not block for anything but the store.
+            deadline: On the monotonic clock, in seconds. The work may be done later nevertheless.
+            check_open: Asked now and then.
+
+        Raises:
+            RendezvousConnectionError: The store failed, or did not answer in time.
+            RendezvousError: The work raised it, or `check_open`.
+        """
+        lane = self._take(deadline, check_open)
+        answers: SimpleQueue[tuple[_T, Exception | None]] = SimpleQueue()
+        lane.requests.put((work, deadline, answers))
+        while True:
+            remaining = deadline - time.monotonic()
+            try:
+                result, error = answers.get(timeout=max(0.0, min(remaining, _GLANCE)))
+            except Empty:
+                check_open()
+                if remaining > 0:
+                    continue
+                raise NoAnswerError from None
+            if error is not None:
+                raise error
+            return result
+
+    def connect(self, timeout: float) -> Connection:
+        """Make a connection, for a thread that may be stuck in it.
+
+        Raises:
+            RendezvousConnectionError: The store cannot be reached.
+            RendezvousDeniedError: It is another run's.
+        """
+        store = self._place.connect(timeout)
+        try:
+            session = enter(store)
+        except FAILURES as error:
+            raise RendezvousConnectionError(f"The store failed at once: {error}") from None
+        if session.owner not in ("", self.run.root):
+            raise RendezvousDeniedError(
+                f"The store there belongs to another run, '{session.owner.rstrip('/')}', whose node serves it; this "
+                f"one is '{self.run.root.rstrip('/')}'. Give this run an endpoint with a port of its own."
+            )
+        with self._changed:
+            if self._session is None or self._session.id != session.id:
+                self._session = session
+        return Connection(store, session)
+
+    def lose(self, session: Session) -> None:
+        """Trust no connection to this life of the store any more, and tell everybody who waits."""
+        with self._changed:
+            if self._session is None or self._session.id != session.id:
+                return
+            self._session = None
+            stale, self._idle = self._idle, []
+        for lane in stale:
+            lane.requests.put(None)
+        self.bell.nudge()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End all threads, which takes milliseconds, or about a second if the store's host is silent.
+
+        Args:
+            at_once: Do not serve the store any longer either, whoever needs it still.
+        """
+        self.bell.close()
+        with self._changed:
+            self._changed.wait_for(lambda: self._idle or not self._lanes, _FAREWELL)
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._changed.notify_all()
+        if idle:
+            idle[-1].requests.put((self._say_goodbye, math.inf, SimpleQueue()))
+        for lane in idle:
+            lane.requests.put(None)
+        if not self._await_end():
+            # Some are stuck in a call to a silent host.
+            for lane in list(self._lanes):
+                lane.cut()
+            self.bell.cut()
+            self._await_end()
+        self._place.release(at_once=at_once)
+
+    def note_end(self, lane: "_Lane | None" = None) -> None:
+        """Note that a thread of ours has ended."""
+        with self._changed:
+            if lane is not None:
+                self._lanes.discard(lane)
+            self._changed.notify_all()
+
+    def _await_end(self) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._lanes and not self.bell.alive, _FAREWELL)
+
+    def _say_goodbye(self, connection: Connection) -> None:
+        """Have nobody ring for us any more; then end the bell, by ringing for it."""
+        self.watches.forget(connection)
+        self.bell.ring(connection)
+
+    def _take(self, deadline: float, check_open: Check) -> "_Lane":
+        with self._changed:
+            while True:
+                check_open()
+                if self._closed:
+                    raise RendezvousConnectionError("The backend was closed.")
+                if self._idle:
+                    return self._idle.pop()
+                if len(self._lanes) < _LANES:
+                    lane = _Lane(self)
+                    self._lanes.add(lane)
+                    lane.start()
+                    return lane
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise NoAnswerError
+                self._changed.wait(min(remaining, _GLANCE))
+
+    def put_back(self, lane: "_Lane", session: Session) -> bool:
+        """Take a lane whose work is done; False if it should end."""
+        with self._changed:
+            if self._closed or self._session is None or self._session.id != session.id:
+                return False
+            self._idle.append(lane)
+            self._changed.notify()
+            return True
+
+
+class _Lane:
+    """A thread with a connection."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.requests: SimpleQueue[Any] = SimpleQueue()
+        self._hub = hub
+        self._connection: Connection | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._live, name="rdzv-c10d-lane", daemon=True).start()
+
+    def cut(self) -> None:
+        """Break the connection, if it can be had."""
+        connection = self._connection
+        if connection is not None:
+            cut(connection.store)
+
+    def _live(self) -> None:
+        try:
+            while (request := self.requests.get()) is not None and self._serve(*request):
+                pass
+        finally:
+            self._connection = None
+            self._hub.note_end(self)
+
+    def _serve(self, work: Work, deadline: float, answers: "SimpleQueue[Any]") -> bool:
+        """Do some work; returns whether there may be more."""
+        result = error = None
+        try:
+            if self._connection is None:
+                self._connection = self._hub.connect(deadline - time.monotonic())
+            if time.monotonic() > deadline:
+                # The caller has left; what it wanted may be wrong by now.
+                raise NoAnswerError
+            result = work(self._connection)
+        except Exception as raised:
+            # Without its frames, which hold the connection.
+            error = raised.with_traceback(None)
+        connection = self._connection
+        if isinstance(error, FAILURES) and not isinstance(error, RendezvousError):
+            cause, error = error, RendezvousConnectionError(f"The store failed: {error}")
+            error.__cause__ = cause
+            if connection is not None:
+                self._hub.lose(connection.session)
+                connection = None
+        stays = connection is not None and self._hub.put_back(self, connection.session)
+        answers.put((result, error))
+        return stays
+
+
+_hubs: Final[dict[Hashable, Hub]] = {}
+_joining = threading.Lock()
+
+
+def join_hub(place: Place, root: str) -> Hub:
+    """The hub of this process for a run in a store. Whoever joins must leave."""
+    key = (place.key, root)
+    with _joining:
+        hub = _hubs.get(key) or _hubs.setdefault(key, Hub(place, root))
+        hub.users += 1
+        return hub
+
+
+def leave_hub(hub: Hub) -> None:
+    """Close the hub if nobody else is in it."""
+    with _joining:
+        hub.users -= 1
+        if hub.users:
+            hub.bell.nudge(rung=False)
+            return
+        for key in [key for key, one in _hubs.items() if one is hub]:
+            del _hubs[key]
+    hub.close()
+
+
+def _close_all() -> None:
+    # A thread that is in torch while the interpreter ends would take the process down.
+    while _hubs:
+        _hubs.popitem()[1].close(at_once=True)
+
+
+def _after_fork() -> None:
+    global _joining
+    _joining = threading.Lock()
+    _inherited.append(dict(_hubs))
+    _hubs.clear()
+
+
+_inherited: Final[list[dict[Hashable, Hub]]] = []
+"""What a fork has copied; never touched again, since it looks alive and is not."""
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,32 @@
+"""What the c10d backend can be told."""
+
+from typing import Final
+
+from rdzv.options import Option
+
+__all__ = ["OPTIONS"]
+
+OPTIONS: Final = (
+    Option("prefix", "text", "rdzv", "What the keys of every run begin with; runs with different ones never meet."),
+    Option(
+        "store_type",
+        "text",
+        "tcp",
+        "tcp: a TCPStore at the endpoint; file: a FileStore at the endpoint, which is a path then.",
+        choices=("tcp", "file"),
+    ),
+    Option(
+        "is_host",
+        "boolean",
+        None,
+        "tcp: whether this process serves the store; unset: whoever can listen at the endpoint does.",
+    ),
+    Option("read_timeout", "seconds", 60.0, "tcp: the longest that one call of the store may take."),
+    Option(
+        "linger",
+        "seconds",
+        30.0,
+        "tcp: how long a process that serves the store goes on doing so when it is done and others are not.",
+    ),
+)
+"""Every option of this backend; the names that PyTorch has, too, mean what they mean there."""

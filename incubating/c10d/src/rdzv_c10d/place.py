@@ -1,0 +1,234 @@
+"""Where a store is, and how to get a connection of one's own to it."""
+
+import json
+import os
+import socket
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from datetime import timedelta
+from typing import Any, Final
+
+from rdzv.endpoints import Endpoint, source_address
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
+
+from .hosting import Host, try_to_host
+from .store import FAILURES, Session, Store, socket_of, stores, without_prefixes
+from .values import nonce
+
+__all__ = ["FilePlace", "GivenPlace", "Place", "TcpPlace", "enter"]
+
+_MARK: Final = "rdzv-c10d/store"
+"""The key that says which life of the store this is, and whose it is."""
+
+_CONNECT: Final = 5.0
+"""Seconds that torch may try to connect to a port where somebody listened just before."""
+
+_READS: Final = timedelta(seconds=1)
+"""How long a read of several keys waits for one that was removed just then."""
+
+_SHARED_MACHINE: Final = "127.0.0.1"
+
+
+class Place(ABC):
+    """Where a store is. It makes connections; who uses them is not its affair."""
+
+    read_timeout = float("inf")
+    """The longest that one call may take, in seconds."""
+
+    @property
+    @abstractmethod
+    def key(self) -> Hashable:
+        """What is the same for two places if and only if their stores are."""
+
+    @abstractmethod
+    def connect(self, timeout: float) -> Store:
+        """Make a connection, which is for one thread; may outlast its timeout (in seconds).
+
+        Raises:
+            RendezvousConnectionError: The store could not be reached.
+        """
+
+    def release(self, *, at_once: bool) -> None:  # noqa: B027 - most have nothing to release
+        """Let go of what `connect` set up beside the connections, even if others need it still: `at_once`."""
+
+    def local_address(self) -> str:
+        """This machine's address as the store's other clients see it."""
+        return _SHARED_MACHINE
+
+
+class TcpPlace(Place):
+    """A TCPStore at an endpoint, which this process serves itself if it is the one who can.
+
+    A store that is served so belongs to one run; the nodes of another that meet it by accident
+    are told so. One that was there already (a TCPStore of torch's) is for all.
+    """
+
+    def __init__(
+        self, endpoint: Endpoint, owner: str, *, is_host: bool | None, read_timeout: float, linger: float
+    ) -> None:
+        """See `OPTIONS`; `owner` is the run."""
+        if endpoint.port == 0:
+            raise RendezvousParameterError(f"The endpoint '{endpoint}' needs a port that all nodes know.")
+        self.read_timeout = read_timeout
+        self._endpoint = endpoint
+        self._owner = owner
+        self._is_host = is_host
+        self._linger = linger
+        self._host: Host | None = None
+        self._hosting = threading.Lock()
+
+    @property
+    def key(self) -> Hashable:
+        """See `Place`."""
+        return "tcp", self._endpoint, self._owner, self._is_host
+
+    def connect(self, timeout: float) -> Store:
+        """See `Place`. Serves the store first, if nobody does."""
+        started = time.monotonic()
+        host = None if self._is_host is False else self._serve()
+        address = _reach(self._endpoint, timeout) if host is None else host.address
+        return _client(address, timeout - (time.monotonic() - started))
+
+    def release(self, *, at_once: bool) -> None:
+        """See `Place`."""
+        with self._hosting:
+            host, self._host = self._host, None
+        if host is not None:
+            host.release(0.0 if at_once else self._linger)
+
+    def local_address(self) -> str:
+        """See `Place`."""
+        return source_address([self._endpoint], self.read_timeout)
+
+    def _serve(self) -> Host | None:
+        """Be the host, if we can or must; None if somebody else is."""
+        with self._hosting:
+            if self._host is None:
+                self._host = try_to_host(self._endpoint, self._owner, self._is_host is True, self._claim)
+            return self._host
+
+    def _claim(self, store: Store) -> None:
+        """Say that a new store is this run's alone, even if somebody has entered already."""
+        mark, there = _mark(nonce(), self._owner), b""
+        while (found := store.compare_set(_MARK, there, mark)) != mark:
+            mark, there = _mark(_parse_mark(found).id, self._owner), found
+
+
+class FilePlace(Place):
+    """A FileStore: a file that all nodes see."""
+
+    def __init__(self, path: str) -> None:
+        """At `path`; its folder must exist."""
+        self._path = os.path.abspath(path)
+
+    @property
+    def key(self) -> Hashable:
+        """See `Place`."""
+        return "file", self._path
+
+    def connect(self, timeout: float) -> Store:
+        """See `Place`."""
+        folder = os.path.dirname(self._path)
+        if not os.path.isdir(folder):
+            raise RendezvousParameterError(f"There is no folder '{folder}' for the file '{self._path}'. Make it first.")
+        store: Store = stores().FileStore(self._path)
+        return store
+
+
+class GivenPlace(Place):
+    """A store that the user brought."""
+
+    def __init__(self, store: Any) -> None:
+        """Connections are clones of `store`, which stays the user's."""
+        self._store = store
+
+    @property
+    def key(self) -> Hashable:
+        """See `Place`."""
+        return "given", id(self._store)
+
+    def connect(self, timeout: float) -> Store:
+        """See `Place`."""
+        address = self._address()
+        if address is not None:
+            # A clone of a store whose host is gone would try for most of a minute.
+            _reach(address, timeout)
+        if address is None:
+            # It is one object for all, or a file.
+            return self._store.clone() if hasattr(self._store, "clone") else self._store  # type: ignore[no-any-return]
+        if hasattr(self._store, "clone"):
+            return _prepare(self._store.clone())
+        if without_prefixes(self._store) is self._store:
+            return _client((address.host, address.port), timeout)
+        raise RendezvousParameterError(
+            "A PrefixStore over a TCPStore cannot be cloned by this version of torch; bring the TCPStore itself."
+        )
+
+    def local_address(self) -> str:
+        """See `Place`."""
+        address = self._address()
+        return _SHARED_MACHINE if address is None else source_address([address], 10.0)
+
+    def _address(self) -> Endpoint | None:
+        inner = without_prefixes(self._store)
+        return Endpoint(inner.host, inner.port) if hasattr(inner, "host") and hasattr(inner, "port") else None
+
+
+def enter(store: Store) -> Session:
+    """Find out which life of which store this is; the first one to come says it.
+
+    Raises:
+        RendezvousStateError: Somebody wrote something else where this is said.
+    """
+    return _parse_mark(store.compare_set(_MARK, b"", _mark(nonce(), "")))
+
+
+def _mark(life: str, owner: str) -> bytes:
+    return json.dumps({"id": life, "owner": owner}).encode()
+
+
+def _parse_mark(raw: bytes) -> Session:
+    try:
+        mark = json.loads(raw)
+        return Session(str(mark["id"]), str(mark["owner"]))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise RendezvousStateError(f"The store's key '{_MARK}' was not written by rdzv-c10d: {raw[:80]!r}") from error
+
+
+def _reach(endpoint: Endpoint, timeout: float) -> tuple[str, int]:
+    """The address at which somebody listens; torch's client would try again and again, and print what it tries."""
+    try:
+        with socket.create_connection((endpoint.host, endpoint.port), max(0.001, timeout)) as probe:
+            address: tuple[str, int] = probe.getpeername()[:2]
+            if probe.getsockname()[:2] == address:
+                # A free port of this machine that the system gave us as our own: nobody but us is there.
+                raise ConnectionRefusedError("nobody listens")
+    except (OSError, UnicodeError) as error:
+        raise RendezvousConnectionError(
+            f"Nobody serves a store at {endpoint} ({error}), and this process cannot or must not. Is its host up?"
+        ) from error
+    return address
+
+
+def _client(address: tuple[str, int], timeout: float) -> Store:
+    seconds = timedelta(seconds=max(0.1, min(timeout, _CONNECT)))
+    try:
+        return _prepare(stores().TCPStore(*address, is_master=False, timeout=seconds, wait_for_workers=False))
+    except FAILURES as error:
+        raise RendezvousConnectionError(f"No TCPStore answers at {address[0]}:{address[1]}: {error}") from None
+
+
+def _prepare(store: Any) -> Store:
+    """Set up a new client of a TCPStore."""
+    store.set_timeout(_READS)
+    connection = socket_of(store)
+    if connection is not None:
+        with connection:
+            # Where a machine is gone without a word torch would wait for ever; so the system ends the connection.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
+                if hasattr(socket, name):
+                    connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return store  # type: ignore[no-any-return]

@@ -1,0 +1,368 @@
+"""The keys of one run in a store, and how they are read and written: the functions that run on a connection.
+
+Below ``<prefix>/<run id>/``:
+
+======================  ================================================================================
+``page``                everything in the folder of the state register, in one value (a `Page`)
+``value/<path>``        any other key (a `Frame`)
+``index/<folder>``      which keys are, or may be, in a folder (a `Roll` of paths and their births)
+``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
+``watchers/<top>``      whose bells are rung for changes there (a `Roll` of bells and prefixes)
+======================  ================================================================================
+
+The folder of the state is what every node watches and few write: in one value it costs one call to
+read and one to write. Everywhere else many write at once, each its own key, and one value would be
+fought over.
+"""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, Outcome, Put, Token
+
+from .store import Connection, Store, extend, peek
+from .values import Frame, Page, Roll, Version, nonce
+
+__all__ = ["Attempt", "GivenUpError", "Listing", "Run"]
+
+_PAGE: Final = STATE_KEY.rpartition("/")[0]
+_FEW: Final = 3
+"""Up to so many keys are read one by one: reading them together takes three calls."""
+_WATCHERS: Final = 1 << 32
+"""What a change of the watchers adds to a counter; the creations are below."""
+_UNSETTLED: Final = 1.0
+"""Seconds for which a key that is announced and missing is expected to appear: its writer is at it, or dead."""
+
+
+class Listing(NamedTuple):
+    """What is at or under a prefix.
+
+    Attributes:
+        entries: By path.
+        settled: False while a key is being created whose writer may not know of a watcher that looks just now.
+    """
+
+    entries: Mapping[str, Entry]
+    settled: bool
+
+
+class GivenUpError(Exception):
+    """Nobody waits for this write any more; it was not begun."""
+
+
+class Attempt:
+    """A put that its caller may give up at any moment: either before the write, or too late.
+
+    Attributes:
+        committed: The write was begun.
+    """
+
+    def __init__(self) -> None:
+        self.committed = False
+        self._given_up = False
+        self._lock = threading.Lock()
+
+    def commit(self) -> None:
+        """Begin the write.
+
+        Raises:
+            GivenUpError: The caller has given up.
+        """
+        with self._lock:
+            if self._given_up:
+                raise GivenUpError
+            self.committed = True
+
+    def give_up(self) -> bool:
+        """Let the write not begin any more; returns whether it has begun."""
+        with self._lock:
+            self._given_up = True
+            return self.committed
+
+
+class Run:
+    """Reads and writes the keys of one run. Keeps nothing but short cuts; any number of threads may use it."""
+
+    def __init__(self, root: str) -> None:
+        """The run whose keys begin with `root`."""
+        self.root = root
+        self._page_seen: bytes | None = None
+        self._page_parsed: tuple[bytes | None, Page] = (None, Page())
+        self._watchers_seen: dict[str, tuple[str, int, list[list[str]]]] = {}
+        self._missing: dict[str, dict[str, float]] = {}
+
+    def read(self, connection: Connection, path: str) -> Entry | None:
+        """Read one key."""
+        store = connection.store
+        if _is_on_page(path):
+            return self._read_page(store).entries.get(path)
+        return _entry(peek(store, self._value(path)))
+
+    def read_all(self, connection: Connection, prefix: str) -> Listing:
+        """Read everything at or under `prefix`."""
+        store = connection.store
+        if _is_on_page(prefix):
+            page = self._read_page(store).entries
+            return Listing({path: page[path] for path in page if _covers(prefix, path)}, True)
+        announced = self._announced(store, prefix)
+        paths = {_path(name) for name in announced}
+        if "/" in prefix:
+            paths.add(prefix)
+        now, missed = time.monotonic(), self._missing.pop(prefix, {})
+        hopeless = {_path(name) for name, since in missed.items() if now - since > _UNSETTLED}
+        entries = self._read_values(store, sorted(paths), hopeless | {prefix})
+        missing = {name: missed.get(name, now) for name in announced if _path(name) not in entries}
+        if missing:
+            self._missing[prefix] = missing
+        return Listing(entries, all(_path(name) in hopeless for name in missing))
+
+    def put(self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt) -> Put:
+        """Write one key under a condition."""
+        if _is_on_page(path):
+            return self._put_on_page(connection, path, value, expect, attempt)
+        store, key = connection.store, self._value(path)
+        expected = expect.raw if isinstance(expect, Version) else None
+        known = expected is not None
+        raw = expected if known else peek(store, key)
+        while True:
+            if not (known or _matches(_entry(raw), expect)):
+                return Put(Outcome.LOST, _entry(raw))
+            if raw is None:
+                put, count = self._create(connection, path, value, attempt)
+            else:
+                put, count = self._overwrite(store, path, raw, value, attempt), None
+            if put.outcome is Outcome.WON:
+                count = store.add(self._count(path), 0) if count is None else count
+                self._ring(connection, [path], count)
+                return put
+            known = False
+            raw = put.entry.token.raw if put.entry is not None else None
+
+    def delete(self, connection: Connection, prefix: str) -> None:
+        """Remove everything at or under `prefix`."""
+        store = connection.store
+        if _is_on_page(prefix):
+            gone = self._delete_from_page(store, prefix)
+        else:
+            paths = dict.fromkeys(_path(name) for name in self._announced(store, prefix))
+            if "/" in prefix:
+                paths[prefix] = None
+            gone = [path for path in paths if self._delete_value(store, path)]
+            if "/" not in prefix and hasattr(store, "list_keys"):
+                self._sweep(store, prefix)
+        if gone:
+            self._ring(connection, gone, store.add(self._count(prefix), 0))
+
+    def watch(self, connection: Connection, bell: str, prefix: str) -> None:
+        """Have a bell rung for every change at or under `prefix` that a look from now on does not show."""
+        # Whoever writes looks at the count after the write; so first the roll, then the count.
+        extend(connection.store, self._watchers(prefix), Roll.plus(f"{bell} {prefix}"))
+        connection.store.add(self._count(prefix), _WATCHERS)
+
+    def unwatch(self, connection: Connection, bell: str, prefix: str) -> None:
+        """Have it rung no more."""
+        extend(connection.store, self._watchers(prefix), Roll.minus(f"{bell} {prefix}"))
+        connection.store.add(self._count(prefix), _WATCHERS)
+
+    # One key, one value.
+
+    def _create(self, connection: Connection, path: str, value: bytes, attempt: Attempt) -> tuple[Put, int]:
+        """Create a key.
+
+        It is announced before it is there, so that nobody who lists the keys can miss it for good; and
+        counted in between, so that whoever begins to watch after the count has seen the announcement.
+        """
+        store = connection.store
+        birth = nonce()
+        name = f"{path} {birth}"
+        for folder in _folders(path):
+            extend(store, self._index(folder), Roll.plus(name))
+        count = store.add(self._count(path), 1)
+        new = Frame(nonce(), birth, count % _WATCHERS, value)
+        raw = new.pack()
+        try:
+            attempt.commit()
+        except GivenUpError:
+            self._withdraw(store, path, name)
+            raise
+        found = store.compare_set(self._value(path), b"", raw)
+        if found != raw:
+            self._withdraw(store, path, name)
+            return Put(Outcome.LOST, _entry(found)), count
+        return Put(Outcome.WON, new.entry(raw)), count
+
+    def _overwrite(self, store: Store, path: str, there: bytes, value: bytes, attempt: Attempt) -> Put:
+        old = Frame.parse(there)
+        new = Frame(nonce(), old.birth, old.order, value)
+        raw = new.pack()
+        attempt.commit()
+        found = store.compare_set(self._value(path), there, raw)
+        if found == raw:
+            return Put(Outcome.WON, new.entry(raw))
+        # A missing key answers with what was expected of it; a deleted one is empty.
+        return Put(Outcome.LOST, None if found == there else _entry(found))
+
+    def _delete_value(self, store: Store, path: str) -> bool:
+        """Empty a value, which is as good as none; a key that vanished would block whoever reads it with others."""
+        raw, key = peek(store, self._value(path)), self._value(path)
+        while raw is not None and (found := store.compare_set(key, raw, b"")) != b"":
+            raw = None if found == raw else found
+        if raw is None:
+            return False
+        self._withdraw(store, path, f"{path} {Frame.parse(raw).birth}")
+        return True
+
+    def _withdraw(self, store: Store, path: str, name: str) -> None:
+        for folder in _folders(path):
+            extend(store, self._index(folder), Roll.minus(name))
+
+    def _sweep(self, store: Store, top: str) -> None:
+        """Remove what deleting has left of everything below a top folder. (torch lists keys from 2.10 on.)"""
+        for key in store.list_keys():
+            if _covers(self._value(top), key):
+                store.delete_key(key)
+
+    def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
+        return _read_roll(store, self._index(prefix))
+
+    def _read_values(self, store: Store, paths: list[str], doubtful: Iterable[str]) -> dict[str, Entry]:
+        """The values of those that exist; together, unless they are few or not all of them exist."""
+        together = [path for path in paths if path not in doubtful]
+        raws: dict[str, bytes | None] = {}
+        if len(together) > _FEW and store.has_extended_api():
+            keys = [self._value(path) for path in together]
+            if store.check(keys):
+                raws = dict(zip(together, store.multi_get(keys), strict=True))
+        raws |= {path: peek(store, self._value(path)) for path in paths if path not in raws}
+        return {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}
+
+    # The page.
+
+    def _read_page(self, store: Store) -> Page:
+        self._page_seen = raw = peek(store, self._page())
+        return self._parse_page(raw)
+
+    def _parse_page(self, raw: bytes | None) -> Page:
+        known, page = self._page_parsed
+        if raw != known:
+            page = Page.parse(raw)
+            self._page_parsed = raw, page
+        return page
+
+    def _put_on_page(
+        self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
+    ) -> Put:
+        # What was seen last is probably there still: then one call will do.
+        store, raw, fresh = connection.store, self._page_seen, False
+        while True:
+            page = self._parse_page(raw)
+            if _matches(page.entries.get(path), expect):
+                new = page.written(path, value)
+                attempt.commit()
+                raw, won = self._write_page(store, raw, new)
+                if won:
+                    self._ring(connection, [path], store.add(self._count(path), 0))
+                    return Put(Outcome.WON, new.entries[path])
+            elif fresh:
+                return Put(Outcome.LOST, page.entries.get(path))
+            else:
+                raw = self._page_seen = peek(store, self._page())
+            fresh = True
+
+    def _delete_from_page(self, store: Store, prefix: str) -> list[str]:
+        raw, won, gone = peek(store, self._page()), False, [""]
+        while gone and not won:
+            page = self._parse_page(raw)
+            gone = [path for path in page.entries if _covers(prefix, path)]
+            if gone:
+                left = {path: entry for path, entry in page.entries.items() if path not in gone}
+                raw, won = self._write_page(store, raw, Page(left, page.created))
+        return gone
+
+    def _write_page(self, store: Store, there: bytes | None, new: Page) -> tuple[bytes | None, bool]:
+        """Replace the page if it is the expected one; returns what is there now, and whether it was replaced."""
+        raw = new.pack()
+        found = store.compare_set(self._page(), there or b"", raw)
+        won = found == raw
+        # A missing page answers with what was expected of it.
+        self._page_seen = None if found == there and not won else found
+        return self._page_seen, won
+
+    # The bells.
+
+    def _ring(self, connection: Connection, paths: list[str], count: int) -> None:
+        """Ring for a change at `paths`, which are below one top folder, whose counter says `count`."""
+        version = count // _WATCHERS
+        if not version:
+            return
+        top, store = _top(paths[0]), connection.store
+        session, seen, watchers = self._watchers_seen.get(top, ("", 0, []))
+        if (session, seen) != (connection.session.id, version):
+            watchers = [name.split(" ") for name in _read_roll(store, self._watchers(top))]
+            self._watchers_seen[top] = (connection.session.id, version, watchers)
+        bells = {bell for bell, prefix in watchers if any(_covers(prefix, path) for path in paths)}
+        if bells:
+            store.multi_set(list(bells), [b"1"] * len(bells))
+
+    # Where things are.
+
+    def _page(self) -> str:
+        return f"{self.root}page"
+
+    def _value(self, path: str) -> str:
+        return f"{self.root}value/{path}"
+
+    def _index(self, folder: str) -> str:
+        return f"{self.root}index/{folder}"
+
+    def _count(self, path: str) -> str:
+        return f"{self.root}count/{_top(path)}"
+
+    def _watchers(self, path: str) -> str:
+        return f"{self.root}watchers/{_top(path)}"
+
+
+def _top(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _path(name: str) -> str:
+    """The path of a name in an index."""
+    return name.partition(" ")[0]
+
+
+def _folders(path: str) -> list[str]:
+    """The folders in whose index a path stands. One without a folder stands in its own."""
+    parts = path.split("/")
+    return ["/".join(parts[:length]) for length in range(1, len(parts))] or [path]
+
+
+def _is_on_page(path: str) -> bool:
+    return _covers(_PAGE, path)
+
+
+def _covers(prefix: str, path: str) -> bool:
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
+def _entry(raw: bytes | None) -> Entry | None:
+    return Frame.parse(raw).entry(raw) if raw else None
+
+
+def _matches(there: Entry | None, expect: Token | Expect) -> bool:
+    if expect is ANY:
+        return True
+    if expect is ABSENT or there is None:
+        return expect is ABSENT and there is None
+    return isinstance(expect, Version) and bool(expect == there.token)
+
+
+def _read_roll(store: Store, key: str) -> tuple[str, ...]:
+    raw = peek(store, key)
+    roll = Roll.parse(raw)
+    if roll.shorter is not None and raw is not None:
+        # If somebody appended meanwhile this changes nothing, and is tried again another time.
+        store.compare_set(key, raw, roll.shorter)
+    return roll.names

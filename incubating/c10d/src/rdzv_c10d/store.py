@@ -1,0 +1,164 @@
+"""What is used of a store of torch's, as a type; and what the rest of the package needs to say about one."""
+
+import importlib
+import os
+import re
+import socket
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final, Protocol
+
+from rdzv.errors import RendezvousConnectionError
+
+__all__ = [
+    "FAILURES",
+    "Connection",
+    "NoAnswerError",
+    "Session",
+    "Store",
+    "copy_socket",
+    "cut",
+    "extend",
+    "peek",
+    "socket_of",
+    "stores",
+    "without_prefixes",
+]
+
+FAILURES: Final = (RuntimeError, OSError)
+"""What a store of torch's raises when it cannot do its work: its `DistError` is a `RuntimeError`."""
+
+_NOTHING: Final = b"\0nothing"
+"""A value that no key ever has."""
+
+
+class NoAnswerError(RendezvousConnectionError):
+    """The store did not answer in time."""
+
+    def __init__(self) -> None:
+        super().__init__("The store did not answer in time; its host is stopped, or busy.")
+
+
+class Store(Protocol):
+    """The part of ``torch.distributed.Store`` that is used here, in bytes: torch takes them wherever it says str.
+
+    ``wait`` and ``multi_get`` block until the keys exist; nothing else does.
+    """
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes, /) -> bytes:
+        """Write if the value is the expected one (empty: if there is none); returns what is there now.
+
+        For a missing key that is `expected`, whatever it is.
+        """
+
+    def set(self, key: str, value: bytes, /) -> None:
+        """Write; a TCPStore does not wait for an answer."""
+
+    def multi_set(self, keys: list[str], values: list[bytes], /) -> None:
+        """Write several keys; see `set`."""
+
+    def append(self, key: str, value: bytes, /) -> None:
+        """Lengthen a value; see `set`."""
+
+    def add(self, key: str, amount: int, /) -> int:
+        """Count."""
+
+    def check(self, keys: list[str], /) -> bool:
+        """Whether all exist."""
+
+    def multi_get(self, keys: list[str], /) -> list[bytes]:
+        """Read several keys."""
+
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
+        """Wait until all exist."""
+
+    def delete_key(self, key: str, /) -> bool:
+        """Remove."""
+
+    def list_keys(self) -> list[str]:
+        """The names of all keys."""
+
+    def has_extended_api(self) -> bool:
+        """Whether `append` and `multi_get` are one step each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One life of one store: what a TCPStore holds ends with its host.
+
+    Attributes:
+        id: Random; made by whoever came first.
+        owner: The only run that may use the store (see `TcpPlace`); empty: any.
+    """
+
+    id: str
+    owner: str = field(compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A client of a store of our own, for one thread.
+
+    Attributes:
+        store: The client.
+        session: What it is connected to.
+    """
+
+    store: Any
+    session: Session
+
+
+def stores() -> Any:
+    """torch's module that has the stores; imported when it is first needed, since that takes seconds."""
+    return importlib.import_module("torch.distributed")
+
+
+def peek(store: Store, key: str) -> bytes | None:
+    """Read a key without waiting for it, in one round trip; None if it is missing or empty."""
+    found = store.compare_set(key, _NOTHING, _NOTHING)
+    return None if found in (_NOTHING, b"") else found
+
+
+def extend(store: Store, key: str, text: str) -> None:
+    """Append to a value, in one step."""
+    data = text.encode()
+    if store.has_extended_api():
+        store.append(key, data)
+        return
+    there = peek(store, key) or b""
+    while (found := store.compare_set(key, there, there + data)) != there + data:
+        # A missing key answers with what was expected of it.
+        there = b"" if found == there else found
+
+
+def without_prefixes(store: Any) -> Any:
+    """The store within a PrefixStore; any other store itself."""
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    return store
+
+
+def socket_of(store: Any) -> socket.socket | None:
+    """A copy of the socket of a TCPStore's client, to be closed; None where torch does not tell."""
+    found = re.search(r"fd=(\d+)", repr(without_prefixes(store)))
+    return None if found is None else copy_socket(int(found[1]))
+
+
+def copy_socket(descriptor: int) -> socket.socket | None:
+    """A socket of our own for what a descriptor of this process stands for; None if that is no socket."""
+    copy = -1
+    with suppress(OSError):
+        copy = os.dup(descriptor)
+        return socket.socket(fileno=copy)
+    if copy >= 0:
+        os.close(copy)
+    return None
+
+
+def cut(store: Any) -> None:
+    """Break the connection of a TCPStore's client, which ends whatever waits for an answer there."""
+    connection = socket_of(store)
+    if connection is not None:
+        with connection, suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)

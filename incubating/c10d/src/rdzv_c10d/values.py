@@ -1,0 +1,177 @@
+"""What the values of the store look like: the frame of one key, the page of several, the roll of names.
+
+Every write puts a nonce of its own into what it writes: `compare_set` does not say who won, but answers with
+what is there now, and no two writers write the same.
+"""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from rdzv.backend import Entry
+from rdzv.errors import RendezvousStateError
+
+__all__ = ["Frame", "Page", "Roll", "Version", "nonce"]
+
+
+def nonce() -> str:
+    """A text that nobody else ever makes."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The token of an entry.
+
+    Attributes:
+        nonce: Of the write that made it.
+        raw: What the store holds, where that is one value for one key; what `compare_set` must find.
+    """
+
+    nonce: str
+    raw: bytes | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One key's value: a line that says which write this is, then the bytes.
+
+    Attributes:
+        nonce: Of this write.
+        birth: Of the write that created the key; an overwrite keeps it.
+        order: When that was, as the store counts.
+        value: The bytes.
+    """
+
+    nonce: str
+    birth: str
+    order: int
+    value: bytes
+
+    @classmethod
+    def parse(cls, raw: bytes) -> Self:
+        """Read what the store holds.
+
+        Raises:
+            RendezvousStateError: It is not ours.
+        """
+        line, newline, value = raw.partition(b"\n")
+        try:
+            written, birth, order = line.decode("ascii").split(" ")
+            if not newline:
+                raise ValueError("no end of line")
+            return cls(written, birth, int(order), value)
+        except ValueError as error:
+            raise _foreign(raw, error) from error
+
+    def pack(self) -> bytes:
+        """The bytes for the store."""
+        return f"{self.nonce} {self.birth} {self.order}\n".encode() + self.value
+
+    def entry(self, raw: bytes) -> Entry:
+        """What the core sees."""
+        return Entry(self.value, Version(self.nonce, raw), self.order)
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Several keys in one value, written and read together.
+
+    Attributes:
+        entries: By path.
+        created: How many keys were ever created here: their order.
+    """
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    created: int = 0
+
+    @classmethod
+    def parse(cls, raw: bytes | None) -> Self:
+        """Read what the store holds; None is a page that nobody has written yet.
+
+        Raises:
+            RendezvousStateError: It is not ours.
+        """
+        if raw is None:
+            return cls()
+        line, _, rest = raw.partition(b"\n")
+        entries = {}
+        try:
+            header: Any = json.loads(line)
+            created = int(header["created"])
+            for path, (written, order, size) in header["keys"].items():
+                value, rest = rest[:size], rest[size:]
+                entries[path] = Entry(value, Version(str(written)), int(order))
+                if len(value) != size:
+                    raise ValueError("it is cut off")
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise _foreign(raw, error) from error
+        return cls(entries, created)
+
+    def pack(self) -> bytes:
+        """The bytes for the store."""
+        keys = {path: (one.token.nonce, one.order, len(one.value)) for path, one in self.entries.items()}
+        header = json.dumps({"created": self.created, "keys": keys}, separators=(",", ":"))
+        return b"\n".join((header.encode(), b"".join(one.value for one in self.entries.values())))
+
+    def written(self, path: str, value: bytes) -> Self:
+        """This page with one more write."""
+        there = self.entries.get(path)
+        created = self.created + (there is None)
+        entry = Entry(value, Version(nonce()), created if there is None else there.order)
+        return type(self)({**self.entries, path: entry}, created)
+
+
+_GARBAGE: Final = 32
+"""How many lines of a roll may be of no use before it is written anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roll:
+    """A set of names to which anybody may add and from which anybody may remove, by appending a line.
+
+    Attributes:
+        names: Those that are in it, in the order in which they came.
+        shorter: The same roll without what is of no use, if that is worth the while.
+    """
+
+    names: tuple[str, ...]
+    shorter: bytes | None
+
+    @classmethod
+    def parse(cls, raw: bytes | None) -> Self:
+        """Read what the store holds; None is an empty roll.
+
+        Raises:
+            RendezvousStateError: It is not ours.
+        """
+        names: dict[str, None] = {}
+        try:
+            lines = (raw or b"").decode("ascii").splitlines()
+        except UnicodeDecodeError as error:
+            raise _foreign(raw or b"", error) from error
+        for line in lines:
+            if line.startswith("+"):
+                names[line[1:]] = None
+            elif line.startswith("-"):
+                names.pop(line[1:], None)
+            else:
+                raise _foreign(raw or b"", ValueError("neither + nor -"))
+        long = len(lines) > 2 * len(names) + _GARBAGE
+        return cls(tuple(names), "".join(map(cls.plus, names)).encode() if long else None)
+
+    @staticmethod
+    def plus(name: str) -> str:
+        """What to append to add a name: a text without line ends."""
+        return f"+{name}\n"
+
+    @staticmethod
+    def minus(name: str) -> str:
+        """What to append to remove a name that was seen there. Nobody may add it again."""
+        return f"-{name}\n"
+
+
+def _foreign(raw: bytes, error: Exception) -> RendezvousStateError:
+    return RendezvousStateError(f"The store holds what was not written by rdzv-c10d ({error}): {raw[:80]!r}")

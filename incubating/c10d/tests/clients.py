@@ -1,0 +1,110 @@
+"""What the tests do with clients, again and again."""
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from rdzv.backend import Snapshot
+from rdzv.endpoints import parse_endpoints
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.processes import Link, Processes, Worker
+from rdzv_conformance.servers import free_ports
+
+from rdzv_c10d import C10dRendezvousBackend
+from rdzv_c10d.backend import root_of
+from rdzv_c10d.place import TcpPlace
+from rdzv_c10d.store import stores
+
+CALL = 10.0
+
+
+class ForkedStore:
+    """A TCPStore in a process of its own, made by a fork: torch is imported already."""
+
+    def __init__(self, processes: Processes) -> None:
+        (port,) = free_ports(1)
+        self.endpoint = f"127.0.0.1:{port}"
+        self._processes = processes
+        self._process: Worker
+        self.restart()
+
+    def restart(self) -> None:
+        """Serve an empty store, again on the same port."""
+        host, _, port = self.endpoint.partition(":")
+
+        def serve(link: Link) -> None:
+            listener = socket.create_server((host, int(port)), backlog=100)
+            store = stores().TCPStore(
+                host, int(port), is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+            )
+            link.send(store.port)
+            signal.pause()
+
+        self._process = self._processes.fork(serve)
+        self._process.receive()
+
+    def pause(self) -> None:
+        """Freeze it: its connections stay open, and nothing answers."""
+        self._process.pause()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._process.resume()
+
+    def kill(self) -> None:
+        """Kill it."""
+        self._process.kill()
+
+
+class Connect(Protocol):
+    """Makes clients, and closes them in the end."""
+
+    def __call__(self, endpoint: str, run_id: str = "run", **options: Any) -> C10dRendezvousBackend: ...
+
+
+def tcp_client(
+    endpoint: str,
+    run_id: str,
+    *,
+    is_host: bool | None = False,
+    read_timeout: float = 60.0,
+    linger: float = 10.0,
+) -> C10dRendezvousBackend:
+    """A client of the TCPStore at an endpoint."""
+    (place,) = parse_endpoints(endpoint, 0)
+    root = root_of("rdzv", run_id)
+    return C10dRendezvousBackend(
+        TcpPlace(place, root, is_host=is_host, read_timeout=read_timeout, linger=linger), run_id
+    )
+
+
+def follow(
+    backend: C10dRendezvousBackend,
+    prefix: str,
+    since: Snapshot,
+    key: str,
+    value: bytes,
+    seconds: float,
+) -> Snapshot:
+    """Wait as the core does, through failures, until `key` holds `value`."""
+    deadline = time.monotonic() + seconds
+    while (remaining := deadline - time.monotonic()) > 0:
+        entry = since.entries.get(key)
+        if entry is not None and entry.value == value:
+            return since
+        try:
+            since = backend.wait(prefix, since, timeout=remaining)
+        except RendezvousConnectionError:
+            time.sleep(0.05)
+    raise AssertionError(f"'{key}' did not become {value!r} within {seconds} s, but {since.entries.get(key)}")
+
+
+@contextmanager
+def in_background(work: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Do something in another thread meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(work)

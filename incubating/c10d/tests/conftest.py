@@ -1,0 +1,58 @@
+"""One TCPStore for all tests that leave it running, one for each test that does not, and clients closed in the end."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from rdzv_conformance.processes import Processes
+from rdzv_conformance.servers import TcpStoreServer, require_service
+
+# torch looks up the name of both ends of every connection. Where no DNS server answers, that takes seconds each.
+os.environ["RES_OPTIONS"] = "attempts:0"
+
+from rdzv_c10d import C10dRendezvousBackend
+from rdzv_c10d.store import stores
+
+from .clients import Connect, ForkedStore, tcp_client
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torch_is_imported() -> None:
+    """Importing torch takes seconds; the tests' processes have it from their parent."""
+    stores()
+
+
+@pytest.fixture(scope="session")
+def shared_store() -> Iterator[TcpStoreServer]:
+    """A TCPStore that every test may use and none may stop."""
+    require_service(TcpStoreServer)
+    with TcpStoreServer() as server:
+        yield server
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Processes of the test's own; whatever is left of them in the end is killed."""
+    with Processes() as processes:
+        yield processes
+
+
+@pytest.fixture
+def server(processes: Processes) -> ForkedStore:
+    """A TCPStore of the test's own, to do to it what it likes."""
+    return ForkedStore(processes)
+
+
+@pytest.fixture
+def connect() -> Iterator[Connect]:
+    """Makes clients, and closes them in the end."""
+    with ExitStack() as opened:
+
+        def connect(endpoint: str, run_id: str = "run", **options: Any) -> C10dRendezvousBackend:
+            backend = tcp_client(endpoint, run_id, **options)
+            opened.callback(backend.close)
+            return backend
+
+        yield connect

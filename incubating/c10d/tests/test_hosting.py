@@ -1,0 +1,261 @@
+"""Who serves the store: whoever can, for its own run, and for as long as it is needed."""
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import pytest
+from rdzv.backend import ANY, Outcome
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.processes import Link, Processes
+from rdzv_conformance.servers import free_ports
+
+from rdzv_c10d import C10dRendezvousBackend
+
+from .clients import CALL, Connect, in_background, tcp_client
+
+
+@pytest.fixture
+def endpoint() -> str:
+    """Where nobody listens."""
+    return f"127.0.0.1:{free_ports(1)[0]}"
+
+
+def _serve(endpoint: str, link: Link) -> None:
+    """A process that serves the store until it is told to go on, and lets go of it then."""
+    backend = tcp_client(endpoint, "run", is_host=None)
+    backend.put("host", b"here", expect=ANY, timeout=CALL)
+    link.send()
+    link.receive()
+    backend.close()
+
+
+def test_the_first_serves_and_the_others_are_clients(endpoint: str, processes: Processes, connect: Connect) -> None:
+    host = processes.fork(lambda link: _serve(endpoint, link))
+    host.receive()
+    for is_host in (None, False):
+        entry = connect(endpoint, is_host=is_host).read("host", timeout=CALL)
+        assert entry is not None
+        assert entry.value == b"here"
+    with pytest.raises(RendezvousConnectionError, match=f"cannot serve the store at {endpoint}.*in use"):
+        connect(endpoint, is_host=True).read("host", timeout=1)
+
+
+def test_all_at_once_find_one_host(endpoint: str, processes: Processes, connect: Connect) -> None:
+    def meet(link: Link) -> int:
+        link.send()
+        number = link.receive()
+        with closing(tcp_client(endpoint, "run", is_host=None)) as backend:
+            backend.put(f"nodes/{number}", b"", expect=ANY, timeout=CALL)
+            seen = backend.read_all("nodes", timeout=CALL)
+            while len(seen.entries) < 4:
+                seen = backend.wait("nodes", seen, timeout=CALL)
+        _await_end_of_linger()
+        return len(seen.entries)
+
+    assert processes.together(meet, 4) == [4] * 4
+
+
+def test_who_must_not_serve_says_that_nobody_does(endpoint: str, connect: Connect) -> None:
+    began = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match=f"Nobody serves a store at {endpoint}.*refused"):
+        connect(endpoint, is_host=False).read("key", timeout=CALL)
+    assert time.monotonic() - began < 1
+
+
+def test_another_machines_address_is_not_served(connect: Connect) -> None:
+    # One that documentation may use, and nobody has (RFC 5737).
+    backend = connect("192.0.2.1:29400", is_host=None)
+    began = time.monotonic()
+    with pytest.raises(RendezvousConnectionError):
+        backend.read("key", timeout=0.5)
+    assert time.monotonic() - began < 1
+
+
+def test_a_virtual_address_is_served_by_who_must(connect: Connect) -> None:
+    (port,) = free_ports(1, "")
+    backend = connect(f"192.0.2.1:{port}", is_host=True)
+    backend.put("key", b"x", expect=ANY, timeout=CALL)
+    assert connect(f"127.0.0.1:{port}").read("key", timeout=CALL) is not None
+
+
+def test_a_name_is_served_on_all_addresses(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As Debian's machines see their own name: the others see another address.
+    resolve = socket.getaddrinfo
+
+    def look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+        return resolve("127.0.1.1" if host == "node1.test" else host, *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    (port,) = free_ports(1, "")
+    connect(f"node1.test:{port}", is_host=None).put("key", b"x", expect=ANY, timeout=CALL)
+    assert connect(f"127.0.0.1:{port}").read("key", timeout=CALL) is not None
+
+
+def test_an_address_is_served_alone(endpoint: str, connect: Connect) -> None:
+    connect(endpoint, is_host=None).read("key", timeout=CALL)
+    with pytest.raises(RendezvousConnectionError):
+        connect(endpoint.replace("127.0.0.1", "127.0.0.2")).read("key", timeout=CALL)
+
+
+def test_another_runs_store_is_refused(endpoint: str, connect: Connect) -> None:
+    connect(endpoint, "first", is_host=None).put("key", b"x", expect=ANY, timeout=CALL)
+    for is_host in (None, False):
+        stranger = connect(endpoint, "second", is_host=is_host)
+        for _ in range(2):
+            with pytest.raises(RendezvousDeniedError, match=r"'rdzv/first'.*'rdzv/second'"):
+                stranger.put("key", b"y", expect=ANY, timeout=CALL)
+
+
+def test_the_store_ends_with_its_last_user(endpoint: str, connect: Connect) -> None:
+    one, other = connect(endpoint, is_host=None), connect(endpoint, is_host=None)
+    for backend in (one, other):
+        backend.put("key", b"x", expect=ANY, timeout=CALL)
+    one.close()
+    assert other.read("key", timeout=CALL) is not None
+    other.close()
+    assert connect(endpoint, "next run", is_host=None).read("key", timeout=CALL) is None
+
+
+def test_who_serves_goes_on_while_others_are_connected(endpoint: str, processes: Processes, connect: Connect) -> None:
+    def work(link: Link) -> None:
+        with closing(tcp_client(endpoint, "run")) as backend:
+            backend.read("key", timeout=CALL)
+            link.send()
+            link.receive()
+            backend.put("key", b"goodbye", expect=ANY, timeout=CALL)
+
+    host = connect(endpoint, is_host=None)
+    host.read("key", timeout=CALL)
+    worker = processes.fork(work)
+    worker.receive()
+    began = time.monotonic()
+    host.close()
+    assert time.monotonic() - began < 1
+    worker.send()
+    worker.result()
+    _await_end_of_linger()
+
+
+def test_who_comes_back_serves_on(endpoint: str, processes: Processes, connect: Connect) -> None:
+    def stay(link: Link) -> None:
+        with closing(tcp_client(endpoint, "run")) as backend:
+            backend.put("key", b"kept", expect=ANY, timeout=CALL)
+            link.send()
+            link.receive()
+
+    first = connect(endpoint, is_host=None, linger=0.3)
+    first.read("key", timeout=CALL)
+    worker = processes.fork(stay)
+    worker.receive()
+    first.close()
+    again = connect(endpoint, is_host=None, linger=0.3)
+    again.read("key", timeout=CALL)
+    _await_end_of_linger()
+    time.sleep(0.4)
+    entry = again.read("key", timeout=CALL)
+    assert entry is not None
+    assert entry.value == b"kept"
+    worker.send()
+    worker.result()
+
+
+def test_but_not_for_ever(endpoint: str, processes: Processes, connect: Connect) -> None:
+    def stay(link: Link) -> str:
+        with closing(tcp_client(endpoint, "run")) as backend:
+            since = backend.read_all("key", timeout=CALL)
+            link.send()
+            try:
+                backend.wait("key", since, timeout=CALL)
+            except RendezvousConnectionError:
+                return "told"
+        return "not told"
+
+    host = connect(endpoint, is_host=None, linger=0.3)
+    host.read("key", timeout=CALL)
+    worker = processes.fork(stay)
+    worker.receive()
+    host.close()
+    assert worker.result(2) == "told"
+    _await_end_of_linger()
+
+
+def test_when_the_host_is_killed_all_are_told_at_once_and_one_of_them_takes_over(
+    endpoint: str, processes: Processes, connect: Connect
+) -> None:
+    host = processes.fork(lambda link: _serve(endpoint, link))
+    host.receive()
+    heir, other = connect(endpoint, is_host=None), connect(endpoint, is_host=False)
+    with _waiting_for_the_end(other), _waiting_for_the_end(heir):
+        host.kill()
+    eventually(lambda: _try_to_write(heir), "the heir to serve")
+    assert other.read_all("host", timeout=CALL).entries.keys() == {"host/heir"}, "a new store is empty"
+
+
+def test_a_fork_does_not_keep_the_store_alive(endpoint: str, processes: Processes, connect: Connect) -> None:
+    """The child has copies of the host's sockets; were they open, nobody would see the host's end."""
+
+    def serve_and_fork(link: Link) -> None:
+        backend = tcp_client(endpoint, "run", is_host=None)
+        backend.put("host", b"x", expect=ANY, timeout=CALL)
+        pid = os.fork()
+        if pid == 0:
+            time.sleep(60)
+            os._exit(0)
+        link.send(pid)
+        link.receive()
+
+    host = processes.fork(serve_and_fork)
+    orphan = host.receive()
+    try:
+        heir = connect(endpoint, is_host=None)
+        with _waiting_for_the_end(heir):
+            host.kill()
+        eventually(lambda: _try_to_write(heir), "the heir to serve")
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+
+def test_a_forked_child_of_the_host_is_a_client(endpoint: str, processes: Processes, connect: Connect) -> None:
+    backend = connect(endpoint, is_host=None)
+    backend.put("key", b"of the parent", expect=ANY, timeout=CALL)
+
+    def child(link: Link) -> str:
+        entry = backend.read("key", timeout=CALL)
+        backend.put("key", b"of the child", expect=ANY, timeout=CALL)
+        backend.close()
+        return "" if entry is None else entry.value.decode()
+
+    assert processes.fork(child).result() == "of the parent"
+    entry = backend.read("key", timeout=CALL)
+    assert entry is not None
+    assert entry.value == b"of the child"
+
+
+@contextmanager
+def _waiting_for_the_end(backend: C10dRendezvousBackend) -> Iterator[None]:
+    """Wait for what the host has written; it must be told within a second that this is gone."""
+    since = backend.read_all("host", timeout=CALL)
+    assert since.entries
+    assert backend.wait("host", since, timeout=0.1) is since
+    with in_background(lambda: backend.wait("host", since, timeout=CALL)) as told:
+        yield
+        with suppress(RendezvousConnectionError):
+            assert not told.result(1).entries.keys() & since.entries.keys()
+
+
+def _try_to_write(backend: C10dRendezvousBackend) -> bool:
+    try:
+        return backend.put("host/heir", b"", expect=ANY, timeout=1).outcome is Outcome.WON
+    except RendezvousConnectionError:
+        return False
+
+
+def _await_end_of_linger() -> None:
+    eventually(lambda: "rdzv-c10d-linger" not in {thread.name for thread in threading.enumerate()}, "the store to end")

@@ -1,0 +1,114 @@
+"""How the backend is found and told what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv.backend import ANY, Capability
+from rdzv.errors import RendezvousParameterError
+from rdzv.parameters import RendezvousParameters
+from rdzv.plugins import load_backend_plugin
+
+from rdzv_c10d import C10dRendezvousBackend, create_backend
+from rdzv_c10d.store import stores
+
+from .clients import CALL, Connect, ForkedStore
+
+
+def test_the_plugin_is_found() -> None:
+    plugin = load_backend_plugin("c10d")
+    assert plugin.create_backend is create_backend
+    assert plugin.backend_type() is C10dRendezvousBackend
+    assert C10dRendezvousBackend.capabilities | C10dRendezvousBackend.lacking.keys() == set(Capability)
+
+
+def test_describing_it_imports_no_torch() -> None:
+    program = (
+        "import sys; from rdzv_c10d.plugin import rdzv_backend; rdzv_backend().backend_type();"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_option_is_in_the_readme() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    for option in load_backend_plugin("c10d").options:
+        default = "" if option.default is None else f"`{option.default}`"
+        assert f"| `{option.name}` | {option.kind} | {default}" in readme, option.name
+
+
+def test_parameters_make_backend_and_store(server: ForkedStore, connect: Connect) -> None:
+    # An option that is not the backend's is the core's affair.
+    params = RendezvousParameters(
+        "c10d", server.endpoint, "job/7", 1, 2, prefix="rdzv", is_host="no", read_timeout="5", join_timeout=5
+    )
+    backend, store = create_backend(params)
+    store.set("greeting", b"hello")
+    assert store.get("greeting") == b"hello"
+    assert connect(server.endpoint, "job/7").read_all("store", timeout=CALL).entries
+    assert not connect(server.endpoint, "job/8").read_all("store", timeout=CALL).entries
+    assert backend.local_address == "127.0.0.1"
+    backend.close()
+
+
+def test_a_file_may_be_the_store(tmp_path: Path) -> None:
+    params = RendezvousParameters("c10d", str(tmp_path / "store"), "run", 1, 2, store_type="file")
+    backend, store = create_backend(params)
+    assert not (tmp_path / "store").exists()
+    store.set("greeting", b"hello")
+    assert store.get("greeting") == b"hello"
+    assert (tmp_path / "store").exists()
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "options", "complaint"),
+    [
+        ("a:1,b:2", {}, "one endpoint"),
+        ("tcp://a:1", {}, "scheme"),
+        ("a:0", {}, "port"),
+        ("a:1", {"is_host": "maybe"}, "is_host"),
+        ("a:1", {"read_timeout": "0"}, "read_timeout"),
+        ("a:1", {"store_type": "dummy"}, "tcp, file"),
+        ("a:1", {"prefix": "/"}, "prefix"),
+        ("", {"store_type": "file"}, "path"),
+        ("localhost:29400", {"store_type": "file"}, "path"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(endpoint: str, options: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=complaint):
+        create_backend(RendezvousParameters("c10d", endpoint, "run", 1, 1, **options))
+
+
+def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
+    params = RendezvousParameters("c10d", str(tmp_path / "no" / "store"), "run", 1, 1, store_type="file")
+    backend, _ = create_backend(params)
+    with pytest.raises(RendezvousParameterError, match=str(tmp_path / "no")):
+        backend.read("key", timeout=CALL)
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", ["HashStore", "FileStore", "TCPStore", "PrefixStore"])
+def test_any_store_of_torchs_may_be_brought(kind: str, tmp_path: Path) -> None:
+    torch = stores()
+    made = {
+        "HashStore": lambda: torch.HashStore(),
+        "FileStore": lambda: torch.FileStore(str(tmp_path / "store")),
+        "TCPStore": lambda: torch.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False),
+        "PrefixStore": lambda: torch.PrefixStore("a", torch.PrefixStore("b", torch.HashStore())),
+    }[kind]()
+    one, other = C10dRendezvousBackend(made, "run"), C10dRendezvousBackend(made, "run")
+    since = one.read_all("control", timeout=CALL)
+    other.put("control/state", b"x", expect=ANY, timeout=CALL)
+    assert one.wait("control", since, timeout=CALL).entries["control/state"].value == b"x"
+    one.close()
+    other.close()
+    made.set("mine", "still")
+    assert made.get("mine") == b"still"
+
+
+def test_a_run_needs_a_name() -> None:
+    with pytest.raises(ValueError, match="run id"):
+        C10dRendezvousBackend(stores().HashStore(), "")

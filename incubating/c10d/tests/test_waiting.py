@@ -1,0 +1,168 @@
+"""Bells: one for all who wait in a process, rung by whoever writes, and not needed in the end."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Snapshot
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.processes import Processes
+from rdzv_conformance.servers import TcpStoreServer
+
+from rdzv_c10d import C10dRendezvousBackend, watch
+from rdzv_c10d.run import Attempt, Run
+from rdzv_c10d.store import Connection, Session, extend, stores
+from rdzv_c10d.values import Frame, Roll
+
+from .clients import CALL, in_background, tcp_client
+
+
+@pytest.fixture
+def store() -> Any:
+    """A store in this process's memory."""
+    return stores().HashStore()
+
+
+@pytest.fixture
+def backend(store: Any) -> Any:
+    backend = C10dRendezvousBackend(store, "run")
+    yield backend
+    backend.close()
+
+
+def test_all_waits_of_a_process_share_a_thread(backend: C10dRendezvousBackend, store: Any) -> None:
+    others = [C10dRendezvousBackend(store, "run") for _ in range(10)]
+    since = backend.read_all("nodes", timeout=CALL)
+    with ThreadPoolExecutor(10) as pool:
+        waits = [pool.submit(other.wait, "nodes", since, timeout=60.0) for other in others]
+        eventually(lambda: _bells(store) == 1, "the first bell")
+        time.sleep(0.1)
+        assert sum(thread.name == "rdzv-c10d-bell" for thread in threading.enumerate()) == 1
+        assert _bells(store) == 1
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert all(wait.result(CALL).entries.keys() == {"nodes/a"} for wait in waits)
+    for other in others:
+        other.close()
+
+
+def test_where_nobody_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
+    backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.05)
+    for path in ("beats/a", "control/state", "store/1/a"):
+        backend.put(path, b"x", expect=ANY, timeout=CALL)
+    assert not [key for key in store.list_keys() if "bell" in key]
+
+
+def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
+    since = backend.read_all("store/1/mine", timeout=CALL)
+    with in_background(lambda: backend.wait("store/1/mine", since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, "store/1/mine"), "the wait")
+        (hub,) = backend._hubs.values()
+        rings = hub.bell.rings
+        for number in range(10):
+            backend.put(f"store/1/{number}", b"x", expect=ANY, timeout=CALL)
+            backend.put("store/1/mine2", b"%d" % number, expect=ANY, timeout=CALL)
+        assert hub.bell.rings == rings
+        backend.put("store/1/mine/too", b"x", expect=ANY, timeout=CALL)
+        waiting.result(CALL)
+
+
+def test_who_has_gone_is_rung_no_more(store: Any) -> None:
+    backend = C10dRendezvousBackend(store, "run")
+    for number in range(10):
+        prefix = f"store/1/{number}"
+        backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.01)
+    assert 4 <= len(_watchers(store, "store")) <= 6, "waits of long ago are still known"
+    backend.close()
+    assert _watchers(store, "store") == ()
+    assert _bells(store) == 0
+    assert not [key for key in store.list_keys() if "bell" in key]
+
+
+def test_a_writer_that_died_before_it_could_ring_is_noticed(
+    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LOOK", 0.3)
+    backend.put("nodes/a", b"old", expect=ANY, timeout=CALL)
+    since = backend.read_all("nodes", timeout=CALL)
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, "nodes"), "the wait")
+        old = Frame.parse(store.get("rdzv/run/value/nodes/a"))
+        store.set("rdzv/run/value/nodes/a", Frame("other", old.birth, old.order, b"new").pack())
+        assert waiting.result(CALL).entries["nodes/a"].value == b"new"
+
+
+def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
+    backend: C10dRendezvousBackend, store: Any
+) -> None:
+    # Its writer has counted before there was anybody to ring for.
+    extend(store, "rdzv/run/index/nodes", Roll.plus("nodes/a 1234"))
+    number = store.add("rdzv/run/count/nodes", 1)
+    since = backend.read_all("nodes", timeout=CALL)
+    assert since.entries == {}
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, "nodes"), "the wait")
+        time.sleep(0.1)
+        began = time.monotonic()
+        store.set("rdzv/run/value/nodes/a", Frame("5678", "1234", number, b"x").pack())
+        assert waiting.result(CALL).entries["nodes/a"].value == b"x"
+        assert time.monotonic() - began < 1
+
+
+def test_a_writer_that_died_before_it_could_write_holds_up_nobody(
+    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.2)
+    extend(store, "rdzv/run/index/nodes", Roll.plus("nodes/dead 1234"))
+    for number in range(6):
+        backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
+    connection, run = Connection(store, Session("life", "")), Run("rdzv/run/")
+    assert not run.read_all(connection, "nodes").settled
+    time.sleep(0.3)
+    listing = run.read_all(connection, "nodes")
+    assert listing.settled
+    assert len(listing.entries) == 6
+    put = run.put(connection, "nodes/dead", b"x", ABSENT, Attempt())
+    assert put.entry is not None
+    assert run.read_all(connection, "nodes").entries["nodes/dead"] == put.entry
+
+
+def test_idle_waits_cost_nothing(shared_store: TcpStoreServer) -> None:
+    with Processes() as processes:
+
+        def wait(_: object) -> float:
+            backend = tcp_client(shared_store.get_endpoint(), "idle")
+            since = backend.read_all("nodes", timeout=CALL)
+            backend.wait("nodes", since, timeout=0.2)
+            began = time.process_time()
+            backend.wait("nodes", since, timeout=2)
+            cost = time.process_time() - began
+            backend.close()
+            return cost
+
+        assert processes.fork(wait).result() < 0.05
+
+
+def _watchers(store: Any, top: str) -> tuple[str, ...]:
+    return Roll.parse(store.get(f"rdzv/run/watchers/{top}")).names
+
+
+def _bells(store: Any) -> int:
+    keys = [key for key in store.list_keys() if key.startswith("rdzv/run/watchers/")]
+    return len({name.split()[0] for key in keys for name in Roll.parse(store.get(key)).names})
+
+
+def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
+    """Whether somebody waits there, and has looked."""
+    return any(
+        one.prefix == prefix and one._now is not None
+        for hub in backend._hubs.values()
+        for one in hub.watches._by_prefix.values()
+    )
+
+
+def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) -> None:
+    backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+    for since in (Snapshot(), Snapshot({}, 17), Snapshot({}, "later")):
+        assert backend.wait("nodes", since, timeout=CALL).entries.keys() == {"nodes/a"}

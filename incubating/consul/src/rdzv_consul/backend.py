@@ -1,0 +1,180 @@
+"""rdzv's contract on Consul."""
+
+import ipaddress
+import os
+import re
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple
+
+from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.endpoints import Endpoint, parse_endpoints, source_address
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.keys import escape
+
+from .client import Client
+from .kv import Keys
+from .watch import Watches
+
+__all__ = ["ConsulBackend"]
+
+_ELECTION: Final = 0.2
+"""Seconds until Consul is asked for its leader again, while it has none."""
+
+
+class ConsulBackend(KeyValueBackend):
+    """One run's keys in Consul, under ``<prefix>/<run id>/``.
+
+    A token is Consul's ModifyIndex, an entry's order its CreateIndex.
+    """
+
+    name = "consul"
+    capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.LEASE}
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        Capability.LEASE: "its sessions end 10 s late or more, or with the agent they were opened at; beats do neither"
+    }
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        run_id: str,
+        *,
+        prefix: str = "rdzv",
+        token: str | None = None,
+        namespace: str | None = None,
+        datacenter: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        request_timeout: float = 3.0,
+    ) -> None:
+        """Does not touch the network.
+
+        Args:
+            endpoints: Agents of one Consul; the first is tried first, one that fails last.
+            run_id: Which run.
+            prefix: The path under which all runs live.
+            token: The ACL token; None: nobody's.
+            namespace: Of the keys (Consul Enterprise); None: the token's own.
+            datacenter: Whose keys; None: the agent's own.
+            tls: How to verify the agents, and with which certificate of our own; None: no TLS.
+            server_name: The name in the agents' certificates, if it is not the endpoint's.
+            request_timeout: Seconds that one of several agents has to answer before the next is tried.
+
+        Raises:
+            RendezvousParameterError: These cannot be used.
+        """
+        path = prefix.strip("/")
+        if not endpoints or not run_id or not path:
+            raise RendezvousParameterError("Consul needs an endpoint, a run id and a prefix; one of them is empty.")
+        if {"", ".", ".."} & set(path.split("/")):
+            raise RendezvousParameterError(
+                f"The prefix '{prefix}' has an empty part, '.' or '..', which Consul takes out of a path."
+            )
+        for option, text in (("token", token), ("namespace", namespace)):
+            if text is not None and not re.fullmatch(r"[!-~]+", text):
+                raise RendezvousParameterError(f"The option '{option}' holds what cannot be sent: blanks or non-ASCII.")
+        self._endpoints = tuple(endpoints)
+        self._root = f"{path}/{escape(run_id)}/"
+        self._namespace = namespace
+        self._settings: dict[str, Any] = {
+            "token": token,
+            "namespace": namespace,
+            "datacenter": datacenter,
+            "tls": tls,
+            "server_name": server_name,
+            "request_timeout": request_timeout,
+        }
+        self._address = ""
+        # One per process: what was made before a fork belongs to the parent.
+        self._links: dict[int, _Link] = {}
+        self._closed = False
+
+    @property
+    def local_address(self) -> str:
+        """See `KeyValueBackend.local_address`. An agent of this very machine sees only a loopback address.
+
+        Raises:
+            RendezvousConnectionError: There is no route to any agent, or to Consul's leader.
+        """
+        keys = self._link.keys
+        if not self._address:
+            address = keys.client.local_address()
+            is_loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
+            self._address = _address_towards_leader(keys, self.register_timeout) if is_loopback else address
+        return self._address
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend.read`."""
+        return self._link.keys.read(key, timeout)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`."""
+        return self._link.keys.read_all(prefix, timeout)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        """See `KeyValueBackend.put`. One that is lost costs a second call."""
+        if lease is not None:
+            raise RendezvousParameterError(f"Consul has no leases of ours; '{key}' cannot hang on {lease!r}.")
+        if not isinstance(expect, Expect) and not _is_index(expect):
+            return Put(Outcome.LOST, self.read(key, timeout=timeout))
+        index = None if expect is ANY else 0 if expect is ABSENT else expect
+        return self._link.keys.put(key, value, timeout, index)
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend.delete`. It is atomic here."""
+        self._link.keys.delete(prefix, timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`. One call to Consul per change, and one in ten seconds without any."""
+        return self._link.watches.wait(prefix, since, timeout)
+
+    def close(self) -> None:
+        """See `KeyValueBackend.close`."""
+        self._closed = True
+        for pid in list(self._links):
+            link = self._links.pop(pid, None)
+            if link is not None:
+                link.keys.client.close() if pid == os.getpid() else link.keys.client.abandon()
+
+    @property
+    def _link(self) -> "_Link":
+        pid = os.getpid()
+        link = self._links.get(pid) or self._make_link(pid)
+        if self._closed:
+            link.keys.client.close()
+            raise RendezvousConnectionError(f"This backend of the run at {self._root} was closed.")
+        return link
+
+    def _make_link(self, pid: int) -> "_Link":
+        # Without a lock, since one may be held for ever by a thread that the fork did not copy.
+        keys = Keys(Client(self._endpoints, **self._settings), self._root, self._namespace)
+        link = self._links.setdefault(pid, _Link(keys, Watches(keys)))
+        for other in list(self._links):
+            if other != pid and (inherited := self._links.pop(other, None)) is not None:
+                inherited.keys.client.abandon()
+        return link
+
+
+class _Link(NamedTuple):
+    """What one process has of Consul."""
+
+    keys: Keys
+    watches: Watches
+
+
+def _address_towards_leader(keys: Keys, timeout: float) -> str:
+    """The address of this machine in the network by which the agents, and so the nodes, reach each other."""
+    deadline = time.monotonic() + timeout
+    while (remaining := deadline - time.monotonic()) > 0:
+        if leader := keys.leader(remaining):
+            return source_address(parse_endpoints(leader, 0), remaining)
+        time.sleep(_ELECTION)
+    raise RendezvousConnectionError(
+        f"Consul had no leader for {timeout:.1f} s. Wait for one, or give this node's address as local_addr."
+    )
+
+
+def _is_index(token: Token) -> bool:
+    """Whether a token may be one of ours. To Consul, 0 would mean that the key must not exist."""
+    return type(token) is int and 0 < token < 2**63

@@ -1,0 +1,159 @@
+"""Consul's keys and values: what it is asked, and what its JSON means."""
+
+import binascii
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote
+
+from rdzv.backend import Entry, Outcome, Put, Snapshot
+
+from .client import Client, Hold, ReplyLostError, Request
+from .transport import Reply
+
+__all__ = ["Keys", "Revision"]
+
+HELD: Final = 10.0
+"""Seconds after which a query that waits for a change is asked anew: so an agent that froze is noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """When a snapshot was true.
+
+    Attributes:
+        index: Consul's, of the keys in it. It falls if Consul loses data, or forgets old deletions.
+        received: When we had it, on our monotonic clock; -inf if nobody knows.
+    """
+
+    index: int
+    received: float
+
+
+class Keys:
+    """The keys of one run.
+
+    Args:
+        client: By which Consul is reached.
+        root: What stands before each of them, such as ``rdzv/job-7/``.
+        namespace: Of Consul Enterprise.
+    """
+
+    def __init__(self, client: Client, root: str, namespace: str | None) -> None:
+        self.client = client
+        self._root = root
+        self._common = {"Namespace": namespace} if namespace else {}
+        self._may_read = False
+
+    def read(self, key: str, timeout: float) -> Entry | None:
+        """Read one key."""
+
+        def find(reply: Reply) -> Entry | None:
+            found = self._entries(reply).get(key)
+            self._may_read = True
+            return found
+
+        return self.client.call(self._query(key), timeout, find)
+
+    def read_all(self, prefix: str, timeout: float, *, after: int = 0, hold: Hold | None = None) -> Snapshot:
+        """Read every key at or under `prefix`.
+
+        Args:
+            prefix: Which.
+            timeout: Seconds, without those that Consul waits for a change.
+            after: Wait until there is a newer index than this; 0: do not wait.
+            hold: By this, other threads end the call.
+        """
+
+        def select(reply: Reply) -> Snapshot:
+            entries = self._entries(reply)
+            inside = {key: entry for key, entry in entries.items() if key == prefix or key.startswith(f"{prefix}/")}
+            return Snapshot(inside, Revision(max(1, int(reply.headers["X-Consul-Index"])), time.monotonic()))
+
+        waiting = {"index": str(after), "wait": f"{HELD:.0f}s"} if after else {}
+        # Consul adds up to a sixteenth to the time, so that not all come back at once.
+        request = self._query(prefix, {"recurse": "", **waiting}, held=HELD * 17 / 16 if after else 0.0)
+        snapshot = self.client.call(request, timeout, select, hold)
+        if not snapshot.entries and not self._may_read:
+            # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
+            self.read(prefix, timeout)
+        return snapshot
+
+    def put(self, key: str, value: bytes, timeout: float, index: int | None) -> Put:
+        """Write one key.
+
+        Args:
+            key: Which.
+            value: What.
+            timeout: Seconds.
+            index: Its ModifyIndex must be this; 0: it must not exist; None: whatever is there.
+        """
+        operation = {
+            "Verb": "set" if index is None else "cas",
+            "Key": self._root + key,
+            "Value": binascii.b2a_base64(value, newline=False).decode("ascii"),
+            # Consul takes what equals the old value for no change. With this, no two writes are equal.
+            "Flags": secrets.randbits(64),
+        } | ({} if index is None else {"Index": index})
+
+        def judge(reply: Reply) -> Put:
+            results = self._results(reply)
+            if results is None:
+                return Put(Outcome.LOST)
+            written = results[0]["KV"]
+            return Put(Outcome.WON, Entry(value, int(written["ModifyIndex"]), int(written["CreateIndex"])))
+
+        started = time.monotonic()
+        try:
+            put = self.client.call(self._transaction([operation], repeatable=False), timeout, judge)
+        except ReplyLostError:
+            return Put(Outcome.UNKNOWN)
+        if put.outcome is Outcome.WON:
+            return put
+        return Put(Outcome.LOST, self.read(key, started + timeout - time.monotonic()))
+
+    def delete(self, prefix: str, timeout: float) -> None:
+        """Remove every key at or under `prefix`, in one step."""
+        key = self._root + prefix
+        both = [{"Verb": "delete", "Key": key}, {"Verb": "delete-tree", "Key": f"{key}/"}]
+        self.client.call(self._transaction(both), timeout, self._results)
+
+    def leader(self, timeout: float) -> str:
+        """The address of Consul's leader; empty if there is none now."""
+        return self.client.call(Request("GET", "status/leader"), timeout, lambda reply: str(json.loads(reply.body)))
+
+    def _query(self, key: str, query: Mapping[str, str] | None = None, held: float = 0.0) -> Request:
+        return Request("GET", f"kv/{quote(self._root + key)}", {"consistent": "", **(query or {})}, held=held)
+
+    def _transaction(self, operations: Sequence[Mapping[str, Any]], *, repeatable: bool = True) -> Request:
+        body = json.dumps([{"KV": {**operation, **self._common}} for operation in operations])
+        return Request("PUT", "txn", body=body.encode(), repeatable=repeatable)
+
+    def _entries(self, reply: Reply) -> dict[str, Entry]:
+        """What Consul sent, by key. Whatever is no Consul sends no index."""
+        int(reply.headers["X-Consul-Index"])
+        items = json.loads(reply.body) if reply.status == 200 else []
+        entries = {str(item["Key"]).removeprefix(self._root): _entry(item) for item in items}
+        self._may_read = self._may_read or bool(entries)
+        return entries
+
+    def _results(self, reply: Reply) -> list[Any] | None:
+        """What the operations of a transaction gave; None if a condition did not hold."""
+        answer = json.loads(reply.body)
+        if reply.status == 200:
+            return list(answer["Results"])
+        reasons = [str(error["What"]) for error in answer["Errors"]]
+        for reason in reasons:
+            if "ermission denied" in reason:
+                raise self.client.denied(reason)
+            if "index is stale" not in reason:
+                raise ValueError(reason)
+        return None
+
+
+def _entry(item: Mapping[str, Any]) -> Entry:
+    # An empty value is sent as null.
+    return Entry(binascii.a2b_base64(item["Value"] or ""), int(item["ModifyIndex"]), int(item["CreateIndex"]))

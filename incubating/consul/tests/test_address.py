@@ -1,0 +1,40 @@
+"""Which address of this machine the others are told."""
+
+import pytest
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.servers import ConsulServer
+
+from rdzv_consul import ConsulBackend, backend
+
+from .clients import CALL, Connect
+from .line import Line, answer
+
+
+def test_an_agent_of_this_machine_names_the_network(
+    shared_consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is reached by a loopback address, which is of no use to the others: the way to Consul's leader counts."""
+    asked: list[Endpoint] = []
+
+    def towards(endpoints: tuple[Endpoint, ...], timeout: float) -> str:
+        asked.extend(endpoints)
+        return "192.0.2.7"
+
+    monkeypatch.setattr(backend, "source_address", towards)
+    client = connect(shared_consul.get_endpoint())
+    client.read("key", timeout=CALL)
+    assert client.local_address == client.local_address == "192.0.2.7"
+    host, _, port = str(shared_consul.get_client().call("GET", "status/leader")).partition(":")
+    assert asked == [Endpoint(host, int(port))]
+
+
+def test_without_a_leader_the_way_out_is_told(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ConsulBackend, "register_timeout", 0.5)
+    line = Line(0)
+    line.answer = answer("200 OK", b'""')
+    try:
+        with pytest.raises(RendezvousConnectionError, match=r"no leader for 0\.5 s.*local_addr"):
+            _ = connect(line.endpoint).local_address
+    finally:
+        line.close()

@@ -1,0 +1,238 @@
+"""Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.servers import ConsulServer, require_service
+
+from rdzv_consul import kv, watch
+
+from .clients import CALL, Connect, follow, in_background, watching
+
+
+def test_a_change_costs_one_query(consul: ConsulServer, connect: Connect) -> None:
+    """However many threads wait, and however often their waits end."""
+    waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
+    writer.put("nodes/0", b"", expect=ANY, timeout=CALL)
+    seen = waiter.read_all("nodes", timeout=CALL)
+    before = consul.calls()
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            value = b"%d" % number
+            waits = [pool.submit(follow, waiter, "nodes", seen, "nodes/0", value, CALL) for _ in range(8)]
+            for _ in range(5):
+                assert waiter.wait("nodes", seen, timeout=0.001) is seen
+            writer.put("nodes/0", value, expect=ANY, timeout=CALL)
+            seen = [wait.result() for wait in waits][-1]
+    calls = consul.calls() - before
+    assert calls["PUT txn"] == 20
+    # A slow machine reads once more at the beginning, or asks anew after ten seconds.
+    assert 20 <= calls["GET kv"] <= 25
+
+
+def test_a_snapshot_that_was_read_meanwhile_costs_nothing(consul: ConsulServer, connect: Connect) -> None:
+    backend = connect(consul.get_endpoint())
+    backend.put("key", b"0", expect=ABSENT, timeout=CALL)
+    backend.wait("key", backend.read_all("key", timeout=CALL), timeout=0.05)
+    backend.put("key", b"1", expect=ANY, timeout=CALL)
+    since = backend.read_all("key", timeout=CALL)
+    before = consul.calls()
+    assert backend.wait("key", since, timeout=0.3) is since
+    assert sum((consul.calls() - before).values()) <= 1, "the query that the change answered may count only now"
+
+
+def test_neighbours_do_not_wake_a_waiter(shared_consul: ConsulServer, connect: Connect) -> None:
+    backend = connect(shared_consul.get_endpoint())
+    backend.put("p", b"", expect=ANY, timeout=CALL)
+    since = backend.read_all("p", timeout=CALL)
+    for neighbour in ("p-x", "p.x", "p0", "px", "o/p"):
+        backend.put(neighbour, b"", expect=ANY, timeout=CALL)
+    assert backend.wait("p", since, timeout=0.3) is since
+
+
+def test_waiting_for_nothing_beside_a_busy_key_is_no_storm(consul: ConsulServer, connect: Connect) -> None:
+    """Consul answers a query for an empty prefix at every write nearby."""
+    waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
+    since = waiter.read_all("nothing", timeout=CALL)
+    before = consul.calls()
+    began = time.monotonic()
+    with in_background(lambda: waiter.wait("nothing", since, timeout=1)) as waited:
+        number = 0
+        while not waited.done():
+            writer.put("busy", b"%d" % number, expect=ANY, timeout=CALL)
+            number += 1
+        assert waited.result() is since
+    most = (time.monotonic() - began) / watch._PAUSE
+    calls = consul.calls() - before
+    assert calls["GET kv"] <= most + 2
+    assert number > most
+
+
+def test_waits_for_many_keys_leave_few_queries(shared_consul: ConsulServer, connect: Connect) -> None:
+    backend = connect(shared_consul.get_endpoint())
+    backend.read("key", timeout=CALL)
+    files = _open_files()
+    for number in range(30):
+        prefix = f"once/{number}"
+        backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
+    eventually(lambda: len(_watches("once")) <= 5, "the queries that nobody waits for to end", 2)
+    eventually(lambda: _open_files() - files <= 9, "their connections to end", 2)
+
+
+def test_a_query_that_nobody_waits_for_is_not_repeated(
+    shared_consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_LINGER", 0.2)
+    backend = connect(shared_consul.get_endpoint())
+    backend.delete("left", timeout=CALL)
+    for number in range(3):
+        since = backend.read_all("left", timeout=CALL)
+        assert backend.wait("left", since, timeout=0.05) is since
+        time.sleep(0.2)
+        connect(shared_consul.get_endpoint()).put("left", b"%d" % number, expect=ANY, timeout=CALL)
+        eventually(lambda: not _watches("left"), "the thread to end")
+    # Old news are news all the same.
+    assert backend.wait("left", since, timeout=CALL).entries["left"].value == b"2"
+
+
+def test_a_server_that_crashes_and_comes_back(consul: ConsulServer, connect: Connect) -> None:
+    waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
+    for gone in ("gone", "kept"):
+        waiter.put(f"nodes/{gone}", b"", expect=ANY, timeout=CALL)
+    since = waiter.read_all("nodes", timeout=CALL)
+    with watching(consul, lambda: follow(waiter, "nodes", since, "nodes/new", b"x", 30)) as followed:
+        consul.kill()
+        with pytest.raises(RendezvousConnectionError, match="refused"):
+            writer.read("nodes", timeout=1)
+        with pytest.raises(RendezvousConnectionError):
+            writer.put("nodes/new", b"x", expect=ANY, timeout=1)
+        consul.restart()
+        writer.delete("nodes/gone", timeout=CALL)
+        writer.put("nodes/new", b"x", expect=ANY, timeout=CALL)
+        assert followed.result(30).entries.keys() == {"nodes/kept", "nodes/new"}
+
+
+def test_what_was_written_during_an_interruption_is_seen(consul: ConsulServer, connect: Connect) -> None:
+    waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
+    waiter.put("key", b"before", expect=ANY, timeout=CALL)
+    since = waiter.wait("key", waiter.read_all("key", timeout=CALL), timeout=0.05)
+    consul.restart()
+    writer.put("key", b"after", expect=ANY, timeout=CALL)
+    assert follow(waiter, "key", since, "key", b"after", CALL).entries["key"].value == b"after"
+
+
+def test_a_frozen_server(consul: ConsulServer, connect: Connect) -> None:
+    """Waits outlast some seconds of it; calls end when their time is up, and a put does not know how."""
+    waiter, caller = connect(consul.get_endpoint()), connect(consul.get_endpoint())
+    waiter.put("key", b"before", expect=ANY, timeout=CALL)
+    since = waiter.read_all("key", timeout=CALL)
+    caller.read("key", timeout=CALL)
+    with watching(consul, lambda: waiter.wait("key", since, timeout=30)) as waited:
+        consul.pause()
+        thawed = time.monotonic() + 3
+        try:
+            with _lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
+                caller.read("key", timeout=0.5)
+            with _lasting(0.5):
+                assert caller.put("other", b"x", expect=ABSENT, timeout=0.5) == Put(Outcome.UNKNOWN)
+            with _lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
+                connect(consul.get_endpoint()).read_all("key", timeout=0.5)
+            with _lasting(0.5):
+                assert connect(consul.get_endpoint()).wait("key", since, timeout=0.5) is since
+            time.sleep(max(0.0, thawed - time.monotonic()))
+        finally:
+            consul.resume()
+        caller.put("key", b"after", expect=ANY, timeout=CALL)
+        assert waited.result(CALL).entries["key"].value == b"after"
+
+
+def test_a_server_that_stays_frozen_is_noticed(
+    consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv, "HELD", 1.0)
+    waiter = connect(consul.get_endpoint(), request_timeout=0.5)
+    waiter.put("key", b"", expect=ANY, timeout=CALL)
+    since = waiter.read_all("key", timeout=CALL)
+    with watching(consul, lambda: waiter.wait("key", since, timeout=60)) as waited:
+        consul.pause()
+        try:
+            with pytest.raises(RendezvousConnectionError, match="no answer"):
+                waited.result(5)
+        finally:
+            consul.resume()
+
+
+def test_a_server_that_lost_everything(connect: Connect, tmp_path: Path) -> None:
+    """It counts from the beginning again: a query for what is newer than before would wait for long."""
+    require_service(ConsulServer)
+    with ConsulServer(tmp_path) as consul:
+        waiter = connect(consul.get_endpoint())
+        for number in range(50):
+            waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
+        since = waiter.read_all("key", timeout=CALL)
+        since = waiter.wait("key", since, timeout=0.05)
+        consul.kill()
+        for part in tmp_path.iterdir():
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        consul.restart()
+        connect(consul.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
+        began = time.monotonic()
+        follow(waiter, "key", since, "key", b"new", CALL)
+        # Whoever still holds an old snapshot learns it as well, of an old client or of a new one.
+        for client in (waiter, connect(consul.get_endpoint())):
+            assert client.wait("key", since, timeout=CALL).entries["key"].value == b"new"
+        assert time.monotonic() - began < 3
+
+
+def test_an_index_that_falls_is_no_obstacle(
+    consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When a snapshot of Consul's is restored, the server goes on with an older state, and a smaller index.
+
+    It does not tell those who wait.
+    """
+    monkeypatch.setattr(kv, "HELD", 1.0)
+    waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
+    writer.put("key", b"old", expect=ANY, timeout=CALL)
+    saved = consul.get_client().request("GET", "snapshot")
+    for number in range(20):
+        writer.put("key", b"%d" % number, expect=ANY, timeout=CALL)
+    since = waiter.read_all("key", timeout=CALL)
+    with watching(consul, lambda: follow(waiter, "key", since, "key", b"old", CALL)) as followed:
+        consul.get_client().request("PUT", "snapshot", saved)
+        now = followed.result(CALL)
+    assert now.entries == writer.read_all("key", timeout=CALL).entries
+    writer.put("key", b"new", expect=ANY, timeout=CALL)
+    follow(waiter, "key", now, "key", b"new", CALL)
+
+
+def test_a_snapshot_that_is_not_of_consul_is_compared(shared_consul: ConsulServer, connect: Connect) -> None:
+    backend = connect(shared_consul.get_endpoint())
+    assert backend.wait("none", Snapshot(), timeout=0.1) == Snapshot()
+    put = backend.put("something", b"x", expect=ANY, timeout=CALL)
+    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
+
+
+def _watches(prefix: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"rdzv-consul-watch-{prefix}")]
+
+
+def _open_files() -> int:
+    return len(os.listdir("/dev/fd"))
+
+
+@contextmanager
+def _lasting(seconds: float) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert seconds <= time.monotonic() - began + 0.01 <= seconds + 0.5

@@ -1,0 +1,253 @@
+"""rdzv's contract on ZooKeeper."""
+
+import os
+import ssl
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+
+from . import wire
+from .ensemble import Ensemble, Identity
+from .failures import ReplyLostError, SessionEndedError, explain
+from .layout import Layout, Version, read_entry
+from .mirror import Mirrors
+from .removal import remove
+from .security import Login, parse_acl
+from .session import Session
+from .writing import Writer
+
+__all__ = ["ZooKeeperBackend"]
+
+
+class ZooKeeperBackend(KeyValueBackend):
+    """One run's keys in ZooKeeper, under ``/<prefix>/<run id>/``. See `layout` for how they stand there."""
+
+    name = "zookeeper"
+    capabilities = frozenset(Capability)
+    # min_lease_ttl stays 0: the shortest session is what the servers are told, two of their ticks by default.
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        run_id: str,
+        *,
+        prefix: str = "rdzv",
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+        user: str | None = None,
+        password: str | None = None,
+        sasl: str | None = None,
+        sasl_service: str = "zookeeper",
+        acl: str | None = None,
+        request_timeout: float = 3.0,
+    ) -> None:
+        """Does not touch the network.
+
+        Args:
+            endpoints: The servers of one ensemble; the first is tried first, one that fails last.
+            run_id: Which run.
+            prefix: The node under which all runs live.
+            tls: How to verify the servers, and with which certificate of our own; None: no TLS.
+            server_name: The name in the servers' certificates, if it is not the endpoint's.
+            user: Who we are, with `password`; None: nobody.
+            password: See `user`.
+            sasl: The SASL mechanism to log in by; None: ZooKeeper's digest scheme.
+            sasl_service: The name of the servers' service, for SASL.
+            acl: Who may use our nodes: ``open``, ``creator``, or ``scheme:id:rwcda;...``; None: ``creator`` if
+                we log in, else ``open``.
+            request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+
+        Raises:
+            RendezvousParameterError: These cannot be used.
+        """
+        if not endpoints:
+            raise RendezvousParameterError("ZooKeeper needs an endpoint; there is none.")
+        self._layout = Layout(prefix, run_id)
+        login = Login(user, password, sasl, sasl_service)
+        self._who = login.who
+        self._writer = Writer(self._layout, parse_acl(acl, login), login.who)
+        self._endpoints = tuple(endpoints)
+        self._settings: dict[str, Any] = {
+            "tls": tls,
+            "server_name": server_name,
+            "login": login,
+            "request_timeout": request_timeout,
+        }
+        # One per process: what was made before a fork belongs to the parent.
+        self._links: dict[int, _Link] = {}
+        self._closed = False
+
+    @property
+    def local_address(self) -> str:
+        """See `KeyValueBackend.local_address`.
+
+        Raises:
+            RendezvousConnectionError: There is no route to any endpoint.
+        """
+        return self._link.ensemble.local_address()
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend.read`."""
+        path = self._layout.path(key)
+        requests = [wire.BARRIER, wire.GetData(path, False)]
+        result = self._link.session.call(requests, time.monotonic() + timeout)[-1].result
+        if isinstance(result, wire.NoNodeError):
+            return None
+        if isinstance(result, wire.ZookeeperError):
+            raise explain(result, path, self._who) from result
+        return read_entry(*result)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`. A prefix that was asked for lately costs one request."""
+        return self._link.mirrors.read_all(prefix, timeout)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        """See `KeyValueBackend.put`. A condition that holds costs one request."""
+        deadline = time.monotonic() + timeout
+        link = self._link
+        if lease is not None and not isinstance(lease, ZooKeeperLease):
+            raise RendezvousParameterError(f"The lease {lease!r} is not of ZooKeeper; take one from open_lease.")
+        possible = expect is ABSENT or expect is ANY or isinstance(expect, Version)
+        if not possible or (lease is not None and lease.ended):
+            return Put(Outcome.LOST, self.read(key, timeout=timeout))
+        try:
+            return self._writer.put(
+                key,
+                value,
+                expect,
+                owner=lease.identity.number if lease else 0,
+                write=link.of(lease) if lease else link.session,
+                read=link.session,
+                deadline=deadline,
+            )
+        except ReplyLostError:
+            return Put(Outcome.UNKNOWN)
+        except SessionEndedError:
+            if lease is not None:
+                link.forget(lease)
+            return Put(Outcome.LOST, self.read(key, timeout=deadline - time.monotonic()))
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend.delete`."""
+        remove(self._layout, prefix, self._link.session, self._who, time.monotonic() + timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`. Waiting costs no request but a sign of life now and then, a change one."""
+        return self._link.mirrors.wait(prefix, since, timeout)
+
+    def open_lease(self, ttl: float, *, timeout: float) -> "ZooKeeperLease":
+        """See `KeyValueBackend.open_lease`. ZooKeeper grants times within its limits only.
+
+        Raises:
+            RendezvousParameterError: It grants less than `ttl`.
+        """
+        deadline = time.monotonic() + timeout
+        link = self._link
+        session = Session(link.ensemble, ttl)
+        session.channel(deadline)
+        identity = session.identity
+        assert identity is not None  # noqa: S101 - it is connected
+        if identity.timeout < ttl:
+            session.end(deadline)
+            raise RendezvousParameterError(
+                f"This ZooKeeper grants no lease of {ttl:.1f} s, but at most {identity.timeout:.1f} s. Keep leases "
+                "shorter (keep_alive_interval x keep_alive_max_attempt), or raise the servers' maxSessionTimeout."
+            )
+        link.sessions[identity.number] = session
+        return ZooKeeperLease(self, identity)
+
+    def close(self) -> None:
+        """See `KeyValueBackend.close`."""
+        self._closed = True
+        for pid in list(self._links):
+            link = self._links.pop(pid, None)
+            if link is not None:
+                link.close() if pid == os.getpid() else link.ensemble.abandon()
+
+    @property
+    def _link(self) -> "_Link":
+        pid = os.getpid()
+        link = self._links.get(pid) or self._make_link(pid)
+        if self._closed:
+            link.close()
+            raise RendezvousConnectionError(f"This backend of the run at {self._layout.root} was closed.")
+        return link
+
+    def _make_link(self, pid: int) -> "_Link":
+        # Without a lock, since one may be held for ever by a thread that the fork did not copy.
+        link = self._links.setdefault(pid, _Link(Ensemble(self._endpoints, **self._settings), self._layout))
+        for other in list(self._links):
+            if other != pid and (inherited := self._links.pop(other, None)) is not None:
+                inherited.ensemble.abandon()
+        return link
+
+
+class ZooKeeperLease(Lease):
+    """A session that nothing but `keep_alive` and puts keep alive.
+
+    It belongs to no connection and to no process: whoever uses it attaches to it.
+
+    Attributes:
+        identity: What ZooKeeper knows the session by.
+        ended: It has ended for good, as far as this process knows.
+    """
+
+    def __init__(self, backend: ZooKeeperBackend, identity: Identity) -> None:
+        """The session `identity` of `backend`'s ensemble."""
+        self.identity = identity
+        self.ended = False
+        self._backend = backend
+
+    @property
+    def ttl(self) -> float:
+        """See `Lease.ttl`."""
+        return self.identity.timeout
+
+    def keep_alive(self, timeout: float) -> bool:
+        """See `Lease.keep_alive`."""
+        link = self._backend._link
+        if not self.ended:
+            try:
+                # The leader answers it, and knows which sessions live.
+                link.of(self).call([wire.Sync("/")], time.monotonic() + timeout)
+            except SessionEndedError:
+                link.forget(self)
+        return not self.ended
+
+    def revoke(self, timeout: float) -> None:
+        """See `Lease.revoke`."""
+        link = self._backend._link
+        if not self.ended:
+            link.of(self).end(time.monotonic() + timeout)
+            link.forget(self)
+
+
+class _Link:
+    """What one process has of ZooKeeper: a session for reading and watching, and one for each lease."""
+
+    def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
+        self.ensemble = ensemble
+        self.mirrors = Mirrors(ensemble, layout)
+        self.session = self.mirrors.session
+        self.sessions: dict[int, Session] = {}
+
+    def of(self, lease: ZooKeeperLease) -> Session:
+        """The session of a lease."""
+        identity = lease.identity
+        return self.sessions.setdefault(identity.number, Session(self.ensemble, identity.timeout, identity=identity))
+
+    def forget(self, lease: ZooKeeperLease) -> None:
+        """A lease has ended."""
+        lease.ended = True
+        session = self.sessions.pop(lease.identity.number, None)
+        if session is not None:
+            session.disconnect()
+
+    def close(self) -> None:
+        """End every connection. The sessions of leases live on until their time is up."""
+        self.session.say_goodbye()
+        self.ensemble.close()

@@ -1,0 +1,138 @@
+"""How keys and their values stand in ZooKeeper.
+
+A key is the node of that path. ZooKeeper counts a node's versions from 0 again when the node was
+deleted and made anew, so a version alone does not tell one life of a key from the next. Therefore a key's
+first write draws a random *life*, which stands before the value, and makes a second node beside the first:
+``leader`` has the twin ``leader@6f1c...``, which ends when the key ends and with no other life. A
+conditional write is one transaction: *the twin is there, and the version is this one*.
+"""
+
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rdzv.backend import Entry
+from rdzv.errors import RendezvousParameterError
+from rdzv.keys import escape
+
+__all__ = [
+    "Layout",
+    "Version",
+    "contains",
+    "is_twin",
+    "late_order",
+    "new_life",
+    "pack",
+    "read_entry",
+    "twin",
+    "untwin",
+]
+
+_HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
+_TWIN: Final = "@"
+"""Not in the alphabet of keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The token of a value: of this life, this version.
+
+    Attributes:
+        life: Which; empty if the value has none, since somebody else wrote it.
+        number: ZooKeeper's version of the node.
+        order: When the life began, in the order of ZooKeeper's transactions.
+        owner: The session that the node ends with; 0: none.
+    """
+
+    life: str
+    number: int
+    order: int
+    owner: int
+
+
+class Layout:
+    """Where the keys of one run are."""
+
+    def __init__(self, prefix: str, run_id: str) -> None:
+        """Of the run `run_id`, under the node `prefix`.
+
+        Raises:
+            RendezvousParameterError: There is no such node.
+        """
+        parts = prefix.strip("/").split("/")
+        if not run_id:
+            raise RendezvousParameterError("The run id is empty.")
+        if parts[0] == "zookeeper" or any(part in ("", ".", "..") or not part.isprintable() for part in parts):
+            raise RendezvousParameterError(
+                f"The prefix '{prefix}' is no path of ZooKeeper's; write one such as rdzv or jobs/rdzv. "
+                "ZooKeeper keeps /zookeeper for itself."
+            )
+        self.root = "/".join(["", *parts, escape(run_id)])
+
+    def path(self, key: str) -> str:
+        """The path of a key's node."""
+        return f"{self.root}/{key}"
+
+    def key(self, path: str) -> str:
+        """The key of a node."""
+        return path.removeprefix(f"{self.root}/")
+
+    def parents(self, path: str) -> list[str]:
+        """The paths of all nodes above a key's, the highest first."""
+        parts = path.split("/")
+        return ["/".join(parts[:count]) for count in range(2, len(parts))]
+
+
+def new_life() -> str:
+    """A name for a life; no two have the same."""
+    return secrets.token_hex(8)
+
+
+def twin(path: str, life: str) -> str:
+    """The node that ends with this life of the key at `path`."""
+    return f"{path}{_TWIN}{life}"
+
+
+def is_twin(path: str) -> bool:
+    """Whether a node is no key, but another one's twin."""
+    return _TWIN in path.rpartition("/")[2]
+
+
+def untwin(path: str) -> str:
+    """The key's node that a twin belongs to; any other node itself."""
+    return path.rpartition(_TWIN)[0] if is_twin(path) else path
+
+
+def contains(prefix: str, path: str) -> bool:
+    """Whether `path` is at or under `prefix`."""
+    return path == prefix or path.startswith(f"{prefix}/")
+
+
+def pack(value: bytes, life: str, order: int) -> bytes:
+    """A value as it stands in its node.
+
+    Args:
+        value: The value.
+        life: Which.
+        order: When the life began; 0: when the node did.
+    """
+    return f"{life} {order}\n".encode() + value
+
+
+def read_entry(data: bytes | None, stat: Any) -> Entry | None:
+    """What a node holds; None if it is there only for those under it."""
+    if not data:
+        return None
+    head = _HEAD.match(data)
+    # Odd numbers are for keys whose node was there before (see `late_order`).
+    born = 2 * stat.czxid
+    if head is None:
+        return Entry(data, Version("", stat.version, born, stat.ephemeralOwner), born)
+    life, order = head[1].decode(), int(head[2]) or born
+    return Entry(data[head.end() :], Version(life, stat.version, order, stat.ephemeralOwner), order)
+
+
+def late_order(zxid: int) -> int:
+    """The order of a key that begins in a node that was there before, when transaction `zxid` was the last."""
+    return 2 * zxid + 1

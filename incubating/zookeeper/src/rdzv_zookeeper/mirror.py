@@ -1,0 +1,270 @@
+"""Prefixes as this process knows them: read once, then kept up to date by ZooKeeper's own watch.
+
+A watch tells which node has changed, before any answer from after that change. So whoever has an
+answer from now on and no change left to read knows the prefix as it is at this one moment. Reading a
+prefix that is watched costs one request, waiting for it none, and each change one.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import Final
+
+from rdzv.backend import Entry, Snapshot
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+
+from . import wire
+from .ensemble import Ensemble
+from .failures import BrokenError, SessionEndedError, explain
+from .layout import Layout, contains, is_twin, read_entry
+from .session import Channel, Session
+
+__all__ = ["Mirrors"]
+
+_IDLE_MIRRORS: Final = 16
+"""As long as there are fewer, prefixes stay watched though nobody asks for them now."""
+
+_QUIET: Final = 1.0
+"""Seconds to try for a picture of one moment while the prefix changes faster than it can be read."""
+
+
+class Mirrors:
+    """The prefixes that one process has asked for lately.
+
+    Attributes:
+        session: The one that the watches hang on; it serves for everything else as well.
+    """
+
+    def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
+        # Thrice as long as a server may be silent: a third is how often a session must be heard of.
+        self.session = Session(ensemble, 3 * ensemble.request_timeout, on_event=self._note, renew=True)
+        self._ensemble = ensemble
+        self._layout = layout
+        self._lock = threading.Lock()
+        # The one that was used last is last.
+        self._by_path: dict[str, _Mirror] = {}
+
+    def read_all(self, prefix: str, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`."""
+        with self._mirror(prefix) as mirror:
+            return mirror.look(time.monotonic() + timeout, fresh=True)
+
+    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
+        started = time.monotonic()
+        deadline = started + timeout
+        with self._mirror(prefix) as mirror:
+            try:
+                return mirror.wait(since, deadline)
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError:
+                # What only the end of the caller's time cut short proves nothing against the service.
+                now = time.monotonic()
+                if now < deadline or now - started >= self._ensemble.request_timeout or self._ensemble.closed:
+                    raise
+                return since
+
+    def _note(self, path: str) -> None:
+        """Hear that a node has changed."""
+        if not is_twin(path):
+            for mirror in list(self._by_path.values()):
+                mirror.note(path)
+
+    @contextmanager
+    def _mirror(self, prefix: str) -> Iterator["_Mirror"]:
+        path = self._layout.path(prefix)
+        with self._lock:
+            mirror = self._by_path.pop(path, None) or _Mirror(
+                path, self._layout, self.session, self._ensemble.login.who
+            )
+            self._by_path[path] = mirror
+            mirror.users += 1
+        try:
+            self._retire()
+            yield mirror
+        finally:
+            with self._lock:
+                mirror.users -= 1
+
+    def _retire(self) -> None:
+        """Watch no more what nobody has asked for lately: half of it at once, since that costs one flight."""
+        with self._lock:
+            idle = [mirror for mirror in self._by_path.values() if not mirror.users]
+            if len(idle) < _IDLE_MIRRORS:
+                return
+            idle = idle[: _IDLE_MIRRORS // 2]
+            for mirror in idle:
+                mirror.users += 1
+        locked = [mirror for mirror in idle if mirror.reading.acquire(blocking=False)]
+        try:
+            with self._lock:
+                retiring = [mirror for mirror in locked if mirror.users == 1]
+            # Whoever asks for one of them now waits for its lock, then watches it anew.
+            _unwatch(retiring)
+        finally:
+            for mirror in locked:
+                mirror.reading.release()
+            with self._lock:
+                for mirror in idle:
+                    mirror.users -= 1
+                    if not mirror.users and mirror in retiring:
+                        del self._by_path[mirror.path]
+
+
+def _unwatch(mirrors: Sequence["_Mirror"]) -> None:
+    paths: dict[Channel, list[str]] = {}
+    for mirror in mirrors:
+        channel, mirror.channel = mirror.channel, None
+        if channel is not None:
+            paths.setdefault(channel, []).append(mirror.path)
+    for channel, unwanted in paths.items():
+        # A connection that breaks, or is as slow as that, takes its watches along sooner or later.
+        with suppress(BrokenError, SessionEndedError):
+            channel.exchange([wire.RemoveWatch(path) for path in unwanted], time.monotonic() + 1, math.inf)
+
+
+class _Mirror:
+    """What is known of one prefix. Any number of threads may wait; one of them at a time reads, for all.
+
+    Attributes:
+        path: The prefix as a node.
+        users: How many threads use it, or are about to.
+        reading: Held by whoever reads.
+        channel: The connection that the watch hangs on; None until everything was read once.
+    """
+
+    def __init__(self, path: str, layout: Layout, session: Session, who: str) -> None:
+        self.path = path
+        self.users = 0
+        self.reading = threading.Lock()
+        self.channel: Channel | None = None
+        self._layout = layout
+        self._session = session
+        self._who = who
+        self._entries: dict[str, Entry] = {}
+        self._noting = threading.Lock()
+        self._changed: set[str] = set()
+        self._version = 0
+        self._now = Snapshot({}, self)
+
+    def note(self, path: str) -> None:
+        """Hear that a node has changed."""
+        if contains(self.path, path):
+            with self._noting:
+                self._changed.add(path)
+
+    def wait(self, since: Snapshot, deadline: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
+        # Of our own snapshots none is newer than what we know. Another client's may be.
+        fresh = since.revision is not self
+        while True:
+            version = self._version
+            # A server that does not answer is told of before the caller's time is over, which may be long.
+            now = self.look(min(deadline, time.monotonic() + self._session.turn), fresh=fresh)
+            if now.entries != since.entries:
+                return now
+            fresh = False
+            if self._version != version:
+                continue
+            channel = self.channel
+            if channel is not None and not self._session.listen(channel, partial(self._has_news, version), deadline):
+                return since
+
+    def _has_news(self, version: int) -> bool:
+        # In this order: whoever reads takes the changes after the lock, and counts the version before its release.
+        return self.reading.locked() or bool(self._changed) or self._version != version
+
+    def look(self, deadline: float, *, fresh: bool) -> Snapshot:
+        """Take in what has changed.
+
+        Args:
+            deadline: Until when.
+            fresh: Whether everything that was written before now must be seen.
+        """
+        if not self.reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise RendezvousConnectionError(f"{self.path} was not read in time: another thread still reads it.")
+        try:
+            return self._session.use(lambda channel: self._update(channel, deadline, fresh=fresh), deadline)
+        finally:
+            self.reading.release()
+
+    def _update(self, channel: Channel, deadline: float, *, fresh: bool) -> Snapshot:
+        if channel is not self.channel:
+            self.channel = None
+            self._read_everything(channel, deadline)
+            self.channel = channel
+            fresh = False
+        self._read_changes(channel, deadline, [wire.BARRIER] if fresh else [])
+        entries = {self._layout.key(path): entry for path, entry in self._entries.items()}
+        if entries != self._now.entries:
+            self._now = Snapshot(entries, self)
+            self._version += 1
+            channel.wake()
+        return self._now
+
+    def _read_everything(self, channel: Channel, deadline: float) -> None:
+        """Watch, then read, level by level."""
+        with self._noting:
+            self._changed.clear()
+        self._entries = {}
+        node = [wire.GetData(self.path, False), wire.GetChildren(self.path, False)]
+        watched, _, top, below = self._ask(channel, [wire.AddWatch(self.path), wire.BARRIER, *node], deadline)
+        if isinstance(watched.result, wire.ZookeeperError):
+            raise explain(watched.result, self.path, self._who) from watched.result
+        self._take(self.path, top)
+        nodes = self._children(self.path, below)
+        while nodes:
+            data = self._ask(channel, [wire.GetData(path, False) for path in nodes], deadline)
+            parents = [path for path, reply in zip(nodes, data, strict=True) if self._take(path, reply)]
+            lists = self._ask(channel, [wire.GetChildren(path, False) for path in parents], deadline)
+            nodes = [child for path, reply in zip(parents, lists, strict=True) for child in self._children(path, reply)]
+
+    def _read_changes(self, channel: Channel, deadline: float, first: Sequence[wire.Request]) -> None:
+        """Read what has changed, until nothing has."""
+        until = time.monotonic() + _QUIET
+        while True:
+            with self._noting:
+                changed, self._changed = sorted(self._changed), set()
+            requests = [*first, *(wire.GetData(path, False) for path in changed)]
+            if not requests:
+                return
+            try:
+                replies = self._ask(channel, requests, deadline)
+                for path, reply in zip(changed, replies[len(first) :], strict=True):
+                    self._take(path, reply)
+            except BaseException:
+                with self._noting:
+                    self._changed.update(changed)
+                raise
+            first = ()
+            if time.monotonic() >= until:
+                return
+
+    def _take(self, path: str, reply: wire.Reply) -> bool:
+        """Take in what a node holds; whether there are nodes under it."""
+        if isinstance(reply.result, wire.NoNodeError):
+            self._entries.pop(path, None)
+            return False
+        if isinstance(reply.result, wire.ZookeeperError):
+            raise explain(reply.result, path, self._who) from reply.result
+        data, stat = reply.result
+        entry = read_entry(data, stat)
+        if entry is None:
+            self._entries.pop(path, None)
+        else:
+            self._entries[path] = entry
+        return bool(stat.numChildren)
+
+    def _children(self, path: str, reply: wire.Reply) -> list[str]:
+        if isinstance(reply.result, wire.NoNodeError):
+            return []
+        if isinstance(reply.result, wire.ZookeeperError):
+            raise explain(reply.result, path, self._who) from reply.result
+        return [child for name in reply.result if not is_twin(child := f"{path}/{name}")]
+
+    def _ask(self, channel: Channel, requests: Sequence[wire.Request], deadline: float) -> list[wire.Reply]:
+        return channel.exchange(requests, deadline, self._session.patience)

@@ -1,0 +1,100 @@
+"""Several endpoints: calls, waits and leases go on when a member dies, freezes, or loses the others."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer, free_ports, require_service
+
+from .clients import CALL, Connect, follow, in_background, patiently, watching
+
+
+@pytest.fixture(scope="module")
+def members() -> Iterator[ZooKeeperCluster]:
+    require_service(ZooKeeperServer)
+    with ZooKeeperCluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def cluster(members: ZooKeeperCluster) -> Iterator[ZooKeeperCluster]:
+    """Three members that run, whatever the test before did to them."""
+    yield members
+    for member in members.members:
+        member.resume()
+        if not member.is_running():
+            member.relaunch()
+    for member in members.members:
+        eventually(member._is_ready, "a member to come back", 30)
+
+
+def _endpoints(first: ZooKeeperServer, cluster: ZooKeeperCluster) -> str:
+    others = [member for member in cluster.members if member is not first]
+    return ",".join(member.get_endpoint() for member in (first, *others))
+
+
+def test_dead_endpoints_cost_nothing(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
+    backend = connect(",".join([*dead, shared_zookeeper.get_endpoint()]), run_id="dead")
+    began = time.monotonic()
+    assert backend.put("key", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+    assert backend.local_address == "127.0.0.1"
+    assert time.monotonic() - began < 1
+
+
+def test_all_endpoints_dead_names_each(connect: Connect) -> None:
+    one, two = free_ports(2)
+    with pytest.raises(RendezvousConnectionError, match=f"127.0.0.1:{one}.*refused.*127.0.0.1:{two}.*refused"):
+        connect(f"127.0.0.1:{one},127.0.0.1:{two}").read("key", timeout=CALL)
+
+
+@pytest.mark.parametrize(("who", "harm"), [("leader", "kill"), ("leader", "pause"), ("follower", "kill")])
+def test_the_member_that_serves_us_is_lost(cluster: ZooKeeperCluster, connect: Connect, harm: str, who: str) -> None:
+    leader = cluster.leader()
+    lost = leader if who == "leader" else next(one for one in cluster.members if one is not leader)
+    run_id = f"{harm} {who}"
+    waiter, writer = (connect(_endpoints(lost, cluster), run_id=run_id, request_timeout=1.0) for _ in range(2))
+    waiter.put("key", b"before", expect=ANY, timeout=CALL)
+    lease = writer.open_lease(15, timeout=CALL)
+    leased = writer.put("leased", b"x", expect=ABSENT, lease=lease, timeout=CALL)
+    since = waiter.read_all("key", timeout=CALL)
+    with in_background(lambda: follow(waiter, "key", since, "key", b"after", 30)) as followed:
+        eventually(watching(lost), "the watch")
+        getattr(lost, harm)()
+
+        def write() -> None:
+            put = writer.put("key", b"after", expect=ANY, timeout=CALL)
+            if put.outcome is Outcome.UNKNOWN:
+                raise RendezvousConnectionError("unknown")
+
+        patiently(write)
+        followed.result(30)
+        assert patiently(lambda: lease.keep_alive(CALL))
+        assert writer.read("leased", timeout=CALL) == leased.entry
+    assert lease.ttl == 15
+
+
+def test_a_member_without_the_others_is_left(cluster: ZooKeeperCluster, connect: Connect) -> None:
+    alone, *others = cluster.members
+    backend = connect(alone.get_endpoint())
+    since = backend.read_all("alone", timeout=CALL)
+    with in_background(lambda: backend.wait("alone", since, timeout=60)) as waited:
+        for other in others:
+            other.kill()
+        with pytest.raises(RendezvousConnectionError, match="leader"):
+            waited.result(30)
+        with pytest.raises(RendezvousConnectionError, match="leader"):
+            backend.read("alone", timeout=1)
+
+
+def test_reads_see_what_was_written_through_another_member(cluster: ZooKeeperCluster, connect: Connect) -> None:
+    """A follower may lag behind; it must not be believed before it has caught up."""
+    clients = [connect(member.get_endpoint(), run_id="fresh") for member in cluster.members]
+    for number in range(100):
+        writer, reader, lister = (clients[(number + shift) % 3] for shift in range(3))
+        put = writer.put("fresh", b"%d" % number, expect=ANY, timeout=CALL)
+        assert reader.read("fresh", timeout=CALL) == put.entry
+        assert lister.read_all("fresh", timeout=CALL).entries == {"fresh": put.entry}

@@ -1,0 +1,174 @@
+"""What happens between us and ZooKeeper: replies that are lost, answers that are not its own, outages."""
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.servers import ZooKeeperServer
+
+from .clients import CALL, Connect, follow, in_background, patiently
+from .line import Line
+
+
+@pytest.fixture
+def line(shared_zookeeper: ZooKeeperServer) -> Iterator[Line]:
+    line = Line(shared_zookeeper.get_port())
+    yield line
+    line.close()
+
+
+def test_a_put_whose_reply_is_lost_is_unknown_and_never_sent_twice(
+    shared_zookeeper: ZooKeeperServer, line: Line, connect: Connect
+) -> None:
+    # The second endpoint would take it gladly.
+    backend = connect(f"{line.endpoint},{shared_zookeeper.get_endpoint()}", run_id="lost")
+    backend.put("lost/before", b"", expect=ABSENT, timeout=CALL)
+    before = line.requests
+    line.loses_replies = True
+    assert backend.put("lost/key", b"x", expect=ABSENT, timeout=CALL) == Put(Outcome.UNKNOWN)
+    assert line.requests - before == 1
+    entry = backend.read("lost/key", timeout=CALL)
+    assert entry is not None
+    assert entry.value == b"x"
+    assert entry.token.number == 1
+
+
+def test_a_read_whose_reply_is_lost_goes_elsewhere(
+    shared_zookeeper: ZooKeeperServer, line: Line, connect: Connect
+) -> None:
+    backend = connect(f"{line.endpoint},{shared_zookeeper.get_endpoint()}", run_id="elsewhere")
+    backend.read("anything", timeout=CALL)
+    line.loses_replies = True
+    assert backend.read("anything", timeout=CALL) is None
+    requests = line.requests
+    # The endpoint that failed is the last now.
+    backend.read("anything", timeout=CALL)
+    assert line.requests == requests
+
+
+def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Connect) -> None:
+    backend = connect(line.endpoint, run_id="idle")
+    lease = backend.open_lease(10, timeout=CALL)
+    session = lease.identity.number
+    for number in range(5):
+        put = backend.put("idle", b"%d" % number, expect=ANY, lease=lease, timeout=CALL)
+        assert put.outcome is Outcome.WON
+        assert put.entry is not None
+        assert put.entry.token.owner == session
+        line.cut()
+        # The end must have come by the time of the next call.
+        time.sleep(0.05)
+    assert lease.keep_alive(CALL)
+
+
+def test_a_watch_that_broke_is_set_again(shared_zookeeper: ZooKeeperServer, line: Line, connect: Connect) -> None:
+    waiter, writer = connect(line.endpoint, run_id="watch"), connect(shared_zookeeper.get_endpoint(), run_id="watch")
+    seen = waiter.read_all("broken", timeout=CALL)
+    for number in range(5):
+        value = b"%d" % number
+        with in_background(lambda: follow(waiter, "broken", seen, "broken", value, CALL)) as followed:  # noqa: B023
+            line.cut()
+            writer.put("broken", value, expect=ANY, timeout=CALL)
+            seen = followed.result(CALL)
+
+
+_NOT_ZOOKEEPER = {
+    "text": b"SSH-2.0-OpenSSH\r\n",
+    "HTTP": b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    "zeros": bytes(64),
+    "short": struct.pack("!i", 3) + b"abc",
+    "nonsense": struct.pack("!i", 40) + b"\xff" * 40,
+    "unasked": struct.pack("!iiqi", 16, 777, 1, 0),
+    "bad error": struct.pack("!iiqi", 16, 1, 1, -12345),
+    "torn event": struct.pack("!iiqiii", 24, -1, -1, 0, 1, 3),
+    "ended session": struct.pack("!iiiqi", 36, 0, 0, 0, 16) + bytes(16),
+    "huge": struct.pack("!i", 0x7FFFFFFF),
+}
+
+
+@pytest.mark.parametrize("answer", _NOT_ZOOKEEPER.values(), ids=_NOT_ZOOKEEPER.keys())
+@pytest.mark.parametrize("when", ["connecting", "connected"])
+def test_an_answer_that_is_not_zookeepers(line: Line, connect: Connect, answer: bytes, when: str) -> None:
+    backend = connect(line.endpoint, run_id="corrupt")
+    since = backend.read_all("corrupt", timeout=CALL)
+    calls: list[Callable[[], object]] = [
+        lambda: backend.read("corrupt", timeout=0.15),
+        lambda: backend.read_all("corrupt", timeout=0.15),
+        lambda: backend.delete("corrupt", timeout=0.15),
+        lambda: backend.open_lease(5, timeout=0.15),
+        lambda: backend.put("corrupt", b"x", expect=ABSENT, timeout=0.15),
+    ]
+    for call in calls:
+        if when == "connecting":
+            line.cut()
+        else:
+            line.answer = None
+            backend.read("corrupt", timeout=CALL)
+        line.answer = answer
+        try:
+            assert call() == Put(Outcome.UNKNOWN)
+        except RendezvousConnectionError:
+            continue
+    line.answer = None
+    assert backend.read("corrupt", timeout=CALL) is None
+    assert backend.wait("corrupt", since, timeout=0.1).entries == {}
+
+
+def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
+    line.answer = b"SSH-2.0-OpenSSH\r\n"
+    with pytest.raises(RendezvousConnectionError, match=rf"{line.endpoint}.*not ZooKeeper.*SSH-2"):
+        connect(line.endpoint).read("key", timeout=CALL)
+
+
+def test_an_outage_ends_no_session_that_the_ensemble_honours(zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    """It lasts longer than the lease; but the ensemble was away as well, and counts anew when it is back."""
+    backend, other = (connect(zookeeper.get_endpoint(), run_id="outage") for _ in range(2))
+    lease = backend.open_lease(1, timeout=CALL)
+    put = backend.put("alive", b"x", expect=ABSENT, lease=lease, timeout=CALL)
+    zookeeper.kill()
+    began = time.monotonic()
+    back = threading.Timer(2.5 * lease.ttl, zookeeper.restart)
+    back.start()
+    failures = 0
+    while time.monotonic() < began + 2.5 * lease.ttl + 2.5:
+        try:
+            assert lease.keep_alive(0.5), "an outage ended the session"
+        except RendezvousConnectionError:
+            failures += 1
+        time.sleep(0.2)
+    back.join()
+    assert failures > 5
+    assert other.read("alive", timeout=CALL) == put.entry
+
+
+@pytest.mark.parametrize("harm", ["kill", "pause"])
+def test_nothing_is_written_after_the_caller_was_told_that_it_was_not(
+    zookeeper: ZooKeeperServer, connect: Connect, harm: str
+) -> None:
+    """Requests are not kept until ZooKeeper is back."""
+    backend, other = (connect(zookeeper.get_endpoint(), run_id=harm) for _ in range(2))
+    backend.put("key", b"before", expect=ANY, timeout=CALL)
+    if harm == "kill":
+        zookeeper.kill()
+    else:
+        backend.close()
+        backend = connect(zookeeper.get_endpoint(), run_id=harm)
+        zookeeper.pause()
+    for number in range(3):
+        with pytest.raises(RendezvousConnectionError):
+            backend.put(f"{number}", b"late", expect=ANY, timeout=0.2)
+    if harm == "kill":
+        zookeeper.restart()
+    else:
+        zookeeper.resume()
+    patiently(lambda: backend.put("after", b"", expect=ANY, timeout=CALL))
+    assert [other.read(f"{number}", timeout=CALL) for number in range(3)] == [None] * 3
+
+
+def test_a_name_that_does_not_exist(connect: Connect) -> None:
+    with pytest.raises(RendezvousConnectionError, match=r"nowhere\.invalid:2181.*not connected"):
+        connect("nowhere.invalid").read("key", timeout=5)

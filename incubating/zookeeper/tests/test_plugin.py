@@ -1,0 +1,101 @@
+"""How the backend is found and told what to do."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography.hazmat.primitives import serialization
+from rdzv.backend import Capability
+from rdzv.errors import RendezvousParameterError
+from rdzv.parameters import RendezvousParameters
+from rdzv.plugins import load_backend_plugin
+
+from rdzv_zookeeper import ZooKeeperBackend, create_backend
+
+
+def _create(endpoint: str = "localhost", run_id: str = "run", **options: Any) -> None:
+    backend, _ = create_backend(RendezvousParameters("zookeeper", endpoint, run_id, 1, 1, **options))
+    assert isinstance(backend, ZooKeeperBackend)
+    backend.close()
+
+
+def test_the_plugin_is_found() -> None:
+    plugin = load_backend_plugin("zookeeper")
+    assert plugin.create_backend is create_backend
+    assert plugin.backend_type() is ZooKeeperBackend
+    assert ZooKeeperBackend.capabilities == set(Capability)
+    assert ZooKeeperBackend.name == plugin.name
+
+
+def test_describing_it_imports_no_client_library() -> None:
+    program = (
+        "import sys; from rdzv_zookeeper.plugin import rdzv_backend; rdzv_backend();"
+        "assert not {'kazoo', 'ssl', 'rdzv_zookeeper.backend'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_every_option_is_in_the_readme() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    for option in load_backend_plugin("zookeeper").options:
+        default = "" if option.default is None else f"`{option.default}`"
+        assert f"| `{option.name}` | {option.kind} | {default}" in readme, option.name
+
+
+def test_options_of_others_are_left_to_them() -> None:
+    _create(last_call_timeout="3", prefix="/jobs/rdzv/", request_timeout="0.5", tls="false")
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"endpoint": ""}, "endpoint is empty"),
+        ({"endpoint": "zk://localhost:2181"}, "scheme"),
+        ({"prefix": "/"}, "prefix '/'"),
+        ({"prefix": "a//b"}, "prefix 'a//b'"),
+        ({"prefix": "a/../b"}, r"prefix 'a/\.\./b'"),
+        ({"prefix": "a\nb"}, "prefix"),
+        ({"prefix": "zookeeper/rdzv"}, "keeps /zookeeper for itself"),
+        ({"tls": "perhaps"}, "tls"),
+        ({"request_timeout": "0"}, "request_timeout"),
+        ({"ca_cert": "/no/such/file"}, "ca_cert"),
+        ({"ca_cert": __file__}, "ca_cert.*cannot be used"),
+        ({"cert": __file__}, "cert.*cannot be used"),
+        ({"key": __file__}, "'key' needs 'cert'"),
+        ({"tls": "false", "server_name": "zk"}, "'server_name' needs TLS"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(options: dict[str, str], complaint: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=complaint):
+        _create(**options)
+
+
+def test_sasl_without_its_package_says_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['puresasl'] = None\n"
+        "from rdzv_zookeeper import ZooKeeperBackend\n"
+        "from rdzv.endpoints import Endpoint\n"
+        "ZooKeeperBackend([Endpoint('localhost', 2181)], 'run', sasl='DIGEST-MD5', user='me', password='x')\n"
+    )
+    failed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert "RendezvousParameterError: The option 'sasl' needs a package" in failed.stderr
+    assert "pip install 'rdzv-zookeeper[sasl]'" in failed.stderr
+
+
+def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_passphrase(tmp_path: Path) -> None:
+    issued = trustme.CA().issue_cert("client.test")
+    key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
+    cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"
+    issued.cert_chain_pems[0].write_to_path(str(cert_file))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.BestAvailableEncryption(b"secret"),
+        )
+    )
+    with pytest.raises(RendezvousParameterError, match="encrypted"):
+        _create(cert=cert_file, key=key_file)

@@ -1,0 +1,229 @@
+"""Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
+
+import shutil
+import time
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome, Snapshot
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.servers import ZooKeeperServer
+
+from rdzv_zookeeper import ZooKeeperBackend, mirror
+
+from .clients import CALL, Connect, follow, in_background, patiently, watching
+
+PER_PREFIX = 2
+"""How many watches ZooKeeper counts for one of ours: one for the nodes, one for their children."""
+
+
+class Counter:
+    """Counts what clients ask a server for."""
+
+    def __init__(self, server: ZooKeeperServer) -> None:
+        self._server = server
+        self._own = self._measure_own()
+        self._before = server.calls()
+
+    def count(self) -> int:
+        """How many requests came since the last count."""
+        now = self._server.calls()
+        count, self._before = now - self._before - self._own, now
+        return count
+
+    def _measure_own(self) -> int:
+        first = self._server.calls()
+        return self._server.calls() - first
+
+
+def test_one_flight_starts_a_watch_and_each_change_costs_one_request(
+    quiet_zookeeper: ZooKeeperServer, connect: Connect
+) -> None:
+    waiter, writer = (connect(quiet_zookeeper.get_endpoint(), run_id="cost") for _ in range(2))
+    for client in (waiter, writer):
+        client.read("other", timeout=CALL)
+    for number in range(3):
+        writer.put(f"nodes/{number}", b"", expect=ANY, timeout=CALL)
+    counter = Counter(quiet_zookeeper)
+    seen = waiter.read_all("nodes", timeout=CALL)
+    # Watch, barrier, the node and its children; then each of them.
+    assert counter.count() == 4 + 3
+    tokens = {key: entry.token for key, entry in seen.entries.items()}
+    for number in range(20):
+        key, value = f"nodes/{number % 3}", b"%d" % number
+        put = writer.put(key, value, expect=tokens[key], timeout=CALL)
+        assert put.entry is not None
+        tokens[key] = put.entry.token
+        seen = follow(waiter, "nodes", seen, key, value, CALL)
+        seen = waiter.wait("nodes", seen, timeout=0.001)
+    assert counter.count() == 20 + 20
+    for _ in range(10):
+        assert waiter.read_all("nodes", timeout=CALL).entries == seen.entries
+    assert counter.count() == 10
+    assert quiet_zookeeper.watches() == PER_PREFIX
+
+
+def test_neighbours_do_not_wake_a_waiter(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    backend = connect(shared_zookeeper.get_endpoint(), run_id="neighbours")
+    backend.put("p", b"", expect=ANY, timeout=CALL)
+    since = backend.read_all("p", timeout=CALL)
+    for neighbour in ("p-x", "p.x", "p0", "px", "o/p"):
+        backend.put(neighbour, b"", expect=ANY, timeout=CALL)
+    assert backend.wait("p", since, timeout=0.3) is since
+
+
+def test_waits_for_many_keys_leave_few_watches(quiet_zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    backend = connect(quiet_zookeeper.get_endpoint())
+    for number in range(100):
+        prefix = f"once/{number}"
+        backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.001)
+    assert PER_PREFIX <= quiet_zookeeper.watches() <= PER_PREFIX * mirror._IDLE_MIRRORS
+
+
+def test_a_prefix_that_was_given_up_is_watched_again(
+    shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Though threads use some, and give up others, all the time."""
+    monkeypatch.setattr(mirror, "_IDLE_MIRRORS", 2)
+    waiter, writer = (connect(shared_zookeeper.get_endpoint(), run_id="given up") for _ in range(2))
+
+    def ping_pong(number: int) -> None:
+        seen: dict[str, Snapshot] = {}
+        for turn in range(30):
+            prefix = f"key/{(number + turn) % 6}/{number}"
+            value = b"%d" % turn
+            since = seen.get(prefix) or waiter.read_all(prefix, timeout=CALL)
+            with in_background(lambda: writer.put(prefix, value, expect=ANY, timeout=CALL)):  # noqa: B023
+                began = time.monotonic()
+                seen[prefix] = follow(waiter, prefix, since, prefix, value, CALL)
+                assert time.monotonic() - began < 2, "a change was found by chance"
+
+    with in_background(lambda: ping_pong(1)) as one, in_background(lambda: ping_pong(2)) as two:
+        ping_pong(0)
+        one.result(60)
+        two.result(60)
+
+
+def test_another_clients_snapshot_is_not_undone(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    """Who comes with a newer snapshot than a client knows is not answered with the older one."""
+    one, other = (connect(shared_zookeeper.get_endpoint(), run_id="newer") for _ in range(2))
+    since = other.read_all("key", timeout=CALL)
+    for number in range(100):
+        one.put("key", b"%d" % number, expect=ANY, timeout=CALL)
+        newest = one.read_all("key", timeout=CALL)
+        assert other.wait("key", newest, timeout=0.001) is newest
+    assert other.wait("key", since, timeout=CALL).entries == newest.entries
+
+
+def test_an_idle_wait_keeps_its_session(quiet_zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    backend = connect(quiet_zookeeper.get_endpoint(), request_timeout=0.3)
+    since = backend.read_all("key", timeout=CALL)
+    with in_background(lambda: backend.wait("key", since, timeout=1.6)) as waited:
+        eventually(watching(quiet_zookeeper), "the watch")
+        (session,) = _sessions(quiet_zookeeper)
+        assert waited.result() is since
+        assert _sessions(quiet_zookeeper) == [session]
+    # Nobody waits any more: the session ends, and the next call makes another one.
+    eventually(lambda: quiet_zookeeper.sessions() == 0, "the session to end", 10)
+    backend.put("key", b"x", expect=ABSENT, timeout=CALL)
+    assert backend.wait("key", since, timeout=CALL).entries["key"].value == b"x"
+
+
+def _sessions(server: ZooKeeperServer) -> list[str]:
+    return [line for line in server.ask("dump").splitlines() if line.startswith("\t0x")]
+
+
+def test_a_server_that_crashes_and_comes_back(zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    waiter, writer = (
+        connect(zookeeper.get_endpoint(), run_id="server_that_crashes"),
+        connect(zookeeper.get_endpoint(), run_id="server_that_crashes"),
+    )
+    for key in ("nodes/a", "nodes/b"):
+        writer.put(key, b"", expect=ANY, timeout=CALL)
+    since = waiter.read_all("nodes", timeout=CALL)
+    with in_background(lambda: follow(waiter, "nodes", since, "nodes/c", b"after", 30)) as followed:
+        zookeeper.kill()
+        with pytest.raises(RendezvousConnectionError, match="refused"):
+            writer.read("nodes/a", timeout=1)
+        zookeeper.restart()
+        writer.delete("nodes/a", timeout=CALL)
+        writer.put("nodes/c", b"after", expect=ANY, timeout=CALL)
+        assert followed.result(30).entries.keys() == {"nodes/b", "nodes/c"}
+
+
+def test_a_frozen_server(zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    """Calls end when their time is up, and a put does not know how; a wait that was promised more tells sooner."""
+    waiter, caller = (connect(zookeeper.get_endpoint(), run_id="frozen", request_timeout=0.5) for _ in range(2))
+    since = waiter.read_all("key", timeout=CALL)
+    lease = caller.open_lease(30, timeout=CALL)
+    caller.read("key", timeout=CALL)
+    with in_background(lambda: follow(waiter, "key", since, "key", b"after", 30)) as followed:
+        zookeeper.pause()
+        try:
+            assert caller.put("key", b"x", expect=ANY, timeout=0.2).outcome is Outcome.UNKNOWN
+            for timeout in (0.05, 0.5):
+                for call in (
+                    lambda timeout: caller.read("key", timeout=timeout),
+                    lambda timeout: caller.read_all("key", timeout=timeout),
+                    lambda timeout: caller.delete("key", timeout=timeout),
+                    lambda timeout: caller.open_lease(5, timeout=timeout),
+                    lambda timeout: lease.keep_alive(timeout),
+                ):
+                    began = time.monotonic()
+                    with pytest.raises(RendezvousConnectionError):
+                        call(timeout)
+                    assert time.monotonic() - began < timeout + 0.5
+            began = time.monotonic()
+            with pytest.raises(RendezvousConnectionError):
+                waiter.wait("key", since, timeout=20)
+            assert time.monotonic() - began < 5
+        finally:
+            zookeeper.resume()
+        patiently(lambda: caller.put("key", b"after", expect=ANY, timeout=CALL))
+        followed.result(30)
+        assert patiently(lambda: lease.keep_alive(CALL))
+
+
+def test_a_server_that_lost_everything(zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    """It counts from the beginning again, and knows no session of ours."""
+    waiter = connect(zookeeper.get_endpoint())
+    for number in range(20):
+        waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
+    lease = waiter.open_lease(30, timeout=CALL)
+    since = waiter.read_all("key", timeout=CALL)
+    zookeeper.kill()
+    assert zookeeper._folder
+    shutil.rmtree(zookeeper._folder / "data" / "version-2")
+    zookeeper.restart()
+    connect(zookeeper.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
+    follow(waiter, "key", since, "key", b"new", CALL)
+    # Whoever still holds an old snapshot learns it as well.
+    assert waiter.wait("key", since, timeout=CALL).entries["key"].value == b"new"
+    assert not lease.keep_alive(CALL)
+
+
+def test_a_snapshot_that_is_not_of_zookeeper_is_compared(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    backend = connect(shared_zookeeper.get_endpoint(), run_id="compared")
+    assert backend.wait("nothing", Snapshot(), timeout=0.1) == Snapshot()
+    put = backend.put("something", b"x", expect=ABSENT, timeout=CALL)
+    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
+
+
+def test_a_list_is_of_one_moment(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
+    """Of two keys that are written one after the other, no list has the second one's news without the first one's."""
+    writer, reader, waiter = (connect(shared_zookeeper.get_endpoint(), run_id="moment") for _ in range(3))
+    writer.put("pair/a", b"0", expect=ANY, timeout=CALL)
+    writer.put("pair/b", b"0", expect=ANY, timeout=CALL)
+    since = waiter.read_all("pair", timeout=CALL)
+
+    def write(backend: ZooKeeperBackend) -> None:
+        for number in range(1, 200):
+            backend.put("pair/a", b"%d" % number, expect=ANY, timeout=CALL)
+            backend.put("pair/b", b"%d" % number, expect=ANY, timeout=CALL)
+
+    with in_background(lambda: write(writer)) as writing:
+        while not writing.done():
+            since = waiter.wait("pair", since, timeout=1)
+            for now in (since, reader.read_all("pair", timeout=CALL)):
+                first, second = (int(now.entries[key].value) for key in ("pair/a", "pair/b"))
+                assert second <= first <= second + 1
