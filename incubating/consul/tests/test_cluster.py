@@ -53,7 +53,7 @@ def test_all_endpoints_dead_names_each(connect: Connect) -> None:
 
 
 def test_the_leader_freezes(cluster: ConsulCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv, "HELD", 2.0)
+    monkeypatch.setattr(kv, "_HELD", 2.0)
     leader = cluster.leader()
     waiter, writer = (connect(_endpoints(leader, cluster), request_timeout=1.0) for _ in range(2))
     waiter.put("key", b"before", expect=ANY, timeout=CALL)

@@ -159,7 +159,7 @@ def test_a_frozen_server(consul: ConsulServer, connect: Connect) -> None:
 def test_a_server_that_stays_frozen_is_noticed(
     consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv, "HELD", 1.0)
+    monkeypatch.setattr(kv, "_HELD", 1.0)
     waiter = connect(consul.get_endpoint(), request_timeout=0.5)
     waiter.put("key", b"", expect=ANY, timeout=CALL)
     since = waiter.read_all("key", timeout=CALL)
@@ -201,7 +201,7 @@ def test_an_index_that_falls_is_no_obstacle(
 
     It does not tell those who wait.
     """
-    monkeypatch.setattr(kv, "HELD", 1.0)
+    monkeypatch.setattr(kv, "_HELD", 1.0)
     waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
     writer.put("key", b"old", expect=ANY, timeout=CALL)
     saved = consul.get_client().request("GET", "snapshot")
@@ -214,6 +214,25 @@ def test_an_index_that_falls_is_no_obstacle(
     assert now.entries == writer.read_all("key", timeout=CALL).entries
     writer.put("key", b"new", expect=ANY, timeout=CALL)
     follow(waiter, "key", now, "key", b"new", CALL)
+
+
+def test_every_answer_is_confirmed_by_a_majority(consul: ConsulServer, connect: Connect) -> None:
+    """By default a leader that was replaced may answer for a moment as if it were not."""
+
+    def confirmed() -> int:
+        metrics = consul.get_client().request("GET", "agent/metrics?format=prometheus").decode()
+        return int(metrics.partition("\nconsul_rpc_consistentRead_count ")[2].split()[0])
+
+    backend = connect(consul.get_endpoint())
+    before = confirmed()
+    backend.read("key", timeout=CALL)
+    assert confirmed() - before == 1
+    since = backend.read_all("key", timeout=CALL)
+    between = confirmed()
+    assert between - before >= 2
+    backend.put("key", b"", expect=ANY, timeout=CALL)
+    backend.wait("key", since, timeout=CALL)
+    assert confirmed() - between >= 1
 
 
 def test_a_snapshot_that_is_not_of_consul_is_compared(shared_consul: ConsulServer, connect: Connect) -> None:

@@ -16,7 +16,7 @@ from .transport import Reply
 
 __all__ = ["Keys", "Revision"]
 
-HELD: Final = 10.0
+_HELD: Final = 10.0
 """Seconds after which a query that waits for a change is asked anew: so an agent that froze is noticed."""
 
 
@@ -73,13 +73,14 @@ class Keys:
             inside = {key: entry for key, entry in entries.items() if key == prefix or key.startswith(f"{prefix}/")}
             return Snapshot(inside, Revision(max(1, int(reply.headers["X-Consul-Index"])), time.monotonic()))
 
-        waiting = {"index": str(after), "wait": f"{HELD:.0f}s"} if after else {}
+        waiting = {"index": str(after), "wait": f"{_HELD:.0f}s"} if after else {}
         # Consul adds up to a sixteenth to the time, so that not all come back at once.
-        request = self._query(prefix, {"recurse": "", **waiting}, held=HELD * 17 / 16 if after else 0.0)
-        snapshot = self.client.call(request, timeout, select, hold)
+        held = _HELD * 17 / 16 if after else 0.0
+        deadline = time.monotonic() + timeout + held
+        snapshot = self.client.call(self._query(prefix, {"recurse": "", **waiting}, held), timeout, select, hold)
         if not snapshot.entries and not self._may_read:
             # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
-            self.read(prefix, timeout)
+            self.read(prefix, deadline - time.monotonic())
         return snapshot
 
     def put(self, key: str, value: bytes, timeout: float, index: int | None) -> Put:
@@ -145,9 +146,8 @@ class Keys:
         answer = json.loads(reply.body)
         if reply.status == 200:
             return list(answer["Results"])
-        reasons = [str(error["What"]) for error in answer["Errors"]]
-        for reason in reasons:
-            if "ermission denied" in reason:
+        for reason in [str(error["What"]) for error in answer["Errors"]]:
+            if "Permission denied" in reason:
                 raise self.client.denied(reason)
             if "index is stale" not in reason:
                 raise ValueError(reason)

@@ -124,7 +124,9 @@ class Connection:
             self.close()
 
     def is_silent(self) -> bool:
-        """Whether the agent has neither ended it nor said anything that nobody asked for."""
+        """Whether it is open, and the agent has neither ended it nor said anything that nobody asked for."""
+        if self._sock.fileno() < 0:
+            return False
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return not poll.poll(0)

@@ -1,8 +1,8 @@
 """Waiting for changes: one query per prefix that Consul answers when there is something new.
 
-A thread per prefix asks, and asks again; any number of threads wait for what it learns. It reads the prefix
-plainly before it asks for news, unless a waiter knows what is there; and again whenever the index falls. So the
-last state is never missed, whatever happens between two queries.
+A thread per prefix asks, and asks again; any number of threads wait for what it learns. Every answer is the whole
+state under the prefix, so that none is missed for good; the first one is asked for plainly, unless a waiter has
+just read what is there.
 """
 
 import threading
@@ -112,9 +112,6 @@ class _Watch:
             while self._goes_on():
                 asked = time.monotonic()
                 answer = self._keys.read_all(self.prefix, self._keys.client.patience, after=after, hold=self.hold)
-                if answer.revision.index < after:
-                    after = 0
-                    continue
                 after = answer.revision.index
                 if not self._take(answer, asked):
                     time.sleep(_PAUSE)
