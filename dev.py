@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The way in. Needs Python >= 3.11, pip and a network; makes everything else in .venv.
+"""The way in. Needs Python >= 3.11, pip and a network; makes everything else in .venv and .services.
 
 python3 dev.py demo         four agents on the embedded default: one is killed, one joins, all finish
 python3 dev.py test         every package's tests, with one summary (what follows goes to pytest)
@@ -14,6 +14,8 @@ import sys
 import venv
 from pathlib import Path
 
+from tools import services
+
 if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python is to read this, not a traceback
     sys.exit(f"rdzv needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: python3.11 dev.py")
 
@@ -21,6 +23,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
+NEED_SERVICES = {"test", "tox", "wheels", "services", "gather", "bench", "capabilities"}
 
 
 def main(arguments: list[str]) -> None:
@@ -29,6 +32,9 @@ def main(arguments: list[str]) -> None:
         print(__doc__)
         return
     environment = set_up()
+    if NEED_SERVICES & {*arguments[:1]}:
+        bring_in_services()
+    environment |= services.environment()
     os.chdir(ROOT)
     command = [str(PYTHON), "-m", *task(arguments)]
     os.execve(command[0], command, environment)  # noqa: S606 - signals and the exit code are then the task's own
@@ -65,9 +71,18 @@ def set_up() -> dict[str, str]:
     return environment
 
 
+def bring_in_services() -> None:
+    """Install the servers that tests talk to; what cannot be had here is named, and its tests skip."""
+    for name, install in services.SERVICES.items():
+        try:
+            install()
+        except services.MissingError as error:
+            print(f"Without {name}: {error}", file=sys.stderr, flush=True)
+
+
 def index_of_pip(environment: dict[str, str]) -> dict[str, str]:
     """Where pip was told to look for packages, in uv's words: who has set up a mirror did so once."""
-    words = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_CERT": "SSL_CERT_FILE"}
+    words = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_FIND_LINKS": "UV_FIND_LINKS", "PIP_CERT": "SSL_CERT_FILE"}
     return {
         for_uv: environment[for_pip]
         for for_pip, for_uv in words.items()

@@ -1,6 +1,6 @@
 """How long nodes need to gather, and what it costs the service.
 
-    python3 dev.py gather                         # etcd v3: 2, 8, 64, 256 and 1024 nodes
+    python3 dev.py gather                         # etcd v3: 2, 8, 32, 128, 256 and 1024 nodes
     python3 dev.py gather --backend sqlite 2 8
 
 Nodes are handlers on threads of a few processes, all called at once; the time is from the first call
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rdzv import RendezvousHandler, RendezvousInfo, RendezvousParameters, get_rendezvous_handler
-from rdzv_conformance.servers import EtcdServer
+from rdzv_conformance.servers import SERVERS, free_ports
 
 PROCESSES = 4
 ROUNDS = 2
@@ -117,9 +117,12 @@ def be_nodes(backend: str, endpoint: str, run_id: str, nodes: int, share: int) -
 @contextmanager
 def service(backend: str) -> Iterator[tuple[str, Callable[[], int] | None]]:
     """A service for the measurement: its endpoint, and how to count its calls."""
-    if backend == "etcd-v3":
-        with EtcdServer() as server:
-            yield server.get_endpoint(), lambda: sum(server.calls().values())
+    if backend in SERVERS:
+        with SERVERS[backend]() as server:
+            yield server.get_endpoint(), lambda: server.calls().total()
+    elif backend == "c10d":
+        # One of the nodes serves it.
+        yield f"127.0.0.1:{free_ports(1)[0]}", None
     else:
         with tempfile.TemporaryDirectory() as folder:
             yield str(Path(folder, "rdzv.db")), None
@@ -132,8 +135,8 @@ def main() -> None:
         be_nodes(backend, endpoint, run_id, int(nodes), int(share))
         return
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--backend", choices=["etcd-v3", "sqlite"], default="etcd-v3")
-    parser.add_argument("sizes", nargs="*", type=int, default=[2, 8, 64, 256, 1024], help="how many nodes")
+    parser.add_argument("--backend", choices=["sqlite", "c10d", *SERVERS], default="etcd-v3")
+    parser.add_argument("sizes", nargs="*", type=int, default=[2, 8, 32, 128, 256, 1024], help="how many nodes")
     arguments = parser.parse_args()
     print(f"{'nodes':>6} {'gather s':>9} {'again s':>9} {'calls/node':>11}   on {arguments.backend}")
     with service(arguments.backend) as (endpoint, count):

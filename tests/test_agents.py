@@ -1,5 +1,6 @@
 """Agents in processes of their own, on real services, through everything that they are meant to survive."""
 
+import contextlib
 import json
 import os
 import signal
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
+from rdzv_conformance.servers import CLUSTERS, SERVERS, require_service
 
 from .agents import KEEP_ALIVE, TTL, Agent, Agents, program, wait_until
 
@@ -28,27 +29,22 @@ while world.store.check([f"go on {world.round}"]) is False:
 """A program that works until it is told to end; it says where it is."""
 
 
-@pytest.fixture(params=["sqlite", "etcd-v3"])
+@pytest.fixture(params=["sqlite", *SERVERS])
 def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
     """Agents on each service."""
-    if request.param == "sqlite":
-        agents = Agents("sqlite", str(tmp_path / "rdzv.db"))
-        yield agents
-        agents.close()
-        return
-    require_service(EtcdServer)
-    with EtcdServer() as server:
-        agents = Agents("etcd-v3", server.get_endpoint())
-        yield agents
-        agents.close()
+    with contextlib.ExitStack() as stack:
+        endpoint = str(tmp_path / "rdzv.db")
+        if request.param in SERVERS:
+            require_service(SERVERS[request.param])
+            endpoint = stack.enter_context(SERVERS[request.param]()).get_endpoint()
+        yield stack.enter_context(contextlib.closing(Agents(request.param, endpoint)))
 
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Agents]:
     """Agents on the embedded default."""
-    agents = Agents("sqlite", str(tmp_path / "rdzv.db"))
-    yield agents
-    agents.close()
+    with contextlib.closing(Agents("sqlite", str(tmp_path / "rdzv.db"))) as agents:
+        yield agents
 
 
 def reduce(folder: Path, pace: float = 0.05) -> list[str]:
@@ -75,7 +71,7 @@ class TestTheMainJob:
         nodes[0].process.kill()
         nodes[0].ends()
         for node in nodes[1:]:
-            # etcd grants whole seconds and looks for dead leases twice a second.
+            # A service may grant a little more (etcd: whole seconds), and looks for dead leases now and then.
             assert node.says("rank . of 3", after=killed) - killed < TTL + 2 + 1
         nodes.append(agents.start(*job))
         joined = time.monotonic()
@@ -114,43 +110,36 @@ def _any_says(nodes: list[Agent], pattern: str, limit: float) -> bool:
 
 
 class TestServices:
-    def test_a_service_that_is_away_for_20_s_costs_no_restart(self, tmp_path: Path) -> None:
-        require_service(EtcdServer)
-        with EtcdServer() as server:
-            agents = Agents("etcd-v3", server.get_endpoint())
-            try:
-                job = reduce(tmp_path, pace=0.15)
-                nodes = [agents.start(*job) for _ in range(4)]
-                for node in nodes:
-                    node.says("rank . of 4")
-                server.kill()
-                assert not _any_says(nodes, "round 2", 20.0)
-                server.restart()
-                assert [node.ends(120) for node in nodes] == [0, 0, 0, 0]
-                assert not any("round 2" in node.said for node in nodes)
-                assert all(SUM in node.said for node in nodes)
-            finally:
-                agents.close()
+    @pytest.mark.parametrize("backend", SERVERS)
+    def test_a_service_that_is_away_for_20_s_costs_no_restart(self, backend: str, tmp_path: Path) -> None:
+        require_service(SERVERS[backend])
+        with SERVERS[backend]() as server, contextlib.closing(Agents(backend, server.get_endpoint())) as agents:
+            job = reduce(tmp_path, pace=0.15)
+            nodes = [agents.start(*job) for _ in range(4)]
+            for node in nodes:
+                node.says("rank . of 4")
+            server.kill()
+            assert not _any_says(nodes, "round 2", 20.0)
+            server.restart()
+            assert [node.ends(120) for node in nodes] == [0, 0, 0, 0]
+            assert not any("round 2" in node.said for node in nodes)
+            assert all(SUM in node.said for node in nodes)
 
-    def test_a_cluster_may_lose_its_leader_at_any_time(self, tmp_path: Path) -> None:
-        require_service(EtcdServer)
-        with EtcdCluster(3) as cluster:
-            agents = Agents("etcd-v3", cluster.get_endpoint())
-            try:
-                job = reduce(tmp_path, pace=0.15)
-                nodes = [agents.start(*job, nnodes="4") for _ in range(3)]
-                wait_until(lambda: len(status(agents)["nodes"]) == 3)
-                first = cluster.leader()
-                first.kill()
-                nodes.append(agents.start(*job, nnodes="4"))
-                for node in nodes:
-                    node.says("round 1: rank . of 4", limit=60)
-                first.restart()
-                cluster.leader().kill()
-                assert [node.ends(120) for node in nodes] == [0, 0, 0, 0]
-                assert not any("round 2" in node.said for node in nodes)
-            finally:
-                agents.close()
+    @pytest.mark.parametrize("backend", CLUSTERS)
+    def test_a_cluster_may_lose_its_leader_at_any_time(self, backend: str, tmp_path: Path) -> None:
+        require_service(SERVERS[backend])
+        with CLUSTERS[backend]() as cluster, contextlib.closing(Agents(backend, cluster.get_endpoint())) as agents:
+            job = reduce(tmp_path, pace=0.15)
+            nodes = [agents.start(*job, nnodes="4") for _ in range(3)]
+            wait_until(lambda: len(status(agents)["nodes"]) == 3)
+            cluster.leader().kill()
+            nodes.append(agents.start(*job, nnodes="4"))
+            for node in nodes:
+                node.says("round 1: rank . of 4", limit=60)
+            cluster.heal()
+            cluster.leader().kill()
+            assert [node.ends(120) for node in nodes] == [0, 0, 0, 0]
+            assert not any("round 2" in node.said for node in nodes)
 
 
 class TestExitCodes:

@@ -4,6 +4,7 @@ import os
 import ssl
 import subprocess
 import time
+import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,6 +64,17 @@ def test_stop_leaves_nothing_and_a_new_start_is_new(server: EtcdServer) -> None:
     assert server.get_port() == -1
     server.start()
     assert server.get_client().get("a") is None
+
+
+def test_the_v2_api_is_served_where_it_is_asked_for(server: EtcdServer) -> None:
+    with pytest.raises(urllib.error.HTTPError, match="404"):
+        server.get_client().get_text("/v2/keys/")
+    with EtcdServer(enable_v2=True) as older:
+        before = older.calls()
+        assert '"dir":true' in older.get_client().get_text("/v2/keys/")
+        assert older.calls() - before == {"v2 GET": 1}
+        older.get_client().put("a", b"1")
+        assert older.get_client().get("a") == b"1"
 
 
 def test_data_dir_of_the_user_is_kept(tmp_path: Path) -> None:

@@ -8,22 +8,21 @@ import re
 import shutil
 import ssl
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self, TextIO
 
+from .cluster import ClusterMember, LocalCluster
 from .etcd_client import EtcdClient
-from .ports import free_ports
 from .requirement import ServiceMissingError
-from .service import LocalService, ServiceFailedError
 
 __all__ = ["EtcdCluster", "EtcdServer", "EtcdTls"]
 
 _BINARY_VARIABLE = "RDZV_ETCD_BINARY"
 _STARTED = re.compile(r'^grpc_server_started_total\{.*grpc_method="(\w+)".*\} (\S+)$', re.MULTILINE)
+_V2_RECEIVED = re.compile(r'^etcd_http_received_total\{method="(\w+)"\} (\S+)$', re.MULTILINE)
+_V2_WATCHES = re.compile(r"^etcd_debugging_store_watch_requests_total (\S+)$", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class EtcdTls:
         return context
 
 
-class EtcdServer(LocalService):
+class EtcdServer(ClusterMember):
     """A real etcd server on a free port of 127.0.0.1, with the names of PyTorch's ``EtcdServer``.
 
     ::
@@ -76,6 +75,7 @@ class EtcdServer(LocalService):
         extra_args: More command-line arguments, such as ``--auto-compaction-retention=1``.
         tls: Speak TLS to clients.
         name: The member's name in its cluster.
+        enable_v2: Serve the v2 API as well, which etcd 3.6 has no more.
     """
 
     program = "etcd"
@@ -88,10 +88,12 @@ class EtcdServer(LocalService):
         extra_args: Sequence[str] = (),
         tls: EtcdTls | None = None,
         name: str = "default",
+        enable_v2: bool = False,
     ) -> None:
         super().__init__(data_dir)
         self.name = name
         self.tls = tls
+        self.enable_v2 = enable_v2
         self._extra_args = tuple(extra_args)
         self._cluster: str | None = None
 
@@ -140,12 +142,17 @@ class EtcdServer(LocalService):
     def calls(self) -> Counter[str]:
         """How many calls of each method, such as ``Range``, ``Txn`` or ``Watch``, clients have made since its start.
 
-        Two of them can be subtracted. Calls through the JSON gateway count as well.
+        Two of them can be subtracted. Calls through the JSON gateway count as well, and so do those of the v2 API,
+        as ``v2 QGET`` (a linearizable GET), ``v2 PUT``, ``v2 DELETE`` and ``v2 WATCH``.
 
         Raises:
             OSError: The server does not answer.
         """
-        return Counter({name: int(float(count)) for name, count in _STARTED.findall(self._metrics()) if float(count)})
+        text = self._metrics()
+        found = _STARTED.findall(text)
+        found += [(f"v2 {method}", count) for method, count in _V2_RECEIVED.findall(text)]
+        found += [("v2 WATCH", count) for count in _V2_WATCHES.findall(text)]
+        return Counter({name: int(float(count)) for name, count in found if float(count)})
 
     def is_leader(self) -> bool:
         """Whether this member leads its cluster; False if it does not answer."""
@@ -179,6 +186,7 @@ class EtcdServer(LocalService):
             f"--initial-advertise-peer-urls={peer_url}",
             f"--initial-cluster={self._cluster or self._peer()}",
             f"--listen-metrics-urls=http://{self.host}:{self._ports[2]}",
+            *(["--enable-v2=true"] if self.enable_v2 else []),
             *(["--unsafe-no-fsync"] if _knows(binary, "--unsafe-no-fsync") else []),
             *(self.tls.arguments() if self.tls else []),
             *self._extra_args,
@@ -196,93 +204,32 @@ class EtcdServer(LocalService):
         return False
 
 
-class EtcdCluster:
+class EtcdCluster(LocalCluster[EtcdServer]):
     """A cluster of real etcd servers.
 
     Args:
         size: How many; 3 survive the loss of one.
         extra_args: More command-line arguments for each.
         tls: Speak TLS to clients.
+        enable_v2: Serve the v2 API as well, which etcd 3.6 has no more.
     """
 
-    def __init__(self, size: int = 3, *, extra_args: Sequence[str] = (), tls: EtcdTls | None = None) -> None:
-        self.members = [EtcdServer(extra_args=extra_args, tls=tls, name=f"member{n}") for n in range(size)]
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        extra_args: Sequence[str] = (),
+        tls: EtcdTls | None = None,
+        enable_v2: bool = False,
+    ) -> None:
+        super().__init__(
+            [EtcdServer(extra_args=extra_args, tls=tls, name=f"member{n}", enable_v2=enable_v2) for n in range(size)]
+        )
 
-    def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | TextIO | None = None) -> None:
-        """Start every member, and return when all serve; the arguments and errors are those of `EtcdServer.start`."""
-        for left in reversed(range(num_retries)):
-            try:
-                self._start(time.monotonic() + timeout, stderr)
-            except (ServiceFailedError, TimeoutError):
-                self.stop()
-                if not left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
-
-    def _start(self, deadline: float, stderr: int | TextIO | None) -> None:
-        # Every member must know all peers' ports before the first one starts, and none is ready alone.
-        count = EtcdServer.port_count
-        ports = free_ports(count * len(self.members))
-        for index, member in enumerate(self.members):
-            member._ports = ports[index * count : (index + 1) * count]
-            member._stderr = stderr
+    def _introduce(self) -> None:
         peers = ",".join(member._peer() for member in self.members)
         for member in self.members:
             member._cluster = peers
-            member._launch(member._ports)
-        for member in self.members:
-            member._await_ready(deadline)
-
-    def stop(self) -> None:
-        """Stop every member and remove their files."""
-        for member in self.members:
-            # Nobody needs their data any more, and asked politely each would look for a successor first.
-            if member.is_running():
-                member.kill()
-            member.stop()
-
-    def get_endpoint(self) -> str:
-        """All members' ``host:port``, joined by commas."""
-        return ",".join(self.endpoints)
-
-    @property
-    def endpoints(self) -> list[str]:
-        """Every member's ``host:port``."""
-        return [member.get_endpoint() for member in self.members]
-
-    def leader(self, timeout: float = 30) -> EtcdServer:
-        """The member that leads; waits for an election that is under way.
-
-        Raises:
-            TimeoutError: The members did not agree on one within `timeout` seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            leaders = [member for member in self.members if member.is_running() and member.is_leader()]
-            if len(leaders) == 1:
-                return leaders[0]
-            time.sleep(0.02)
-        running = sum(member.is_running() for member in self.members)
-        raise TimeoutError(
-            f"No leader after {timeout} s; {running} of {len(self.members)} members run, and a majority is needed."
-        )
-
-    def calls(self) -> Counter[str]:
-        """As `EtcdServer.calls`, summed over the members that run."""
-        return sum((member.calls() for member in self.members if member.is_running()), Counter[str]())
-
-    def __enter__(self) -> Self:
-        """Start the cluster."""
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Stop it."""
-        self.stop()
 
 
 def _is_script(path: str) -> bool:

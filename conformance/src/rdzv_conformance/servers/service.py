@@ -43,6 +43,19 @@ class LocalService(ABC):
 
     # What a subclass says.
 
+    @classmethod
+    @abstractmethod
+    def find_binary(cls) -> Path:
+        """The program that will be run.
+
+        Raises:
+            ServiceMissingError: There is none; the message says how to get it.
+        """
+
+    @abstractmethod
+    def get_endpoint(self) -> str:
+        """Where clients find it: ``host:port``."""
+
     @abstractmethod
     def _command(self, data_dir: Path) -> Sequence[str | Path]:
         """The command line."""

@@ -5,15 +5,14 @@ import os
 import re
 import shutil
 import socket
-import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self, TextIO
+from typing import Final
 
-from .ports import free_ports
+from .cluster import ClusterMember, LocalCluster
 from .requirement import ServiceMissingError
-from .service import LocalService, ServiceFailedError
 
 __all__ = ["ZooKeeperCluster", "ZooKeeperServer", "ZooKeeperTls"]
 
@@ -61,7 +60,7 @@ class ZooKeeperTls:
         }
 
 
-class ZooKeeperServer(LocalService):
+class ZooKeeperServer(ClusterMember):
     """A real ZooKeeper server on a free port of 127.0.0.1.
 
     ::
@@ -158,13 +157,15 @@ class ZooKeeperServer(LocalService):
             line.sendall(word.encode())
             return b"".join(iter(lambda: line.recv(65536), b"")).decode()
 
-    def calls(self) -> int:
+    def calls(self) -> Counter[str]:
         """How many requests the server has taken since its start, heartbeats and connecting included.
+
+        ZooKeeper does not count them by kind. Two of them can be subtracted.
 
         Raises:
             OSError: The server does not answer.
         """
-        return self._count("zk_packets_received")
+        return Counter(request=self._count("zk_packets_received"))
 
     def watches(self) -> int:
         """How many watches its clients have set.
@@ -235,7 +236,7 @@ class ZooKeeperServer(LocalService):
         return False
 
 
-class ZooKeeperCluster:
+class ZooKeeperCluster(LocalCluster[ZooKeeperServer]):
     """An ensemble of real ZooKeeper servers.
 
     Args:
@@ -253,84 +254,14 @@ class ZooKeeperCluster:
         tls: ZooKeeperTls | None = None,
         tick_time: int = 500,
     ) -> None:
-        self.members = [ZooKeeperServer(settings=settings, tls=tls, tick_time=tick_time) for _ in range(size)]
+        super().__init__([ZooKeeperServer(settings=settings, tls=tls, tick_time=tick_time) for _ in range(size)])
 
-    def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | TextIO | None = None) -> None:
-        """Start every member, and return when all serve; arguments and errors are those of `ZooKeeperServer.start`."""
-        for left in reversed(range(num_retries)):
-            try:
-                self._start(time.monotonic() + timeout, stderr)
-            except (ServiceFailedError, TimeoutError):
-                self.stop()
-                if not left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
-
-    def _start(self, deadline: float, stderr: int | TextIO | None) -> None:
-        # Every member must know all peers' ports before the first one starts, and none is ready alone.
-        count = ZooKeeperServer.port_count
-        ports = free_ports(count * len(self.members))
-        for index, member in enumerate(self.members):
-            member._ports = ports[index * count : (index + 1) * count]
-            member._number = index + 1
-            member._stderr = stderr
+    def _introduce(self) -> None:
+        for number, member in enumerate(self.members, 1):
+            member._number = number
         peers = {f"server.{member._number}": member._peer() for member in self.members}
         for member in self.members:
             member._peers = peers
-            member._launch(member._ports)
-        for member in self.members:
-            member._await_ready(deadline)
-
-    def stop(self) -> None:
-        """Stop every member and remove their files."""
-        for member in self.members:
-            # Nobody needs their data any more.
-            if member.is_running():
-                member.kill()
-            member.stop()
-
-    def get_endpoint(self) -> str:
-        """All members' ``host:port``, joined by commas."""
-        return ",".join(self.endpoints)
-
-    @property
-    def endpoints(self) -> list[str]:
-        """Every member's ``host:port``."""
-        return [member.get_endpoint() for member in self.members]
-
-    def leader(self, timeout: float = 30) -> ZooKeeperServer:
-        """The member that leads; waits for an election that is under way.
-
-        Raises:
-            TimeoutError: The members did not agree on one within `timeout` seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            leaders = [member for member in self.members if member.is_running() and member.is_leader()]
-            if len(leaders) == 1:
-                return leaders[0]
-            time.sleep(0.02)
-        running = sum(member.is_running() for member in self.members)
-        raise TimeoutError(
-            f"No leader after {timeout} s; {running} of {len(self.members)} members run, and a majority is needed."
-        )
-
-    def calls(self) -> int:
-        """As `ZooKeeperServer.calls`, summed over the members that run."""
-        return sum(member.calls() for member in self.members if member.is_running())
-
-    def __enter__(self) -> Self:
-        """Start the ensemble."""
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Stop it."""
-        self.stop()
 
 
 def _find_java() -> Path:

@@ -7,18 +7,16 @@ import re
 import resource
 import shutil
 import ssl
-import time
 import urllib.error
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self, TextIO
+from typing import Any
 
+from .cluster import ClusterMember, LocalCluster
 from .consul_client import ConsulClient
-from .ports import free_ports
 from .requirement import ServiceMissingError
-from .service import LocalService, ServiceFailedError
 
 __all__ = ["ConsulCluster", "ConsulServer", "ConsulTls"]
 
@@ -60,7 +58,7 @@ class ConsulTls:
         return context
 
 
-class ConsulServer(LocalService):
+class ConsulServer(ClusterMember):
     """A real Consul server on a free port of 127.0.0.1.
 
     ::
@@ -233,7 +231,7 @@ class ConsulServer(LocalService):
         return False
 
 
-class ConsulCluster:
+class ConsulCluster(LocalCluster[ConsulServer]):
     """A cluster of real Consul servers.
 
     Args:
@@ -245,94 +243,11 @@ class ConsulCluster:
     def __init__(
         self, size: int = 3, *, settings: Mapping[str, Any] | None = None, tls: ConsulTls | None = None
     ) -> None:
-        self.members = [ConsulServer(settings=settings, tls=tls, name=f"member{n}") for n in range(size)]
+        super().__init__([ConsulServer(settings=settings, tls=tls, name=f"member{n}") for n in range(size)])
 
-    def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | TextIO | None = None) -> None:
-        """Start every member, and return when all serve; the arguments and errors are those of `ConsulServer.start`."""
-        for left in reversed(range(num_retries)):
-            try:
-                self._start(time.monotonic() + timeout, stderr)
-            except (ServiceFailedError, TimeoutError):
-                self.stop()
-                if not left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
-
-    def _start(self, deadline: float, stderr: int | TextIO | None) -> None:
-        # Every member must know all peers' ports before the first one starts, and none is ready alone.
-        count = ConsulServer.port_count
-        ports = free_ports(count * len(self.members))
-        for index, member in enumerate(self.members):
-            member._ports = ports[index * count : (index + 1) * count]
-            member._stderr = stderr
+    def _introduce(self) -> None:
         for member in self.members:
             member._others = [other._peer() for other in self.members if other is not member]
-            member._launch(member._ports)
-        for member in self.members:
-            member._await_ready(deadline)
-
-    def stop(self) -> None:
-        """Stop every member and remove their files."""
-        for member in self.members:
-            member.stop()
-
-    def heal(self, timeout: float = 60) -> None:
-        """Have every member run again, whatever was done to it, and return when all serve.
-
-        Raises:
-            ServiceFailedError: A member ended by itself.
-            TimeoutError: They did not serve within `timeout` seconds.
-        """
-        for member in self.members:
-            member.resume()
-            if not member.is_running():
-                member.relaunch()
-        deadline = time.monotonic() + timeout
-        for member in self.members:
-            member._await_ready(deadline)
-
-    def get_endpoint(self) -> str:
-        """All members' ``host:port``, joined by commas."""
-        return ",".join(self.endpoints)
-
-    @property
-    def endpoints(self) -> list[str]:
-        """Every member's ``host:port``."""
-        return [member.get_endpoint() for member in self.members]
-
-    def leader(self, timeout: float = 30) -> ConsulServer:
-        """The member that leads; waits for an election that is under way.
-
-        Raises:
-            TimeoutError: The members did not agree on one within `timeout` seconds.
-        """
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            leaders = [member for member in self.members if member.is_running() and member.is_leader()]
-            if len(leaders) == 1:
-                return leaders[0]
-            time.sleep(0.02)
-        running = sum(member.is_running() for member in self.members)
-        raise TimeoutError(
-            f"No leader after {timeout} s; {running} of {len(self.members)} members run, and a majority is needed."
-        )
-
-    def calls(self) -> Counter[str]:
-        """As `ConsulServer.calls`, summed over the members that run."""
-        return sum((member.calls() for member in self.members if member.is_running()), Counter[str]())
-
-    def __enter__(self) -> Self:
-        """Start the cluster."""
-        self.start()
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Stop it."""
-        self.stop()
 
 
 def _open_files() -> int:

@@ -36,8 +36,8 @@ def test_it_serves_and_tells_about_itself(server: ZooKeeperServer) -> None:
     assert os.readlink(f"/proc/{server.pid}/exe").endswith("java")
     assert "Mode: standalone" in server.ask("srvr")
     assert (server.sessions(), server.watches(), server.is_leader()) == (0, 0, False)
-    before = server.calls()
-    assert server.calls() > before
+    before = server.calls().total()
+    assert server.calls().total() > before
 
 
 def test_stop_leaves_nothing_and_a_new_start_is_new(server: ZooKeeperServer) -> None:
@@ -107,7 +107,7 @@ def test_ensemble_survives_its_leaders_death_and_takes_it_back() -> None:
         first.kill()
         second = cluster.leader()
         assert second is not first
-        assert cluster.calls() > 0
+        assert cluster.calls().total() > 0
         first.restart()
         assert "Mode: follower" in first.ask("srvr")
         pids = [member.pid for member in cluster.members]

@@ -23,17 +23,17 @@ class Counter:
     def __init__(self, server: ZooKeeperServer) -> None:
         self._server = server
         self._own = self._measure_own()
-        self._before = server.calls()
+        self._before = server.calls().total()
 
     def count(self) -> int:
         """How many requests came since the last count."""
-        now = self._server.calls()
+        now = self._server.calls().total()
         count, self._before = now - self._before - self._own, now
         return count
 
     def _measure_own(self) -> int:
-        first = self._server.calls()
-        return self._server.calls() - first
+        first = self._server.calls().total()
+        return self._server.calls().total() - first
 
 
 def test_one_flight_starts_a_watch_and_each_change_costs_one_request(
