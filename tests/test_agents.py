@@ -142,6 +142,23 @@ class TestServices:
             assert not any("round 2" in node.said for node in nodes)
 
 
+class TestConfiguration:
+    def test_the_environment_is_enough(self, local: Agents) -> None:
+        _, backend, _, endpoint, _, run_id = local.service
+        given = {
+            "BACKEND": backend,
+            "ENDPOINT": endpoint,
+            "RUN_ID": run_id,
+            "NNODES": "1",
+            "OPTIONS": "node_name=alpha",
+        }
+        environment = os.environ | {f"RDZV_{name}": value for name, value in given.items()}
+        command = [sys.executable, "-m", "rdzv", "run", "--", sys.executable, "-m", "rdzv", "status"]
+        said = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert "running, attempt 0, round 1" in said.stdout
+        assert "alpha." in said.stdout
+
+
 class TestExitCodes:
     def test_0_when_done_and_5_for_the_spare(self, local: Agents, tmp_path: Path) -> None:
         job = program(tmp_path, WORK)

@@ -287,6 +287,7 @@ def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.Monk
         ({"RDZV_NNODES": "two"}, "RDZV_NNODES is 'two'"),
         ({"RDZV_MIN_NODES": "two"}, "has 'two' as RDZV_MIN_NODES; an integer is expected."),
         ({"RDZV_OPTIONS": "x=1,password"}, "item 2 is neither"),
+        ({"RDZV_OPTIONS": "x=1,x=2"}, "names the option 'x' twice"),
         ({"RDZV_OPTIONS": "password="}, "item 1 is neither"),
         ({"RDZV_OPTIONS": "=geheim"}, "item 1 is neither"),
         ({"RDZV_OPTIONS": "password=geheim,"}, "item 2 is neither"),

@@ -39,7 +39,12 @@ from .keys import escape, unescape
 from .options import Option, parse_options
 from .parameters import RendezvousParameters
 from .plugins import installed_backends, load_backend_plugin, plugin_manager, register_hooks, unregister_hooks
-from .registry import RendezvousHandlerRegistry, get_rendezvous_handler, rendezvous_handler_registry
+from .registry import (
+    RendezvousHandlerCreator,
+    RendezvousHandlerRegistry,
+    get_rendezvous_handler,
+    rendezvous_handler_registry,
+)
 from .settings import CORE_OPTIONS, RendezvousSettings, RendezvousTimeout
 from .store import KeyValueStore, PrefixStore, Store
 
@@ -71,6 +76,7 @@ __all__ = [
     "RendezvousError",
     "RendezvousGracefulExitError",
     "RendezvousHandler",
+    "RendezvousHandlerCreator",
     "RendezvousHandlerRegistry",
     "RendezvousInfo",
     "RendezvousParameterError",

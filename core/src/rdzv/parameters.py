@@ -145,7 +145,7 @@ class RendezvousParameters:
         if nnodes := environ.get("RDZV_NNODES"):
             given["min_nodes"], given["max_nodes"] = parse_nnodes(nnodes, "RDZV_NNODES")
         given |= {name: value for name in _ARGUMENTS if (value := environ.get(_variable(name)))}
-        given["options"] = _parse_options(environ.get("RDZV_OPTIONS", ""))
+        given["options"] = options_of(environ)
         return cls(**_arguments(given, "The environment", _variable))
 
     def to_env(self) -> dict[str, str]:
@@ -307,18 +307,27 @@ def _variable(argument: str) -> str:
     return f"RDZV_{argument.upper()}"
 
 
-def _parse_options(text: str) -> dict[str, Any]:
-    """Read RDZV_OPTIONS. Values are not shown in messages, since they may be passwords."""
+def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Read RDZV_OPTIONS. Values are not shown in messages, since they may be passwords.
+
+    Raises:
+        RendezvousParameterError: It cannot be read, or names an option twice.
+    """
+    text = environ.get("RDZV_OPTIONS", "")
     if text.lstrip().startswith("{"):
         try:
-            options: dict[str, Any] = json.loads(text)
+            given: dict[str, Any] = json.loads(text)
         except ValueError as error:
             raise RendezvousParameterError(f"RDZV_OPTIONS begins as JSON and is not: {error}.") from error
-        return options
+        return given
+    options: dict[str, Any] = {}
     pairs = [item.partition("=") for item in text.split(",")] if text.strip() else []
     for position, (name, _, value) in enumerate(pairs, start=1):
         if not name.strip() or not value.strip():
             raise RendezvousParameterError(
                 f"RDZV_OPTIONS must be name=value,name=value or a JSON object; item {position} is neither."
             )
-    return {name.strip(): value.strip() for name, _, value in pairs}
+        if name.strip() in options:
+            raise RendezvousParameterError(f"RDZV_OPTIONS names the option '{name.strip()}' twice.")
+        options[name.strip()] = value.strip()
+    return options

@@ -158,7 +158,7 @@ def announce(event: Event) -> None:
         try:
             _call(implementation, event=event)
         except Exception:
-            logger.exception("The plugin '%s' failed to take the event %s.", implementation.plugin_name, event)
+            logger.exception("The plugin '%s' failed to take the event %s.", _name_of(implementation), event)
 
 
 def assign_ranks(arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Sequence[str] | None:
@@ -177,7 +177,7 @@ def assign_ranks(arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Se
             if sorted(order) != sorted(node.id for node in arrived):
                 raise ValueError(f"{list(order)} is not every arrived node once")
         except Exception:
-            logger.exception("The plugin '%s' failed to assign ranks.", implementation.plugin_name)
+            logger.exception("The plugin '%s' failed to assign ranks.", _name_of(implementation))
         else:
             return order
     return None
@@ -198,7 +198,7 @@ def check_health(run_id: str, labels: Mapping[str, str]) -> None:
         except Exception as error:
             raise RendezvousError(
                 f"This node may not join the run '{run_id}': the health check of the plugin "
-                f"'{implementation.plugin_name}' failed with {type(error).__name__}: {error}."
+                f"'{_name_of(implementation)}' failed with {type(error).__name__}: {error}."
             ) from error
 
 
@@ -238,6 +238,12 @@ def _find_described(manager: pluggy.PluginManager, name: str) -> BackendPlugin |
 def _implementations(hook: str) -> list[pluggy.HookImpl]:
     """Every implementation of a hook in pluggy's order of calling: the last registered comes first."""
     return getattr(plugin_manager().hook, hook).get_hookimpls()[::-1]  # type: ignore[no-any-return]
+
+
+def _name_of(implementation: pluggy.HookImpl) -> str:
+    """What to call a plugin: pluggy names an object by a number."""
+    name = implementation.plugin_name
+    return type(implementation.plugin).__qualname__ if name.isdigit() else name
 
 
 def _call(implementation: pluggy.HookImpl, **arguments: Any) -> Any:

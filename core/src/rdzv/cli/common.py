@@ -5,7 +5,7 @@ import os
 from typing import Any
 
 from ..errors import RendezvousParameterError
-from ..parameters import RendezvousParameters
+from ..parameters import RendezvousParameters, options_of
 
 __all__ = ["add_run_options", "count", "parameters", "seconds"]
 
@@ -37,18 +37,20 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the core or the backend, see `rdzv backends NAME`; may be repeated",
+        help="an option of the core or the backend, see `rdzv backends NAME`; may be repeated (default: those in "
+        "RDZV_OPTIONS)",
     )
 
 
 def parameters(
     arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, **options: Any
 ) -> RendezvousParameters:
-    """The parameters that the command line describes.
+    """The parameters that the command line describes, and the environment where it says nothing.
 
     Raises:
-        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``.
+        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``, or RDZV_OPTIONS cannot be read.
     """
+    options = options_of(os.environ) | options
     for item in arguments.option:
         name, equals, value = item.partition("=")
         if not name or not equals:

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 import textwrap
 import time
@@ -35,7 +36,14 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    parser.add_argument("--nnodes", required=True, metavar="MIN:MAX", help="how many nodes a world has, as 2:4 or 4")
+    nnodes = os.environ.get("RDZV_NNODES")
+    parser.add_argument(
+        "--nnodes",
+        default=nnodes,
+        required=nnodes is None,
+        metavar="MIN:MAX",
+        help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES)",
+    )
     parser.add_argument(
         "--nproc-per-node", type=_positive, default=1, metavar="N", help="processes per node (default: 1)"
     )
