@@ -1,12 +1,11 @@
 """Consul does what every backend must do, in the open and behind locks."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
-from rdzv.backend import KeyValueBackend
 from rdzv.endpoints import parse_endpoints
-from rdzv_conformance import BackendConformance
-from rdzv_conformance.servers import ConsulServer
+from rdzv_conformance import BackendConformance, Connect, ConnectTo
+from rdzv_conformance.servers import ConsulServer, require_service
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
@@ -14,21 +13,25 @@ from rdzv_consul import ConsulBackend
 
 from .security import LockedConsul
 
-Connection = Callable[[str], KeyValueBackend]
-
 
 class TestConsul(BackendConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[ConsulServer]:
+        require_service(ConsulServer)
+        with ConsulServer() as server:
+            yield server
+
     @pytest.fixture
-    def connect(self, shared_consul: ConsulServer) -> Connection:
-        endpoints = parse_endpoints(shared_consul.get_endpoint(), 0)
-        return lambda run_id: ConsulBackend(endpoints, run_id)
+    def connect(self, server: ConsulServer) -> ConnectTo:
+        return lambda run_id, endpoint="": ConsulBackend(parse_endpoints(endpoint or server.get_endpoint(), 0), run_id)
 
 
 class TestConsulWithTlsAndToken(LifecycleConformance, WaitingConformance):
     """Those parts that a connection could spoil; what builds upon them does not know of it."""
 
     @pytest.fixture
-    def connect(self, locked_consul: LockedConsul) -> Connection:
+    def connect(self, locked_consul: LockedConsul) -> Connect:
         assert locked_consul.server.tls
         endpoints = parse_endpoints(locked_consul.server.get_endpoint(), 0)
         tls = locked_consul.server.tls.client_context()

@@ -113,7 +113,7 @@ def test_an_answer_that_is_not_consuls(line: Line, connect: Connect, strange: by
 
 def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
     line.answer = answer("404 Not Found", b"Nothing here")
-    with pytest.raises(RendezvousConnectionError, match=f"{line.endpoint}.*404.*Nothing here.*is it a Consul agent"):
+    with pytest.raises(RendezvousConnectionError, match=f"{line.endpoint}.*404.*Nothing here.*is it Consul"):
         connect(line.endpoint).read("key", timeout=CALL)
 
 

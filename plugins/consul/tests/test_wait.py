@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
 from rdzv.errors import RendezvousConnectionError
+from rdzv.http import watches
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import ConsulServer, require_service
 
@@ -92,7 +93,7 @@ def test_waits_for_many_keys_leave_few_queries(shared_consul: ConsulServer, conn
 def test_a_query_that_nobody_waits_for_is_not_repeated(
     shared_consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_LINGER", 0.2)
+    monkeypatch.setattr(watches, "_LINGER", 0.2)
     backend = connect(shared_consul.get_endpoint())
     backend.delete("left", timeout=CALL)
     for number in range(3):

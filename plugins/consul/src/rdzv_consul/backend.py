@@ -1,21 +1,22 @@
 """rdzv's contract on Consul."""
 
 import ipaddress
-import os
 import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
 from rdzv.endpoints import Endpoint, parse_endpoints, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.http import Client, Watches
 from rdzv.keys import escape
+from rdzv.per_process import PerProcess
 
-from .client import Client
 from .kv import Keys
-from .watch import Watches
+from .refusals import Refusals
+from .watch import follow
 
 __all__ = ["ConsulBackend"]
 
@@ -74,20 +75,24 @@ class ConsulBackend(KeyValueBackend):
         for option, text in (("token", token), ("namespace", namespace)):
             if text is not None and not re.fullmatch(r"[!-~]+", text):
                 raise RendezvousParameterError(f"The option '{option}' holds what cannot be sent: blanks or non-ASCII.")
-        self._endpoints = tuple(endpoints)
         self._root = f"{path}/{escape(run_id)}/"
-        self._namespace = namespace
-        self._settings: dict[str, Any] = {
-            "token": token,
-            "namespace": namespace,
-            "datacenter": datacenter,
-            "tls": tls,
-            "server_name": server_name,
-            "request_timeout": request_timeout,
-        }
+
+        def link() -> _Link:
+            refusals = Refusals(token, datacenter)
+            client = Client(
+                "Consul",
+                endpoints,
+                refusals.check,
+                headers=_headers(token, namespace),
+                tls=tls,
+                server_name=server_name,
+                request_timeout=request_timeout,
+            )
+            keys = Keys(client, refusals, self._root, namespace, datacenter)
+            return _Link(keys, Watches("consul", follow(keys), client.check_open))
+
+        self._links = PerProcess(link, lambda link: link.keys.client.abandon())
         self._address = ""
-        # One per process: what was made before a fork belongs to the parent.
-        self._links: dict[int, _Link] = {}
         self._closed = False
 
     @property
@@ -132,27 +137,15 @@ class ConsulBackend(KeyValueBackend):
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
         self._closed = True
-        for pid in list(self._links):
-            link = self._links.pop(pid, None)
-            if link is not None:
-                link.keys.client.close() if pid == os.getpid() else link.keys.client.abandon()
+        if (link := self._links.pop()) is not None:
+            link.keys.client.close()
 
     @property
     def _link(self) -> "_Link":
-        pid = os.getpid()
-        link = self._links.get(pid) or self._make_link(pid)
+        link = self._links.get()
         if self._closed:
             link.keys.client.close()
             raise RendezvousConnectionError(f"This backend of the run at {self._root} was closed.")
-        return link
-
-    def _make_link(self, pid: int) -> "_Link":
-        # Without a lock, since one may be held for ever by a thread that the fork did not copy.
-        keys = Keys(Client(self._endpoints, **self._settings), self._root, self._namespace)
-        link = self._links.setdefault(pid, _Link(keys, Watches(keys)))
-        for other in list(self._links):
-            if other != pid and (inherited := self._links.pop(other, None)) is not None:
-                inherited.keys.client.abandon()
         return link
 
 
@@ -161,6 +154,11 @@ class _Link(NamedTuple):
 
     keys: Keys
     watches: Watches
+
+
+def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
+    given = {"X-Consul-Token": token, "X-Consul-Namespace": namespace, "Content-Type": "application/json"}
+    return {name: value for name, value in given.items() if value}
 
 
 def _address_towards_leader(keys: Keys, timeout: float) -> str:

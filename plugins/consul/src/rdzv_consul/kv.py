@@ -5,32 +5,18 @@ import json
 import secrets
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from rdzv.backend import Entry, Outcome, Put, Snapshot
+from rdzv.http import Client, Hold, Reply, ReplyLostError, Request, Revision
 
-from .client import Client, Hold, ReplyLostError, Request
-from .transport import Reply
+from .refusals import Refusals
 
-__all__ = ["Keys", "Revision"]
+__all__ = ["Keys"]
 
 _HELD: Final = 10.0
 """Seconds after which a query that waits for a change is asked anew: so an agent that froze is noticed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Revision:
-    """When a snapshot was true.
-
-    Attributes:
-        index: Consul's, of the keys in it. It falls if Consul loses data, or forgets old deletions.
-        received: When we had it, on our monotonic clock; -inf if nobody knows.
-    """
-
-    index: int
-    received: float
 
 
 class Keys:
@@ -38,14 +24,20 @@ class Keys:
 
     Args:
         client: By which Consul is reached.
+        refusals: What its answers mean to `client` that are no result.
         root: What stands before each of them, such as ``rdzv/job-7/``.
         namespace: Of Consul Enterprise.
+        datacenter: Whose keys; None: the agent's own.
     """
 
-    def __init__(self, client: Client, root: str, namespace: str | None) -> None:
+    def __init__(
+        self, client: Client, refusals: Refusals, root: str, namespace: str | None, datacenter: str | None
+    ) -> None:
         self.client = client
+        self._refusals = refusals
         self._root = root
         self._common = {"Namespace": namespace} if namespace else {}
+        self._everywhere = {"dc": datacenter} if datacenter else {}
         self._may_read = False
 
     def read(self, key: str, timeout: float) -> Entry | None:
@@ -68,15 +60,17 @@ class Keys:
             hold: By this, other threads end the call.
         """
 
+        asked = time.monotonic()
+
         def select(reply: Reply) -> Snapshot:
             entries = self._entries(reply)
             inside = {key: entry for key, entry in entries.items() if key == prefix or key.startswith(f"{prefix}/")}
-            return Snapshot(inside, Revision(max(1, int(reply.headers["X-Consul-Index"])), time.monotonic()))
+            return Snapshot(inside, Revision(max(1, int(reply.headers["X-Consul-Index"])), asked, time.monotonic()))
 
         waiting = {"index": str(after), "wait": f"{_HELD:.0f}s"} if after else {}
         # Consul adds up to a sixteenth to the time, so that not all come back at once.
         held = _HELD * 17 / 16 if after else 0.0
-        deadline = time.monotonic() + timeout + held
+        deadline = asked + timeout + held
         snapshot = self.client.call(self._query(prefix, {"recurse": "", **waiting}, held), timeout, select, hold)
         if not snapshot.entries and not self._may_read:
             # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
@@ -124,14 +118,18 @@ class Keys:
 
     def leader(self, timeout: float) -> str:
         """The address of Consul's leader; empty if there is none now."""
-        return self.client.call(Request("GET", "status/leader"), timeout, lambda reply: str(json.loads(reply.body)))
+        return self.client.call(Request("GET", self._target("status/leader")), timeout, _text)
 
     def _query(self, key: str, query: Mapping[str, str] | None = None, held: float = 0.0) -> Request:
-        return Request("GET", f"kv/{quote(self._root + key)}", {"consistent": "", **(query or {})}, held=held)
+        target = self._target(f"kv/{quote(self._root + key)}", {"consistent": "", **(query or {})})
+        return Request("GET", target, held=held)
 
     def _transaction(self, operations: Sequence[Mapping[str, Any]], *, repeatable: bool = True) -> Request:
         body = json.dumps([{"KV": {**operation, **self._common}} for operation in operations])
-        return Request("PUT", "txn", body=body.encode(), repeatable=repeatable)
+        return Request("PUT", self._target("txn"), body=body.encode(), repeatable=repeatable)
+
+    def _target(self, path: str, query: Mapping[str, str] | None = None) -> str:
+        return f"/v1/{path}?{urlencode({**(query or {}), **self._everywhere})}"
 
     def _entries(self, reply: Reply) -> dict[str, Entry]:
         """What Consul sent, by key. Whatever is no Consul sends no index."""
@@ -148,10 +146,14 @@ class Keys:
             return list(answer["Results"])
         for reason in [str(error["What"]) for error in answer["Errors"]]:
             if "Permission denied" in reason:
-                raise self.client.denied(reason)
+                raise self._refusals.denied(reason)
             if "index is stale" not in reason:
                 raise ValueError(reason)
         return None
+
+
+def _text(reply: Reply) -> str:
+    return str(json.loads(reply.body))
 
 
 def _entry(item: Mapping[str, Any]) -> Entry:
