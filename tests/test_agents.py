@@ -311,6 +311,16 @@ time.sleep(600)
         node.process.send_signal(signal.SIGINT)
         assert node.ends() == 128 + signal.SIGINT
 
+    def test_a_second_signal_waits_for_no_grace(self, local: Agents, tmp_path: Path) -> None:
+        deaf = "import signal, time; signal.signal(signal.SIGINT, lambda *_: print('heard', flush=True))"
+        job = program(tmp_path, f"{deaf}; print('up', flush=True)\nwhile True: time.sleep(1)")
+        node = local.start(*job, nnodes="1", arguments=("--grace", "300"))
+        node.says("up")
+        node.process.send_signal(signal.SIGINT)
+        node.says("heard")
+        node.process.send_signal(signal.SIGINT)
+        assert node.ends() == 128 + signal.SIGINT
+
     def test_goes_with_an_agent_that_is_killed(self, local: Agents, tmp_path: Path) -> None:
         parent = """
 import subprocess, sys, time

@@ -116,6 +116,7 @@ class Agent:
         self._waiting = waiting
         self._restarts = 0
         self._signal = 0
+        self._is_urgent = False
 
     def run(self) -> Verdict:
         """Run to the end; call it on the main thread, since it takes the signals."""
@@ -150,7 +151,7 @@ class Agent:
         try:
             return self._watch(workers, info)
         finally:
-            workers.stop(self._grace, self._signal or signal.SIGTERM)
+            workers.stop(self._grace, self._signal or signal.SIGTERM, hurry=lambda: self._is_urgent)
 
     def _next_world(self) -> RendezvousInfo | None:
         """The next world; None if a signal came first."""
@@ -238,6 +239,7 @@ class Agent:
     @contextlib.contextmanager
     def _taking_signals(self) -> Iterator[None]:
         def take(number: int, frame: FrameType | None) -> None:
+            self._is_urgent = bool(self._signal)
             self._signal = number
 
         previous = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -87,12 +87,18 @@ class Workers:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, number)
 
-    def stop(self, grace: float, number: int = signal.SIGTERM) -> None:
-        """Ask all to end with a signal; kill what is left after `grace` seconds, grandchildren too."""
+    def stop(self, grace: float, number: int = signal.SIGTERM, *, hurry: Callable[[], bool] = lambda: False) -> None:
+        """Ask all to end with a signal; kill what is left after `grace` seconds, grandchildren too.
+
+        Args:
+            grace: Seconds.
+            number: The signal.
+            hurry: Whether to kill them at once; asked again and again.
+        """
         self.send(number)
         deadline = time.monotonic() + grace
         # The group, not only its first process: a wrapper script ends before what it wraps.
-        while time.monotonic() < deadline and not all(map(_has_ended, self._processes)):
+        while time.monotonic() < deadline and not hurry() and not all(map(_has_ended, self._processes)):
             time.sleep(_POLL)
         self.kill()
 
