@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
-NEED_SERVICES = {"test", "tox", "wheels", "services", "gather", "bench", "capabilities"}
+NEED_SERVICES = {"test", "tox", "wheels", "services", "bench", "capabilities"}
 
 
 def main(arguments: list[str]) -> None:
@@ -67,7 +67,8 @@ def set_up() -> dict[str, str]:
         venv.create(VENV, clear=True, symlinks=True, with_pip=False)
         run([sys.executable, "-m", "pip", "--python", str(PYTHON), "install", "--quiet", "uv"], dict(os.environ))
     sync = [str(UV), "sync", "--all-packages", "--all-groups"]
-    run(sync if first_time else [*sync, "--quiet"], environment | index_of_pip(environment))
+    environment |= index_of_pip(environment)
+    run(sync if first_time else [*sync, "--quiet"], environment)
     return environment
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = [ROOT / "core", ROOT / "conformance", *sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))]
+PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
+PACKAGES = [ROOT / "core", ROOT / "conformance", ROOT / "torchrun", *PLUGINS]
 CORE = ROOT / "core" / "src"
 MODULES = sorted(CORE.rglob("*.py"))
 
@@ -40,7 +41,7 @@ def test_name_of_package_follows_its_folder(package: Path) -> None:
 
 
 def test_every_plugin_folder_is_a_package() -> None:
-    assert sorted(path.name for path in (ROOT / "plugins").iterdir()) == sorted(path.name for path in PACKAGES[2:])
+    assert sorted((ROOT / "plugins").iterdir()) == PLUGINS
 
 
 def test_matrix_has_every_package_on_every_python() -> None:

@@ -1,10 +1,14 @@
-"""What can be wrong with a service: each of these has one fault, which one test of the suite must name."""
+"""What can be wrong with a service or its backend: each of these has one fault, which a test of the suite must name."""
 
 import math
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
-from .reference import Granted, Service, Stored
+from rdzv.backend import Entry, Expect, Lease, Outcome, Put, Token
+from rdzv.errors import RendezvousConnectionError
+
+from .reference import DurableBackend, Granted, MemoryBackend, MemoryLease, Service, Stored
 
 
 class LostUpdate(Service):
@@ -53,7 +57,7 @@ class MissedChange(Service):
     """Tells a waiter only of what happens from now on."""
 
     def wait(self, prefix: str, since: int, timeout: float) -> bool:
-        return super().wait(prefix, len(self.log), timeout)
+        return super().wait(prefix, self.revision, timeout)
 
 
 class RestlessWait(Service):
@@ -67,7 +71,7 @@ class ForgetsTheDeleted(Service):
     """Does not tell a waiter that a key went."""
 
     def is_newer(self, prefix: str, since: int) -> bool:
-        return any(key in self.entries for key in self.log[since:])
+        return any(key in self.entries for key in self.log[since - self.first :])
 
 
 class EndlessLease(Service):
@@ -155,19 +159,105 @@ class WrongOrder(Service):
         super().write(key, stored and replace(stored, order=stored.version))
 
 
+class SendsTwice(MemoryBackend):
+    """Repeats a put whose reply was lost."""
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+        if put.outcome is Outcome.UNKNOWN:
+            put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+        return put
+
+
+class DeniesWhatItWrote(MemoryBackend):
+    """Says of a put whose reply was lost that nothing was written."""
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+        if put.outcome is Outcome.UNKNOWN:
+            raise RendezvousConnectionError("no answer")
+        return put
+
+
+class Patient(MemoryBackend):
+    """Takes more time than it is given."""
+
+    def call(self, timeout: float, *request: Any) -> Any:
+        return super().call(timeout + 3, *request)
+
+
+class GivesUp(MemoryBackend):
+    """Does not connect again after an error."""
+
+    broken = False
+
+    def call(self, timeout: float, *request: Any) -> Any:
+        if self.broken:
+            raise RendezvousConnectionError("broken for ever")
+        try:
+            return super().call(timeout, *request)
+        except RendezvousConnectionError:
+            self.broken = True
+            raise
+
+
+class SilenceIsDeath(MemoryBackend):
+    """Takes a service that does not answer for one that says no."""
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        try:
+            return super().read(key, timeout=timeout)
+        except RendezvousConnectionError:
+            return None
+
+
+class LosesHeart(MemoryBackend):
+    """Declares a lease dead when the service does not answer."""
+
+    def open_lease(self, ttl: float, *, timeout: float) -> MemoryLease:
+        lease = super().open_lease(ttl, timeout=timeout)
+
+        class Faint(MemoryLease):
+            def keep_alive(self, timeout: float) -> bool:
+                try:
+                    return super().keep_alive(timeout)
+                except RendezvousConnectionError:
+                    return False
+
+        return Faint(self, lease.number, ttl)
+
+
+class TakesTheFirst(MemoryBackend):
+    """Ignores all endpoints but the first."""
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        super().__init__(endpoint.partition(",")[0], run_id)
+
+
 @dataclass(frozen=True)
 class Fault:
-    """A service with a fault, the test that must fail on it, and the words that must name it."""
+    """A service or backend with a fault, the test that must fail on it, and the words that must name it."""
 
-    service: type[Service]
+    faulty: type[Service] | type[MemoryBackend]
     test: str
     words: str
 
+    @property
+    def service(self) -> type[Service]:
+        return self.faulty if issubclass(self.faulty, Service) else Service
+
+    @property
+    def backend(self) -> type[MemoryBackend]:
+        return self.faulty if issubclass(self.faulty, MemoryBackend) else MemoryBackend
+
 
 FAULTS = {
-    fault.service.__name__: fault
+    f"{fault.faulty.__name__}-{fault.test}": fault
     for fault in (
         Fault(LostUpdate, "test_concurrent_processes_lose_no_update", "lost update: 100 puts won"),
+        Fault(LostUpdate, "test_keys_are_linearizable_among_processes", "Not linearizable: lost update"),
+        Fault(LostUpdate, "test_register_is_linearizable_among_processes", "Not linearizable: lost update"),
+        Fault(StaleRead, "test_keys_are_linearizable_among_processes", "Not linearizable: stale"),
         Fault(StaleRead, "test_reads_see_what_was_written_before", "a stale value was read"),
         Fault(TokenIgnored, "test_put_with_an_old_token_changes_nothing", "an old token was accepted"),
         Fault(TokenReused, "test_token_of_a_deleted_key_is_dead", "the token of a deleted key was accepted"),
@@ -184,5 +274,13 @@ FAULTS = {
         Fault(ChangedBytes, "test_value_comes_back_as_it_was", "the value was changed on its way"),
         Fault(CreationOverwrites, "test_put_if_absent_never_overwrites", "a create-if-absent overwrote"),
         Fault(WrongOrder, "test_order_outlives_overwriting", "overwriting changed the creation order"),
+        Fault(DurableBackend, "test_what_was_written_outlives_a_restart", "a restart changed what was written"),
+        Fault(SendsTwice, "test_put_whose_reply_is_lost_is_unknown", "whose reply was lost answered Put(outcome=<Outc"),
+        Fault(DeniesWhatItWrote, "test_put_whose_reply_is_lost_is_unknown", "answered RendezvousConnectionError"),
+        Fault(Patient, "test_calls_end_in_time_and_the_client_goes_on", "with a timeout of 1.0 s took"),
+        Fault(GivesUp, "test_calls_end_in_time_and_the_client_goes_on", "broken for ever"),
+        Fault(SilenceIsDeath, "test_calls_end_in_time_and_the_client_goes_on", "read of an absent service: None"),
+        Fault(LosesHeart, "test_calls_end_in_time_and_the_client_goes_on", "keep_alive of an absent service: False"),
+        Fault(TakesTheFirst, "test_list_of_endpoints_is_refused", "DID NOT RAISE"),
     )
 }

@@ -9,12 +9,14 @@ import contextlib
 import itertools
 import json
 import os
+import secrets
 import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rdzv.backend import (
@@ -30,12 +32,11 @@ from rdzv.backend import (
     Snapshot,
     Token,
 )
-from rdzv.errors import RendezvousConnectionError
+from rdzv.endpoints import parse_endpoints
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
 
-from rdzv_conformance.processes import Link, Processes
-
-Address = tuple[str, int]
+from rdzv_conformance.processes import Link, Processes, Worker
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,14 @@ class Service:
         self.entries: dict[str, Stored] = {}
         self.leases: dict[int, Granted] = {}
         self.log: list[str] = []
-        self.numbers = itertools.count(1)
+        # Another life begins elsewhere, so that nothing of an earlier one is taken for its own.
+        self.first = secrets.randbits(40)
+        self.numbers = itertools.count(self.first)
+
+    @property
+    def revision(self) -> int:
+        """How many changes there were, counted from where this life began."""
+        return self.first + len(self.log)
 
     def read(self, key: str) -> Stored | None:
         """The key's value."""
@@ -110,7 +118,9 @@ class Service:
 
     def is_newer(self, prefix: str, since: int) -> bool:
         """Whether anything at or under a key changed after the log had this length."""
-        return any(at_or_under(key, prefix) for key in self.log[since:])
+        if not self.first <= since <= self.revision:
+            return True
+        return any(at_or_under(key, prefix) for key in self.log[since - self.first :])
 
     def wait(self, prefix: str, since: int, timeout: float) -> bool:
         """Whether something changed; False after `timeout` seconds."""
@@ -148,6 +158,33 @@ class Service:
         for number in [number for number, lease in self.leases.items() if lease.ends <= now]:
             self.revoke(number)
 
+    def save(self) -> None:
+        """Called before anything is answered."""
+
+
+class DurableService(Service):
+    """Keeps everything in a file as well."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        if file.exists():
+            self.first, self.log, number, entries, leases = json.loads(file.read_text())
+            self.numbers = itertools.count(number)
+            self.entries = {
+                key: Stored(**{**it, "value": base64.b64decode(it["value"])}) for key, it in entries.items()
+            }
+            self.leases = {int(number): Granted(**it) for number, it in leases.items()}
+
+    def save(self) -> None:
+        entries = {
+            key: {**asdict(it), "value": base64.b64encode(it.value).decode()} for key, it in self.entries.items()
+        }
+        leases = {number: asdict(it) for number, it in self.leases.items()}
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps([self.first, self.log, next(self.numbers), entries, leases]))
+        new.rename(self.file)
+
 
 class _Handler(socketserver.StreamRequestHandler):
     """One connection: a line of JSON in, a line of JSON out."""
@@ -162,38 +199,67 @@ class _Handler(socketserver.StreamRequestHandler):
         service = self.server.service
         with service.changed:
             service.expire()
-            match method, args:
-                case "read", (key,):
-                    return _packed({} if (found := service.read(key)) is None else {key: found})
-                case "list", (prefix,):
-                    return len(service.log), _packed(service.list(prefix))
-                case "put", (key, value, expect, lease):
-                    won, there = service.put(key, base64.b64decode(value), expect, lease)
-                    return won, _packed({} if there is None else {key: there})
-                case "wait", (prefix, _, _):
-                    return (len(service.log), _packed(service.list(prefix))) if service.wait(*args) else None
-                case _:
-                    return getattr(service, method)(*args)
+            answer = self._ask(service, method, *args)
+            service.save()
+            return answer
+
+    def _ask(self, service: Service, method: str, *args: Any) -> Any:
+        match method, args:
+            case "read", (key,):
+                return _packed({} if (found := service.read(key)) is None else {key: found})
+            case "list", (prefix,):
+                return service.revision, _packed(service.list(prefix))
+            case "put", (key, value, expect, lease):
+                won, there = service.put(key, base64.b64decode(value), expect, lease)
+                return won, _packed({} if there is None else {key: there})
+            case "wait", (prefix, _, _):
+                return (service.revision, _packed(service.list(prefix))) if service.wait(*args) else None
+            case _:
+                return getattr(service, method)(*args)
 
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
+    allow_reuse_address = True
     request_queue_size = 128
     service: Service
 
 
-def serve(processes: Processes, service: type[Service] = Service) -> Address:
-    """Run a service in a process of its own; it ends with the others."""
-    server = _Server(("127.0.0.1", 0), _Handler)
+class MemoryServer:
+    """The service in a process of its own, which ends with the others; what the suite asks of a ``server``."""
 
-    def work(link: Link) -> None:
-        server.service = service()
-        server.serve_forever()
+    def __init__(self, processes: Processes, make: Callable[[], Service] = Service) -> None:
+        self._processes = processes
+        self._make = make
+        self._port = 0
+        self._process: Worker
+        self.restart()
 
-    processes.fork(work)
-    server.server_close()
-    host, port = server.server_address[:2]
-    return str(host), port
+    def restart(self) -> None:
+        server = _Server(("127.0.0.1", self._port), _Handler)
+        self._port = server.server_address[1]
+
+        def work(link: Link) -> None:
+            server.service = self._make()
+            server.serve_forever()
+
+        self._process = self._processes.fork(work)
+        server.server_close()
+
+    def get_endpoint(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def terminate(self) -> None:
+        self._process.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def pause(self) -> None:
+        self._process.pause()
+
+    def resume(self) -> None:
+        self._process.resume()
 
 
 def _packed(entries: Mapping[str, Stored]) -> dict[str, list[Any]]:
@@ -211,8 +277,11 @@ class MemoryBackend(KeyValueBackend):
         Capability.AUTH: "it is for tests on one machine",
     }
 
-    def __init__(self, address: Address, run_id: str) -> None:
-        self._address = address
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        endpoints = parse_endpoints(endpoint, 0)
+        if len(endpoints) > 1:
+            raise RendezvousParameterError(f"There is one server; '{endpoint}' names {len(endpoints)}.")
+        self._address = endpoints[0].host, endpoints[0].port
         self._root = f"{escape(run_id)}/"
         self._lock = threading.Lock()
         self._pid = os.getpid()
@@ -334,6 +403,17 @@ class MemoryLease(Lease):
 
 class _ReplyLostError(RendezvousConnectionError):
     """The request may have arrived."""
+
+
+class DurableBackend(MemoryBackend):
+    """The backend of a service that keeps everything."""
+
+    capabilities = MemoryBackend.capabilities | {Capability.DURABLE}
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        capability: reason
+        for capability, reason in MemoryBackend.lacking.items()
+        if capability is not Capability.DURABLE
+    }
 
 
 class PollingBackend(MemoryBackend):

@@ -32,15 +32,38 @@ def test_example_of_a_test_file(pytester: pytest.Pytester) -> None:
     result.assert_outcomes(passed=1, deselected=result.parseoutcomes()["deselected"])
 
 
+SERVED = """
+from contextlib import contextmanager
+from rdzv_conformance.processes import Processes
+from {package}.reference import MemoryBackend as MyBackend, MemoryServer
+
+@contextmanager
+def MyServer():
+    with Processes() as processes:
+        yield MemoryServer(processes)
+"""
+
+
+def test_example_of_a_server(pytester: pytest.Pytester) -> None:
+    tests = Path(__file__).parent
+    pytester.syspathinsert(tests.parent)
+    pytester.syspathinsert()
+    head = EXAMPLES[0].partition("class")[0].replace("MyBackend", "MyBackend, MyServer")
+    imports = "from collections.abc import Iterator\nfrom rdzv_conformance import ConnectTo\n"
+    pytester.makepyfile(my_package=SERVED.format(package=tests.name), test_it=imports + head + EXAMPLES[1])
+    result = pytester.runpytest("-k", "whose_reply_is_lost_is_unknown")
+    result.assert_outcomes(passed=2, deselected=result.parseoutcomes()["deselected"])
+
+
 def test_example_of_a_deviation(pytester: pytest.Pytester) -> None:
     pytester.syspathinsert()
     head = EXAMPLES[0].partition("class")[0]
     body = EXAMPLES[0].partition("(BackendConformance):\n")[2]
-    pytester.makepyfile(my_package=MY_PACKAGE, test_it=f"{head}\n{EXAMPLES[1]}{body}")
+    pytester.makepyfile(my_package=MY_PACKAGE, test_it=f"{head}\n{EXAMPLES[2]}{body}")
     result = pytester.runpytest("-k", "test_order_outlives_overwriting")
     result.assert_outcomes(xfailed=1, deselected=result.parseoutcomes()["deselected"])
 
 
 def test_example_of_servers() -> None:
     require_service(EtcdServer)
-    exec(compile(EXAMPLES[2], "README.md", "exec"), {})
+    exec(compile(EXAMPLES[3], "README.md", "exec"), {})

@@ -17,8 +17,8 @@ Install = Callable[[str, str, Mapping[str, str]], None]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Install a distribution: its name, the source of its only module, and `{group: entry}`.
 
-    The module is called as the distribution, with underscores. Plugins loaded by the test are
-    forgotten after it.
+    An entry is a name for the module, or whole lines. The module is called as the distribution, with
+    underscores. Plugins loaded by the test are forgotten after it.
     """
     monkeypatch.setattr(plugins, "_manager", plugins._new_manager())
     monkeypatch.syspath_prepend(tmp_path)
@@ -32,7 +32,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(
-            "".join(f"[{group}]\n{entry} = {module}\n" for group, entry in entries.items())
+            "".join(
+                f"[{group}]\n{entry if '=' in entry else f'{entry} = {module}'}\n" for group, entry in entries.items()
+            )
         )
         importlib.invalidate_caches()
 

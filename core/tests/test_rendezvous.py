@@ -15,6 +15,7 @@ from rdzv import (
     DynamicRendezvousHandler,
     Event,
     EventKind,
+    KeyValueBackend,
     Lease,
     NodeRecord,
     RendezvousBackend,
@@ -34,6 +35,7 @@ from rdzv import (
     register_hooks,
     unregister_hooks,
 )
+from rdzv.dynamic.register import RegisterKeys
 
 from .memory import Fault, MemoryBackend, MemoryService
 
@@ -134,6 +136,14 @@ class Run:
         """End a node without a goodbye, as kill -9 does."""
         handler._stopped = True
         handler._driver.stop(5.0)
+
+    def all_keys(self) -> set[str]:
+        """Every key that the service holds, whatever it means."""
+        backend = self.backend()
+        keys = backend if isinstance(backend, KeyValueBackend) else RegisterKeys(backend)
+        return {
+            key for prefix in ("control", "nodes", "beats", "store") for key in keys.read_all(prefix, timeout=1).entries
+        }
 
     def close(self) -> None:
         for handler in self.handlers:
@@ -281,9 +291,25 @@ class TestGathering:
             info.store.add("counter", 1)
         for node in nodes:
             node.shutdown()
-        observer = run.node()._keys
-        assert set(observer.read_all("control", timeout=1).entries) == {"control/state"}
-        assert not any(observer.read_all(prefix, timeout=1).entries for prefix in ("nodes", "store", "beats"))
+        assert run.all_keys() == {"control/state"}
+
+    def test_nothing_is_left_behind_of_those_who_died_or_left_either(self, run: Run) -> None:
+        dies, leaves, *stay = nodes = run.nodes(4, 2, 4)
+        run.gather(*nodes)
+        run.crash(dies)
+        leaves.leave("it is not needed")
+        wait_until(lambda: all(node.notice and len(node.notice.lost) == 2 for node in stay))
+        run.gather(*stay)
+        for node in stay:
+            node.shutdown()
+        assert run.all_keys() == {"control/state"}
+
+    def test_an_attempt_that_died_leaves_nothing_to_the_next(self, run: Run) -> None:
+        run.gather(*(old := run.nodes(2, 2, 2)))
+        for node in old:
+            run.crash(node)
+        run.gather(*run.nodes(2, 2, 2, attempt=1))
+        wait_until(lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "beats/0/"))])
 
 
 class TestFaults:
@@ -296,6 +322,19 @@ class TestFaults:
         wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
         wait_until(lambda: all(node.num_nodes_waiting() == 0 for node in nodes))
         assert {node._node.state.round for node in nodes} == {1}
+
+    def test_a_node_that_comes_back_to_a_closed_run_trusts_its_world_no_more(self, simple: Run) -> None:
+        # Whoever ends last removes the records, so the next attempt may not know that it is here.
+        nodes = simple.nodes(2, 2, 2)
+        simple.gather(*nodes)
+        nodes[0].set_closed("enough")
+        wait_until(lambda: all(node.is_closed() for node in nodes))
+        with simple.service.changed:
+            for lease in list(simple.service.leases):
+                simple.service.end(lease)
+        wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
+        wait_until(lambda: not any(node._node.writing for node in nodes))
+        assert not any(node._node.may_trust_world() for node in nodes)
 
     def test_an_evicted_node_is_told(self, simple: Run) -> None:
         nodes = simple.nodes(3, 2, 3)

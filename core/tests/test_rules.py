@@ -177,6 +177,13 @@ class TestAttempts:
         assert (new.round, new.world) == (8, ("c", "d", "e", "f"))
 
 
+class TestForgetfulService:
+    def test_the_next_round_is_later_than_any_that_somebody_was_in(self) -> None:
+        back = [node(name, last_round=5) for name in "ab"]
+        assert published(decide(None, *back, enough_for=30.0)).round == 6
+        assert published(decide(state("c", "d"), *back, enough_for=30.0)).round == 6
+
+
 class TestRanks:
     @pytest.mark.parametrize(
         ("arrived", "previous", "expected"),
@@ -240,6 +247,12 @@ class TestClosing:
         closed = rules.close(None, Closed("b", "enough", False), LIMITS)
         assert closed is not None
         assert (closed.round, closed.world) == (0, ())
+
+    def test_closing_a_newer_attempt_keeps_the_world_that_some_may_still_be_in(self) -> None:
+        newer = replace(LIMITS, attempt=1, max_nodes=9)
+        closed = rules.close(state("a", "b", round=7), Closed("c", "enough", False), newer)
+        assert closed == state("a", "b", round=7, attempt=1, max_nodes=9, closed=Closed("c", "enough", False))
+        held(decide(closed, node("a", last_round=6), *(node(name, attempt=2) for name in "cdef")))
 
     def test_a_newer_attempt_is_not_closed_by_an_older_node(self) -> None:
         assert rules.close(state("a", attempt=1), Closed("b", "late", False), LIMITS) is None

@@ -1,5 +1,25 @@
 """The conformance suite for rdzv backends, and real servers to test with (`rdzv_conformance.servers`)."""
 
-from .suite import BackendConformance, Clients, Conformance, Connect, RegisterConformance, lacks, requires
+from .suite import (
+    BackendConformance,
+    Clients,
+    Conformance,
+    Connect,
+    ConnectTo,
+    RegisterConformance,
+    Server,
+    lacks,
+    requires,
+)
 
-__all__ = ["BackendConformance", "Clients", "Conformance", "Connect", "RegisterConformance", "lacks", "requires"]
+__all__ = [
+    "BackendConformance",
+    "Clients",
+    "Conformance",
+    "Connect",
+    "ConnectTo",
+    "RegisterConformance",
+    "Server",
+    "lacks",
+    "requires",
+]

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,8 @@ from .suite.base import DECLARED, VERDICT, Verdict
 __all__ = ["Report"]
 
 _TOPIC: Final = "rdzv_topic"
-_OUTCOMES: Final = ("passed", "unsupported", "deviating", "skipped", "failed")
+_OUTCOMES: Final = ("passed", "unsupported", "not tried", "deviating", "skipped", "failed")
+_TRIED: Final = frozenset({"passed", "deviating", "failed"})
 
 
 @dataclass
@@ -39,6 +41,25 @@ class _Backend:
         for result in self.results.values():
             topics.setdefault(result.topic, Counter())[result.outcome] += 1
         return {topic: {one: counts[one] for one in _OUTCOMES if counts[one]} for topic, counts in topics.items()}
+
+    def untried(self) -> list[str]:
+        """The capabilities that are declared, and that no test of this run was about."""
+        tried = {result.topic for result in self.results.values() if result.outcome in _TRIED}
+        return [name for name in self.declared.get("capabilities", ()) if name not in tried]
+
+    def remarks(self) -> Iterator[str]:
+        """What a reader of the summary should know."""
+        for capability, reason in self.declared.get("lacking", {}).items():
+            yield f"has no {capability}: {reason}"
+        if untried := self.untried():
+            yield f"declares {', '.join(untried)}: nothing here has tried it"
+        for reason in dict.fromkeys(one.reason for one in self.results.values() if one.outcome == "not tried"):
+            yield f"not tried: {reason}"
+        if reason := self.declared.get("no_server"):
+            yield f"has no server to stop: {reason}"
+        for test, result in self.results.items():
+            if result.outcome == "deviating":
+                yield f"deviates in {test}: {result.reason}"
 
 
 class Report:
@@ -73,11 +94,8 @@ class Report:
             width = max(map(len, topics), default=0)
             for topic, counts in topics.items():
                 terminal.line(f"{topic:{width}}  {', '.join(f'{count} {one}' for one, count in counts.items())}")
-            for capability, reason in backend.declared.get("lacking", {}).items():
-                terminal.line(f"has no {capability}: {reason}")
-            for test, result in backend.results.items():
-                if result.outcome == "deviating":
-                    terminal.line(f"deviates in {test}: {result.reason}")
+            for remark in backend.remarks():
+                terminal.line(remark)
 
     def write_json(self, path: Path) -> None:
         """Write the same as JSON."""
@@ -85,6 +103,7 @@ class Report:
             {
                 "test": node,
                 **backend.declared,
+                "untried": backend.untried(),
                 "topics": backend.topics(),
                 "tests": {
                     test: {"outcome": result.outcome, "reason": result.reason}

@@ -12,13 +12,18 @@ FILE = """
 import pytest
 from rdzv_conformance import BackendConformance
 from {package}.faults import FAULTS
-from {package}.reference import MemoryBackend, serve
+from {package}.reference import MemoryServer
+
+FAULT = FAULTS["{fault}"]
 
 class TestFaulty(BackendConformance):
     @pytest.fixture
-    def connect(self, processes):
-        address = serve(processes, FAULTS["{fault}"].service)
-        return lambda run_id: MemoryBackend(address, run_id)
+    def server(self, processes):
+        return MemoryServer(processes, FAULT.service)
+
+    @pytest.fixture
+    def connect(self, server):
+        return lambda run_id, endpoint="": FAULT.backend(endpoint or server.get_endpoint(), run_id)
 """
 
 
@@ -29,5 +34,5 @@ def test_fault_is_caught_and_named(pytester: pytest.Pytester, name: str) -> None
     pytester.makepyfile(test_faulty=FILE.format(package=tests.name, fault=name))
     fault = FAULTS[name]
     result = pytester.runpytest(f"test_faulty.py::TestFaulty::{fault.test}")
-    assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.service.__doc__} Nobody noticed."
+    assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.faulty.__doc__} Nobody noticed."
     result.stdout.fnmatch_lines(f"*{fault.words}*")

@@ -1,26 +1,47 @@
 """The suite passes what is right."""
 
+from pathlib import Path
+
 import pytest
 
-from rdzv_conformance import BackendConformance, Connect
+from rdzv_conformance import BackendConformance, ConnectTo
 from rdzv_conformance.processes import Processes
+from rdzv_conformance.suite.outages import OutagesConformance
 
-from ..reference import MemoryBackend, PollingBackend, serve
+from ..reference import DurableBackend, DurableService, MemoryBackend, MemoryServer, PollingBackend
 
 
 class TestReference(BackendConformance):
     """A service that can wake waiters and end leases."""
 
     @pytest.fixture
-    def connect(self, processes: Processes) -> Connect:
-        address = serve(processes)
-        return lambda run_id: MemoryBackend(address, run_id)
+    def server(self, processes: Processes) -> MemoryServer:
+        return MemoryServer(processes)
+
+    @pytest.fixture
+    def connect(self, server: MemoryServer) -> ConnectTo:
+        return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
 
 
 class TestPolling(BackendConformance):
     """A service that can do neither."""
 
     @pytest.fixture
-    def connect(self, processes: Processes) -> Connect:
-        address = serve(processes)
-        return lambda run_id: PollingBackend(address, run_id)
+    def server(self, processes: Processes) -> MemoryServer:
+        return MemoryServer(processes)
+
+    @pytest.fixture
+    def connect(self, server: MemoryServer) -> ConnectTo:
+        return lambda run_id, endpoint="": PollingBackend(endpoint or server.get_endpoint(), run_id)
+
+
+class TestDurable(OutagesConformance):
+    """A service that keeps everything."""
+
+    @pytest.fixture
+    def server(self, processes: Processes, tmp_path: Path) -> MemoryServer:
+        return MemoryServer(processes, lambda: DurableService(tmp_path / "service.json"))
+
+    @pytest.fixture
+    def connect(self, server: MemoryServer) -> ConnectTo:
+        return lambda run_id, endpoint="": DurableBackend(endpoint or server.get_endpoint(), run_id)

@@ -108,12 +108,12 @@ class TestIt(Connected, RegisterConformance):
 """
     )
     result = pytester.runpytest("-k", "at_first or set_if_empty or every_byte")
-    result.assert_outcomes(failed=2, xfailed=1, passed=3)
+    result.assert_outcomes(failed=2, xfailed=1, passed=4)
     result.stdout.fnmatch_lines(
         [
             "*said to fail, and passes*",
             "*rdzv conformance: register*",
-            "register *3 passed, 1 deviating, 2 failed",
+            "register *4 passed, 1 deviating, 2 failed",
             "deviates in test_register_is_set_if_empty: said to fail, and fails",
         ]
     )
@@ -195,11 +195,57 @@ def test_of_no_class(): pass
     assert backend["test"] == "test_report_tells_what_was_found.py::TestIt"
     assert backend["name"] == "register"
     assert backend["topics"] == {"register": {"passed": 1, "deviating": 1, "skipped": 1}}
+    assert backend["untried"] == []
     assert backend["tests"] == {
         "test_register_is_empty_at_first": {"outcome": "passed", "reason": ""},
         "test_register_is_set_if_empty": {"outcome": "deviating", "reason": "it never is"},
         "test_register_wait_ends_in_time": {"outcome": "skipped", "reason": "without `wait_state` the core polls"},
     }
+
+
+SERVED = """
+class TestIt(BackendConformance):
+    {line}
+
+    @pytest.fixture
+    def connect(self):
+        return Capable
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "outcome", "remark"),
+    [
+        ("", "not tried", "not tried: TestIt brings no fixture `server`, so nothing can be stopped"),
+        ("no_server = 'it is a file'", "unsupported", "has no server to stop: it is a file"),
+    ],
+    ids=["missing", "explained"],
+)
+def test_without_a_server_outages_are_not_tried_and_it_is_said(
+    pytester: pytest.Pytester, line: str, outcome: str, remark: str
+) -> None:
+    pytester.makepyfile(CAPABLE + SERVED.format(line=line))
+    result = pytester.runpytest("-k", "reply or name_is_told", "--rdzv-report=report.json")
+    result.assert_outcomes(passed=1, skipped=3, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines([f"outages *3 {outcome}", f"*{remark}"])
+    (backend,) = json.loads((pytester.path / "report.json").read_text())["backends"]
+    assert backend["topics"]["outages"] == {outcome: 3}
+    assert backend["untried"] == ["WATCH"]
+
+
+def test_connect_must_take_an_endpoint_where_there_is_a_server(pytester: pytest.Pytester) -> None:
+    server = "@pytest.fixture\n    def server(self):\n        return Server()"
+    get_endpoint = "class Server:\n    def get_endpoint(self): return 'localhost:1'\n"
+    pytester.makepyfile(CAPABLE + get_endpoint + SERVED.format(line=server))
+    result = pytester.runpytest("-k", "reply and register")
+    result.assert_outcomes(errors=1, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["*must take an endpoint as its second argument*"])
+
+
+def test_declared_capabilities_that_nothing_tries_are_named(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CAPABLE + SERVED.format(line=""))
+    result = pytester.runpytest("-k", "name_is_told")
+    result.stdout.fnmatch_lines(["declares WATCH: nothing here has tried it"])
 
 
 def test_sessions_without_the_suite_see_nothing_of_it(pytester: pytest.Pytester) -> None:

@@ -58,6 +58,13 @@ class Envelope:
         past = (after.nonce, *after.past)[:REMEMBERED]
         return cls(payload, writer, nonce, after.epoch + 1, past, deleted)
 
+    def is_news_to(self, known: "Envelope") -> bool:
+        """Whether this is later than a value of the same key that is known: it is none of those that came before.
+
+        Its epoch says less: a service that has forgotten everything counts anew.
+        """
+        return self.nonce not in (known.nonce, *known.past)
+
     def pack(self) -> bytes:
         """The bytes for the wire."""
         header: dict[str, Any] = {"rdzv": _SCHEMA, "writer": self.writer, "nonce": self.nonce, "epoch": self.epoch}

@@ -5,25 +5,26 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
 from rdzv.backend import Snapshot
-from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError
+from rdzv.parameters import RendezvousParameters
 from rdzv_conformance.processes import Link, Processes, Worker
 from rdzv_conformance.servers import free_ports
 
-from rdzv_c10d import C10dRendezvousBackend
-from rdzv_c10d.backend import root_of
-from rdzv_c10d.place import TcpPlace
+from rdzv_c10d import C10dRendezvousBackend, create_backend
 from rdzv_c10d.store import stores
 
 CALL = 10.0
 
 
 class ForkedStore:
-    """A TCPStore in a process of its own, made by a fork: torch is imported already."""
+    """A TCPStore in a process of its own, made by a fork: torch is imported already.
+
+    What it has that `TcpStoreServer` has, too, does the same.
+    """
 
     def __init__(self, processes: Processes) -> None:
         (port,) = free_ports(1)
@@ -31,6 +32,10 @@ class ForkedStore:
         self._processes = processes
         self._process: Worker
         self.restart()
+
+    def get_endpoint(self) -> str:
+        """The server's ``host:port``."""
+        return self.endpoint
 
     def restart(self) -> None:
         """Serve an empty store, again on the same port."""
@@ -59,6 +64,16 @@ class ForkedStore:
         """Kill it."""
         self._process.kill()
 
+    terminate = kill
+
+
+def is_served(endpoint: str) -> bool:
+    """Whether anybody listens there."""
+    host, _, port = endpoint.partition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), 1):
+        return True
+    return False
+
 
 class Connect(Protocol):
     """Makes clients, and closes them in the end."""
@@ -66,20 +81,12 @@ class Connect(Protocol):
     def __call__(self, endpoint: str, run_id: str = "run", **options: Any) -> C10dRendezvousBackend: ...
 
 
-def tcp_client(
-    endpoint: str,
-    run_id: str,
-    *,
-    is_host: bool | None = False,
-    read_timeout: float = 60.0,
-    linger: float = 10.0,
-) -> C10dRendezvousBackend:
-    """A client of the TCPStore at an endpoint."""
-    (place,) = parse_endpoints(endpoint, 0)
-    root = root_of("rdzv", run_id)
-    return C10dRendezvousBackend(
-        TcpPlace(place, root, is_host=is_host, read_timeout=read_timeout, linger=linger), run_id
-    )
+def tcp_client(endpoint: str, run_id: str, **options: Any) -> C10dRendezvousBackend:
+    """A client of the TCPStore at an endpoint, which does not serve it unless `options` say so."""
+    # An option that is None is one that is not given.
+    given = {name: value for name, value in {"is_host": False, "linger": 10, **options}.items() if value is not None}
+    backend, _ = create_backend(RendezvousParameters("c10d", endpoint, run_id, 1, 1, **given))
+    return backend
 
 
 def follow(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from rdzv_conformance.processes import Processes
-from rdzv_conformance.servers import TcpStoreServer, require_service
 
 # torch looks up the name of both ends of every connection. Where no DNS server answers, that takes seconds each.
 os.environ["RES_OPTIONS"] = "attempts:0"
@@ -25,11 +24,10 @@ def torch_is_imported() -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_store() -> Iterator[TcpStoreServer]:
+def shared_store() -> Iterator[ForkedStore]:
     """A TCPStore that every test may use and none may stop."""
-    require_service(TcpStoreServer)
-    with TcpStoreServer() as server:
-        yield server
+    with Processes() as processes:
+        yield ForkedStore(processes)
 
 
 @pytest.fixture

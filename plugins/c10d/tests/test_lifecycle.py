@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rdzv.backend import ANY, Outcome
 from rdzv_conformance.processes import Link, Processes
-from rdzv_conformance.servers import TcpStoreServer
 
-from .clients import CALL, Connect, follow
+from .clients import CALL, Connect, ForkedStore, follow
 
 
-def test_a_fork_amid_calls_and_waits(shared_store: TcpStoreServer, connect: Connect) -> None:
+def test_a_fork_amid_calls_and_waits(shared_store: ForkedStore, connect: Connect) -> None:
     """Parent and child go on, each with connections of its own."""
-    backend = connect(shared_store.get_endpoint(), "fork")
+    backend = connect(shared_store.endpoint, "fork")
     since = backend.read_all("shared", timeout=CALL)
     stop = threading.Event()
 
@@ -50,14 +49,14 @@ def test_a_fork_amid_calls_and_waits(shared_store: TcpStoreServer, connect: Conn
         assert working.result() > 0
 
 
-def test_a_process_may_end_amid_a_wait(shared_store: TcpStoreServer) -> None:
+def test_a_process_may_end_amid_a_wait(shared_store: ForkedStore) -> None:
     """torch would take the process down if a thread came back to an interpreter that has ended."""
     program = f"""
 import threading
 from rdzv.endpoints import parse_endpoints
 from rdzv_c10d import C10dRendezvousBackend
 from rdzv_c10d.place import TcpPlace
-(endpoint,) = parse_endpoints("{shared_store.get_endpoint()}", 0)
+(endpoint,) = parse_endpoints("{shared_store.endpoint}", 0)
 place = TcpPlace(endpoint, "rdzv/end/", is_host=False, read_timeout=60, linger=10)
 backend = C10dRendezvousBackend(place, "end")
 since = backend.read_all("control", timeout=10)
@@ -66,5 +65,5 @@ while not any(hub.watches._by_prefix for hub in backend._hubs.values()):
     pass
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
-    assert (ended.returncode, ended.stdout) == (0, "")
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert "frame #" not in ended.stderr, "a connection was cut, and torch has complained"

@@ -1,13 +1,13 @@
 """The whole: nodes on one machine, of which one serves the store."""
 
-import socket
 import time
-from contextlib import suppress
 
 from rdzv import RendezvousParameters, get_rendezvous_handler
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.processes import Link, Processes, Worker
 from rdzv_conformance.servers import free_ports
+
+from .clients import is_served
 
 
 def _live(link: Link, endpoint: str) -> bool:
@@ -33,17 +33,10 @@ def _world(node: Worker, size: int) -> int:
     return int(rank)
 
 
-def _is_served(endpoint: str) -> bool:
-    host, _, port = endpoint.partition(":")
-    with suppress(OSError), socket.create_connection((host, int(port)), 1):
-        return True
-    return False
-
-
 def test_the_job_goes_on_when_the_node_that_serves_the_store_is_killed(processes: Processes) -> None:
     endpoint = f"127.0.0.1:{free_ports(1)[0]}"
     host = processes.fork(lambda link: _live(link, endpoint))
-    eventually(lambda: _is_served(endpoint), "the first node to serve the store")
+    eventually(lambda: is_served(endpoint), "the first node to serve the store")
     others = [processes.fork(lambda link: _live(link, endpoint)) for _ in range(2)]
     assert sorted(_world(node, 3) for node in (host, *others)) == [0, 1, 2]
     host.kill()

@@ -9,14 +9,13 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Snapshot
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.processes import Processes
-from rdzv_conformance.servers import TcpStoreServer
 
 from rdzv_c10d import C10dRendezvousBackend, watch
 from rdzv_c10d.run import Attempt, Run
 from rdzv_c10d.store import Connection, Session, extend, stores
 from rdzv_c10d.values import Frame, Roll
 
-from .clients import CALL, in_background, tcp_client
+from .clients import CALL, ForkedStore, in_background, tcp_client
 
 
 @pytest.fixture
@@ -128,20 +127,20 @@ def test_a_writer_that_died_before_it_could_write_holds_up_nobody(
     assert run.read_all(connection, "nodes").entries["nodes/dead"] == put.entry
 
 
-def test_idle_waits_cost_nothing(shared_store: TcpStoreServer) -> None:
+def test_idle_waits_cost_nothing(shared_store: ForkedStore) -> None:
     with Processes() as processes:
 
         def wait(_: object) -> float:
-            backend = tcp_client(shared_store.get_endpoint(), "idle")
+            backend = tcp_client(shared_store.endpoint, "idle")
             since = backend.read_all("nodes", timeout=CALL)
             backend.wait("nodes", since, timeout=0.2)
             began = time.process_time()
-            backend.wait("nodes", since, timeout=2)
+            backend.wait("nodes", since, timeout=1)
             cost = time.process_time() - began
             backend.close()
             return cost
 
-        assert processes.fork(wait).result() < 0.05
+        assert processes.fork(wait).result() < 0.03
 
 
 def _watchers(store: Any, top: str) -> tuple[str, ...]:

@@ -3,12 +3,12 @@
 import pytest
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.line import Line, answer
 from rdzv_conformance.servers import ConsulServer
 
 from rdzv_consul import ConsulBackend, backend
 
 from .clients import CALL, Connect
-from .line import Line, answer
 
 
 def test_an_agent_of_this_machine_names_the_network(

@@ -8,10 +8,10 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.line import Line, answer
 from rdzv_conformance.servers import ConsulServer
 
 from .clients import CALL, Connect, follow, in_background
-from .line import Line, answer
 
 
 @pytest.fixture

@@ -1,28 +1,35 @@
 """etcd v3 does what every backend must do, in the open and behind locks."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
-from rdzv.backend import KeyValueBackend
 from rdzv.endpoints import parse_endpoints
-from rdzv_conformance import BackendConformance
-from rdzv_conformance.servers import EtcdServer
+from rdzv_conformance import BackendConformance, Connect, ConnectTo
+from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.suite.lifecycle import LifecycleConformance
+from rdzv_conformance.suite.waiting import WaitingConformance
 
 from rdzv_etcd_v3 import EtcdV3Backend
 
-Connection = Callable[[str], KeyValueBackend]
-
 
 class TestEtcdV3(BackendConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[EtcdServer]:
+        require_service(EtcdServer)
+        with EtcdServer() as server:
+            yield server
+
     @pytest.fixture
-    def connect(self, shared_etcd: EtcdServer) -> Connection:
-        endpoints = parse_endpoints(shared_etcd.get_endpoint(), 0)
-        return lambda run_id: EtcdV3Backend(endpoints, run_id)
+    def connect(self, server: EtcdServer) -> ConnectTo:
+        return lambda run_id, endpoint="": EtcdV3Backend(parse_endpoints(endpoint or server.get_endpoint(), 0), run_id)
 
 
-class TestEtcdV3WithTlsAndPassword(BackendConformance):
+class TestEtcdV3WithTlsAndPassword(LifecycleConformance, WaitingConformance):
+    """Those parts that a connection could spoil; what builds upon them does not know of it."""
+
     @pytest.fixture
-    def connect(self, locked_etcd: EtcdServer) -> Connection:
+    def connect(self, locked_etcd: EtcdServer) -> Connect:
         assert locked_etcd.tls
         endpoints = parse_endpoints(locked_etcd.get_endpoint(), 0)
         tls = locked_etcd.tls.client_context()

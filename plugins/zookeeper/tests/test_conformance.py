@@ -1,20 +1,25 @@
 """ZooKeeper does what every backend must do."""
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
-from rdzv.backend import KeyValueBackend
 from rdzv.endpoints import parse_endpoints
-from rdzv_conformance import BackendConformance
-from rdzv_conformance.servers import ZooKeeperServer
+from rdzv_conformance import BackendConformance, ConnectTo
+from rdzv_conformance.servers import ZooKeeperServer, require_service
 
 from rdzv_zookeeper import ZooKeeperBackend
 
-Connection = Callable[[str], KeyValueBackend]
-
 
 class TestZooKeeper(BackendConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[ZooKeeperServer]:
+        require_service(ZooKeeperServer)
+        with ZooKeeperServer() as server:
+            yield server
+
     @pytest.fixture
-    def connect(self, shared_zookeeper: ZooKeeperServer) -> Connection:
-        endpoints = parse_endpoints(shared_zookeeper.get_endpoint(), 0)
-        return lambda run_id: ZooKeeperBackend(endpoints, run_id)
+    def connect(self, server: ZooKeeperServer) -> ConnectTo:
+        return lambda run_id, endpoint="": ZooKeeperBackend(
+            parse_endpoints(endpoint or server.get_endpoint(), 0), run_id
+        )

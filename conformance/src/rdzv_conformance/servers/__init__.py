@@ -3,7 +3,7 @@
 from .cluster import ClusterMember, LocalCluster
 from .consul import ConsulCluster, ConsulServer, ConsulTls
 from .consul_client import ConsulClient
-from .etcd import EtcdCluster, EtcdServer, EtcdTls
+from .etcd import EtcdCluster, EtcdServer, EtcdTls, EtcdV2Server
 from .etcd_client import EtcdClient
 from .known import CLUSTERS, SERVERS
 from .ports import free_ports
@@ -25,6 +25,7 @@ __all__ = [
     "EtcdCluster",
     "EtcdServer",
     "EtcdTls",
+    "EtcdV2Server",
     "GuardedProcess",
     "LocalCluster",
     "LocalService",

@@ -17,7 +17,7 @@ from .cluster import ClusterMember, LocalCluster
 from .etcd_client import EtcdClient
 from .requirement import ServiceMissingError
 
-__all__ = ["EtcdCluster", "EtcdServer", "EtcdTls"]
+__all__ = ["EtcdCluster", "EtcdServer", "EtcdTls", "EtcdV2Server"]
 
 _BINARY_VARIABLE = "RDZV_ETCD_BINARY"
 _STARTED = re.compile(r'^grpc_server_started_total\{.*grpc_method="(\w+)".*\} (\S+)$', re.MULTILINE)
@@ -202,6 +202,13 @@ class EtcdServer(ClusterMember):
             elected = "\netcd_server_has_leader 1\n" in self._metrics()
             return elected and '"health":"true"' in self._observer().get_text("/health")
         return False
+
+
+class EtcdV2Server(EtcdServer):
+    """An `EtcdServer` with ``enable_v2``, where a class is wanted and not an argument."""
+
+    def __init__(self) -> None:
+        super().__init__(enable_v2=True)
 
 
 class EtcdCluster(LocalCluster[EtcdServer]):

@@ -1,17 +1,19 @@
 """Which service each of rdzv's own backends needs."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from .cluster import ClusterMember, LocalCluster
 from .consul import ConsulCluster, ConsulServer
-from .etcd import EtcdCluster, EtcdServer
+from .etcd import EtcdCluster, EtcdServer, EtcdV2Server
 from .zookeeper import ZooKeeperCluster, ZooKeeperServer
 
 __all__ = ["CLUSTERS", "SERVERS"]
 
 SERVERS: Final[Mapping[str, type[ClusterMember]]] = {
     "consul": ConsulServer,
+    "etcd-v2": EtcdV2Server,
     "etcd-v3": EtcdServer,
     "zookeeper": ZooKeeperServer,
 }
@@ -19,6 +21,7 @@ SERVERS: Final[Mapping[str, type[ClusterMember]]] = {
 
 CLUSTERS: Final[Mapping[str, Callable[[], LocalCluster[Any]]]] = {
     "consul": ConsulCluster,
+    "etcd-v2": partial(EtcdCluster, enable_v2=True),
     "etcd-v3": EtcdCluster,
     "zookeeper": ZooKeeperCluster,
 }

@@ -6,17 +6,19 @@ Each is a difference to the real code: some text of a function, and what to put 
 import inspect
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rdzv.dynamic import leader, member, rules
+from rdzv.envelope import Envelope
 
 from .clock import NodeClock
+from .plan import Plan
 from .service import SimulatedService
 
-__all__ = ["BUGS", "Bug", "put_back"]
+__all__ = ["BUGS", "Bug", "draw", "put_back"]
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,11 @@ class Change:
 
     Attributes:
         where: The function.
-        right: What stands there, once.
-        wrong: What would stand there.
+        edits: What stands there, once, and what would stand there.
     """
 
     where: Callable[..., Any]
-    right: str
-    wrong: str
+    edits: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -42,104 +42,193 @@ class Bug:
         what: In words.
         breaks: The invariants that it may violate; the first one that is violated ends a run.
         changes: What is different.
+        faults: What must happen for it to matter, so that a few runs are enough; none: anything.
+        weather: The same: attributes of a `Plan`.
     """
 
     what: str
     breaks: frozenset[int]
     changes: tuple[Change, ...]
+    faults: tuple[str, ...] = ()
+    weather: Mapping[str, Any] = field(default_factory=dict)
+
+    def plan(self, seed: int) -> Plan:
+        """What to do to find it."""
+        drawn = Plan.draw(seed, self.faults)
+        return replace(drawn, level="leases", **self.weather)
 
 
-def _bug(what: str, where: Callable[..., Any], right: str, wrong: str, *breaks: int) -> Bug:
-    return Bug(what, frozenset(breaks), (Change(where, right, wrong),))
+def _bug(
+    what: str, breaks: set[int], where: Callable[..., Any], edits: Mapping[str, str], *faults: str, **weather: float
+) -> Bug:
+    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, weather)
 
 
 BUGS: Final[dict[str, Bug]] = {
     "unfenced-state": _bug(
         "The state is written whatever is there, instead of by a compare-and-set.",
+        {1, 2, 5, 6},
         SimulatedService.put,
-        "expect is not ANY and",
-        'expect is not ANY and key != "control/state" and',
-        1,
-        2,
-        5,
-        6,
+        {"expect is not ANY and": 'expect is not ANY and key != "control/state" and'},
+        "pause_between",
+        "near_miss",
     ),
     "unfenced-return": _bug(
         "A node that lost its lease writes its record again, and does not fence the state.",
+        {2},
         member._fence,
-        "if not _is_pending(control, decode(State, held.payload).round):",
-        "if True:",
-        2,
+        {"if not _is_pending(control, decode(State, held.payload).round):": "if True:"},
+        "near_miss",
     ),
     "unannounced-round": _bug(
         "A leader does not say that it is about to form a round without a member.",
+        {2},
         leader._announce,
-        "yield Put(",
-        "yield from () if True else Put(",
-        2,
-    ),
-    "no-exclusivity": _bug(
-        "A world is formed while members are in the one before.",
-        rules._occupied,
-        "return any(",
-        "return False and any(",
-        2,
-    ),
-    "wall-clock": _bug(
-        "Leases are timed by the clock on the wall.",
-        NodeClock.__call__,
-        "self._offset + self._timeline.now * self._rate",
-        "self.wall()",
-        2,
-        4,
-        10,
-    ),
-    "edited-world": _bug(
-        "Whoever is lost is taken out of the running world.",
-        rules.decide,
-        "if state.closed or _occupied(state, here, gone):",
-        "if gone:\n"
-        "        return Publish(replace(state, world=tuple(one for one in state.world if one not in gone)))\n"
-        "    if state.closed or _occupied(state, here, gone):",
-        5,
-    ),
-    "unconditional-record": _bug(
-        "A node writes its record whatever is there: a request that comes too late undoes a later one.",
-        member._write_record,
-        "after=before,",
-        'after=__import__("rdzv").ANY,',
-        2,
-        4,
-    ),
-    "forgotten-election": _bug(
-        "Whoever won the election by a write whose reply was lost never learns that he leads.",
-        leader.elect,
-        "if node.may_lead() and not node.leading and node.leader is not None and node.leader.node == node.id:",
-        "if False:",
-        4,
+        {"yield Put(": "yield from () if True else Put("},
+        "near_miss",
     ),
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
         frozenset({2}),
         (
-            Change(member._write_record, "node.settled = not node.known", "node.settled = node.settled"),
-            Change(member._come_back, "_lose_lease(node)", "_lose_lease(node)\n    node.settled = False"),
+            Change(member._write_record, {"node.settled = not node.known": "pass"}),
+            Change(member._come_back, {"_lose_lease(node)": "_lose_lease(node)\n    node.settled = False"}),
         ),
+        ("near_miss",),
+    ),
+    "no-exclusivity": _bug(
+        "A world is formed while members are in the one before.",
+        {2},
+        rules._occupied,
+        {"return any(": "return False and any("},
+        "fail",
+    ),
+    "wall-clock": _bug(
+        "Leases are timed by the clock on the wall.",
+        {2, 4, 10},
+        NodeClock.__call__,
+        {"self._offset + self._timeline.now * self._rate": "self.wall()"},
+        "jump",
+        "outage",
+    ),
+    "edited-world": _bug(
+        "Whoever is lost is taken out of the running world.",
+        {5},
+        rules.decide,
+        {
+            "notice = _notice(state, here, gone)\n": "notice = _notice(state, here, gone)\n    if gone: return Publish("
+            "replace(state, world=tuple(one for one in state.world if one not in gone)))\n"
+        },
+        "kill",
+    ),
+    "unconditional-record": _bug(
+        "A node writes its record whatever is there: a request that comes too late undoes a later one.",
+        {2, 4},
+        member._write_record,
+        {"after=before,": 'after=__import__("rdzv").ANY,'},
+        "fail_many",
+        "cut",
+        late=0.1,
+    ),
+    "forgotten-election": _bug(
+        "Whoever won the election by a write whose reply was lost never learns that he leads.",
+        {4},
+        leader.elect,
+        {
+            "    if node.leader is None:": "    won = False\n    if node.leader is None:",
+            "_, held = yield Put(": "won, held = yield Put(",
+            "if node.may_lead() and not node.leading and": "if won and node.may_lead() and",
+        },
+        "kill",
+        "cut",
+        "outage",
+    ),
+    "own-truth": _bug(
+        "A node returns an address of its own.",
+        {1},
+        member.join,
+        {"return node.state": "return replace(node.state, address=node.id)"},
+    ),
+    "small-world": _bug(
+        "A world is formed although too few are there.",
+        {3},
+        rules.decide,
+        {"if len(waiting) < state.min_nodes:": "if not waiting:"},
+        "kill",
+    ),
+    "large-world": _bug(
+        "Everybody who waits gets into the world.",
+        {3},
+        rules._next_round,
+        {"(former + new)[: state.max_nodes]": "former + new"},
+        "come",
+    ),
+    "inviting-spares": _bug(
+        "Spares that no world has room for count as waiting, so the others never get to work.",
+        {4},
+        rules._notice,
+        {"min(len(waiting) - returned, room)": "len(waiting) - returned"},
+        "come",
+    ),
+    "second-reason": _bug(
+        "Whoever closes a closed attempt puts his reason over the first.",
+        {6},
+        rules.close,
+        {"None if state.closed or": "None if"},
+        "close",
+    ),
+    "sore-loser": _bug(
+        "Whoever has waited in vain closes the run for all.",
+        {7},
+        member._give_up,
+        {"    raise Rendezvous": '    yield from close(node, "I give up", False, patience + 5)\n    raise Rendezvous'},
+        "interrupt",
+    ),
+    "last-one-out": _bug(
+        "Whoever ends last removes the records of the next attempt, too.",
+        {2, 4},
+        member._turn_off_the_lights,
+        {'f"{NODES}/{attempt}"': "NODES"},
+        "close",
+        "relaunch",
+        "relaunch",
+        "pause",
+        late=0.1,
+    ),
+    "hasty-leader": _bug(
+        "After an outage, a leader takes for dead whoever is not back yet.",
+        {10},
+        leader._Desk.decide,
+        {"self.node.trusted_in() == 0": "True"},
+        "outage",
+    ),
+    "unforgotten": _bug(
+        "Whoever knew a state that the service has forgotten does not believe what is there now.",
+        {4},
+        Envelope.is_news_to,
+        {" or self.nonce not in (known.nonce, *known.past)": ""},
+        "forget",
+        "fail_many",
     ),
 }
 """By name; see ``python -m rdzv_conformance.simulator --bug NAME``."""
 
 
+def draw(seed: int, bug: str | None = None) -> Plan:
+    """What a seed is, on the hunt for a bug or in general."""
+    return Plan.draw(seed) if bug is None else BUGS[bug].plan(seed)
+
+
 @contextmanager
-def put_back(name: str) -> Iterator[None]:
-    """Have the code with that bug, in this process.
+def put_back(name: str | None) -> Iterator[None]:
+    """Have the code with that bug, in this process; None: as it is.
 
     Raises:
         KeyError: There is no such bug.
         ValueError: The code is not any more what the bug is a difference to.
     """
     with ExitStack() as undo:
-        for change in BUGS[name].changes:
+        for change in BUGS[name].changes if name else ():
             owner = _owner(change.where)
             setattr(owner, change.where.__name__, _changed(change))
             undo.callback(setattr, owner, change.where.__name__, change.where)
@@ -156,9 +245,11 @@ def _owner(function: Callable[..., Any]) -> Any:
 
 def _changed(change: Change) -> Any:
     source = textwrap.dedent(inspect.getsource(change.where))
-    if source.count(change.right) != 1:
-        raise ValueError(f"A bug does not fit the code any more: {change.right!r} should be there once in\n{source}")
+    for right, wrong in change.edits.items():
+        if source.count(right) != 1:
+            raise ValueError(f"A bug does not fit the code any more: {right!r} should be there once in\n{source}")
+        source = source.replace(right, wrong)
     scope: dict[str, Any] = {}
-    code = compile(source.replace(change.right, change.wrong), f"<{change.where.__name__} with a bug>", "exec")
+    code = compile(source, f"<{change.where.__name__} with a bug>", "exec")
     exec(code, change.where.__globals__, scope)  # noqa: S102 - our own code
     return scope[change.where.__name__]

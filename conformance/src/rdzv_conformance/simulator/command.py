@@ -3,16 +3,14 @@
 import argparse
 import itertools
 import logging
+import math
 import sys
-import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 
-from .bugs import BUGS, put_back
+from .bugs import BUGS, draw, put_back
 from .connection import LEVELS
-from .gather import Cost, gather
+from .gather import ENDS, Cost, gather
 from .invariants import Violation
-from .plan import Plan
 from .search import Found, search
 from .shrink import Failure, shrink, try_out
 from .simulation import Simulation
@@ -28,8 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     logging.disable(logging.CRITICAL)
     if asked.nodes is not None:
-        return _gather(asked.nodes or SIZES, asked.level)
-    with put_back(asked.bug) if asked.bug else nullcontext():
+        return _gather(asked.nodes, asked.level)
+    with put_back(asked.bug):
         if asked.seed is not None:
             return _tell_one(asked.seed, asked.bug)
         return _search(asked.seeds, asked.minutes, asked.jobs, asked.bug)
@@ -50,11 +48,14 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         nargs="*",
         metavar="N",
-        help="gather so many nodes in one round, and print what it costs (default: 10 100 1000 10000)",
+        help="gather so many nodes in one round, and print what it costs (default: 10 100 1000 10000, "
+        "as far as each kind of service goes)",
     )
     parser.add_argument("--level", choices=LEVELS, help="with --nodes: only for a service that has this")
     parser.add_argument("--jobs", type=int, help="how many processes (default: one for each core)")
-    parser.add_argument("--bug", choices=BUGS, help="put a bug back, to see it found")
+    parser.add_argument(
+        "--bug", choices=BUGS, metavar="NAME", help=f"put a bug back, to see it found; one of: {', '.join(BUGS)}"
+    )
     return parser
 
 
@@ -67,17 +68,12 @@ def _range(text: str) -> Iterator[int]:
 
 def _search(seeds: Iterator[int] | None, minutes: float, jobs: int | None, bug: str | None) -> int:
     seconds = 60 * minutes if seeds is None else float("inf")
-    began = time.monotonic()
-
-    def progress(found: Found) -> None:
-        left = "" if seeds is not None else f", {max(0.0, seconds - (time.monotonic() - began)):.0f} s left"
-        print(f"\r\x1b[K{found}{left}", end="", file=sys.stderr, flush=True)
-
-    watched = progress if sys.stderr.isatty() else lambda found: None
-    found = search(seeds or itertools.count(), seconds=seconds, jobs=jobs, bug=bug, progress=watched)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+    progress = _Progress(seconds)
+    found = search(seeds or itertools.count(), seconds=seconds, jobs=jobs, bug=bug, progress=progress)
+    progress.end()
     print(f"{found}; slowest world after {found.settled_in:.1f} s of calm", flush=True)
+    if found.interrupted:
+        print("Ctrl-C has ended the search early.", file=sys.stderr)
     for seed, violation in found.violations:
         print(f"seed {seed}: {violation}")
     if not found.violations:
@@ -86,10 +82,36 @@ def _search(seeds: Iterator[int] | None, minutes: float, jobs: int | None, bug: 
     return _tell_one(found.violations[0][0], bug)
 
 
+class _Progress:
+    """What is going on: one line that changes on a terminal, and a line a minute in a log."""
+
+    def __init__(self, seconds: float) -> None:
+        """For a search that takes so long; infinite: nobody knows."""
+        self._seconds = seconds
+        self._terminal = sys.stderr.isatty()
+        self._next = 0.0 if self._terminal else 60.0
+
+    def __call__(self, found: Found) -> None:
+        if found.seconds < self._next:
+            return
+        left = max(0.0, self._seconds - found.seconds)
+        line = f"{found}{f', {left:.0f} s left' if math.isfinite(left) else ''}"
+        if self._terminal:
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        else:
+            self._next += 60.0
+            print(line, file=sys.stderr, flush=True)
+
+    def end(self) -> None:
+        """Make room for the result."""
+        if self._terminal:
+            print("\r\x1b[K", end="", file=sys.stderr)
+
+
 def _tell_one(seed: int, bug: str | None) -> int:
-    failure = try_out(Plan.draw(seed))
+    failure = try_out(draw(seed, bug))
     if failure is None:
-        simulation = Simulation(Plan.draw(seed))
+        simulation = Simulation(draw(seed, bug))
         simulation.run()
         print(simulation.scene.story)
         return 0
@@ -117,15 +139,18 @@ def tell(whole: Failure, small: Failure, bug: str | None = None) -> str:
     )
 
 
-def _gather(sizes: Sequence[int], level: str | None) -> int:
+def _gather(asked: Sequence[int], level: str | None) -> int:
     print(f"{'nodes':>6} {'service':>9} {'calls/node':>16} {'bytes/node':>20} {'virtual s':>14} {'real s':>8}  idle")
     for chosen in (level,) if level else LEVELS:
-        for nodes in sizes:
+        most, reason = ENDS[chosen]
+        for nodes in asked or [size for size in SIZES if size <= most]:
             try:
                 _print(gather(nodes, chosen))
             except Violation as violation:
                 print(violation)
                 return 1
+        if not asked:
+            print(f"{most:6} {chosen:>9} are the most: {reason}")
     return 0
 
 

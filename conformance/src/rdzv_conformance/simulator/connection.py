@@ -3,7 +3,7 @@
 import base64
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rdzv import (
@@ -16,6 +16,7 @@ from rdzv import (
     Outcome,
     Put,
     RendezvousBackend,
+    RendezvousSettings,
     Snapshot,
     Token,
 )
@@ -30,7 +31,7 @@ from .strand import Strands
 if TYPE_CHECKING:
     import random
 
-__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "connect", "written"]
+__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "connect", "names", "written"]
 
 LEVELS = ("leases", "beats", "register")
 """What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
@@ -94,7 +95,9 @@ class Adapted(Connection):
         self._strands.doom(self)
 
 
-def connect(level: str, line: Line, strands: Strands, clock: Callable[[], float], interval: float) -> Connection:
+def connect(
+    level: str, line: Line, strands: Strands, clock: Callable[[], float], settings: RendezvousSettings
+) -> Connection:
     """Connect one node.
 
     Args:
@@ -102,7 +105,7 @@ def connect(level: str, line: Line, strands: Strands, clock: Callable[[], float]
         line: Its way to the service.
         strands: What blocks.
         clock: The node's own clock.
-        interval: Seconds between two beats.
+        settings: What it was told.
     """
     if level == "leases":
         return Direct(line)
@@ -110,19 +113,26 @@ def connect(level: str, line: Line, strands: Strands, clock: Callable[[], float]
     keys: KeyValueBackend = _Keys(wire)
     if level == "register":
         keys = RegisterKeys(_Register(wire), clock=clock, sleep=wire.sleep, rng=line.rng)
-    return Adapted(CountedBeats(keys, interval, clock=clock), strands)
+    interval = settings.keep_alive_interval.total_seconds()
+    return Adapted(CountedBeats(keys, interval, clock, folder=str(settings.attempt)), strands)
 
 
 def written(level: str, key: str, value: bytes) -> Iterable[tuple[str, bytes]]:
     """What was written, whatever the adapters made of it: the keys that the lanes know, and their values."""
-    if level == "register":
-        keys = json.loads(value)["keys"]
-        found = {name: base64.b64decode(text) for name, (text, _, _) in keys.items()}
-    else:
-        found = {key: value}
+    found = _keys_in_register(value) if level == "register" else {key: value}
     for name, data in found.items():
         if not name.startswith(BEATS):
             yield name, data if level == "leases" else data.partition(b"\n")[2]
+
+
+def names(level: str, everything: Mapping[str, bytes]) -> frozenset[str]:
+    """The keys among all that a service holds, whatever the adapters made of them."""
+    return frozenset(_keys_in_register(everything[_REGISTER]) if level == "register" else everything)
+
+
+def _keys_in_register(value: bytes) -> dict[str, bytes]:
+    keys = json.loads(value)["keys"]
+    return {name: base64.b64decode(text) for name, (text, _, _) in keys.items()}
 
 
 class _Wire:

@@ -146,6 +146,16 @@ def outage(scene: Scene, strike: Strike) -> None:
     scene.timeline.after(seconds, scene.service.start)
 
 
+def forget(scene: Scene, strike: Strike) -> None:
+    """The service is away, and comes back empty."""
+    seconds = (0.5, 2.0, 3.0, 10.0)[int(strike.amount * 4)]
+    scene.story.say("the service is away for {:.1f} s, and has forgotten everything", seconds)
+    scene.amnesia = scene.rough = True
+    scene.service.stop()
+    scene.service.forget()
+    scene.timeline.after(seconds, scene.service.start)
+
+
 def slow(scene: Scene, strike: Strike) -> None:
     """Every message takes much longer."""
     scene.story.say("the network is slow for {:.1f} s", _while(scene, strike))
@@ -233,6 +243,7 @@ FAULTS: Final[dict[str, Fault]] = {
         near_miss,
         cut,
         outage,
+        forget,
         slow,
         jump,
         leave,

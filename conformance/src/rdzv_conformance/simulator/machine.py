@@ -87,8 +87,7 @@ class Machine:
             scene.timeline, rng.uniform(-1e6, 1e6), rng.uniform(-drift, drift), skew=rng.uniform(-7200, 7200)
         )
         self.line = Line(self.process, scene.service, scene.timeline, scene.weather, rng)
-        interval = self.settings.keep_alive_interval.total_seconds()
-        connection = connect(scene.plan.level, self.line, scene.strands, self.clock, interval)
+        connection = connect(scene.plan.level, self.line, scene.strands, self.clock, self.settings)
         self.node = Node(self.settings, "simulated", self.clock, rng=rng, id=self.name)
         self.driver = SimulatedDriver(
             self.node,

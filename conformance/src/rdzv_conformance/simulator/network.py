@@ -123,7 +123,7 @@ class Line:
                 self._stuck.append(lambda: self._process.does(answer_once, now, error))
 
         def give_up() -> None:
-            self.service.forget(waiter)
+            self.service.unwatch(waiter)
             self._process.does(answer_once, None, None)
 
         broken = RendezvousConnectionError("The watch broke.")

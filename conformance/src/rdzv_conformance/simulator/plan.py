@@ -1,6 +1,7 @@
 """What a run is to be: everything that a seed decides before it begins."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 __all__ = ["Plan", "Strike", "chance"]
@@ -69,8 +70,13 @@ class Plan:
     drift: float = 0.0
 
     @classmethod
-    def draw(cls, seed: int) -> "Plan":
-        """A plan by chance: some seeds are calm, some are all storm."""
+    def draw(cls, seed: int, faults: Sequence[str] = ()) -> "Plan":
+        """A plan by chance: some seeds are calm, some are all storm.
+
+        Args:
+            seed: The same seed gives the same plan.
+            faults: What goes wrong; none: that is left to chance, too.
+        """
         rng = chance(str(seed), "plan")
         nodes = rng.randint(2, 8)
         low = rng.randint(1, nodes)
@@ -80,10 +86,10 @@ class Plan:
             low,
             rng.randint(low, nodes + 1),
             storm,
-            _draw_strikes(rng, nodes, storm),
+            _draw_strikes(rng, nodes, storm, faults),
             last_call=rng.choice((0.5, 2.0)),
             patience=rng.choice(((600.0,), (5.0, 30.0, 600.0))),
-            level=rng.choices(("leases", "beats", "register"), (94, 5, 1))[0],
+            level=rng.choices(("leases", "beats", "register"), (80, 15, 5))[0],
             delay=rng.choice((0.002, 0.002, 0.02)),
             lost=rng.choice((0.0, 0.0, 0.01, 0.05)),
             late=rng.choice((0.0, 0.0, 0.02, 0.1)),
@@ -101,20 +107,26 @@ _ENDING = ("close", "shutdown", "relaunch")
 _OFTEN = {"near_miss": 2.0, **dict.fromkeys(_ENDING, 0.25)}
 
 
-def _draw_strikes(rng: random.Random, nodes: int, storm: float) -> tuple[Strike, ...]:
-    """A few kinds of faults, each often: all kinds at once would hide each other.
-
-    After A. Groce and others, "Swarm Testing", 2012.
-    """
+def _draw_strikes(rng: random.Random, nodes: int, storm: float, faults: Sequence[str]) -> tuple[Strike, ...]:
     strikes = [Strike(rng.uniform(0.0, 1.0), "come") for _ in range(nodes)]
-    kinds = rng.sample(_STRIKES, rng.choice((0, 1, 2, 3, 5, len(_STRIKES))))
-    if rng.random() < 0.5:
-        kinds.append("near_miss")
-    if rng.random() < 0.2:
-        kinds += _ENDING
-    for fault in kinds:
+    for fault in faults or _draw_faults(rng):
         rate = rng.choice((0.02, 0.05, 0.1, 0.2)) * _OFTEN.get(fault, 1.0)
         moment = 1.5
         while (moment := moment + rng.expovariate(rate)) < storm:
             strikes.append(Strike(moment, fault, rng.random(), rng.random() < 0.4, rng.random()))
     return tuple(sorted(strikes, key=lambda strike: strike.moment))
+
+
+def _draw_faults(rng: random.Random) -> Sequence[str]:
+    """A few kinds of faults, each often: all kinds at once would hide each other.
+
+    After A. Groce and others, "Swarm Testing", 2012.
+    """
+    kinds = rng.sample(_STRIKES, rng.choice((0, 1, 2, 3, 5, len(_STRIKES))))
+    if rng.random() < 0.5:
+        kinds.append("near_miss")
+    if rng.random() < 0.2:
+        kinds += _ENDING
+    if rng.random() < 0.05:
+        kinds.append("forget")
+    return kinds

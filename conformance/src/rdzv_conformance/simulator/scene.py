@@ -33,6 +33,7 @@ class Scene:
         rough: The weather is, or was, such that even a node that was never disturbed may have been
             out of touch for a time to live.
         closers: The ids of the nodes that were told to close the run.
+        amnesia: The service has forgotten what it had confirmed: who relied on it may be wrong.
         arrive: Lets a new node come.
     """
 
@@ -46,6 +47,7 @@ class Scene:
     attempt: int = 0
     rough: bool = False
     closers: set[str] = field(default_factory=set)
+    amnesia: bool = False
     arrive: Callable[[], None] = lambda: None
 
     @classmethod

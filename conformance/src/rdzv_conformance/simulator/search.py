@@ -1,17 +1,17 @@
 """Runs many seeds on all cores."""
 
+import itertools
 import logging
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from .bugs import put_back
+from .bugs import draw, put_back
 from .invariants import Violation
-from .plan import Plan
 from .simulation import Simulation
 
 __all__ = ["Found", "search"]
@@ -30,6 +30,7 @@ class Found:
         settled_in: Seconds of calm after which a world had formed, in the slowest run.
         seconds: How long the search took.
         violations: Seed and message of each run that failed.
+        interrupted: Ctrl-C has ended it.
     """
 
     seeds: int = 0
@@ -38,6 +39,7 @@ class Found:
     settled_in: float = 0.0
     seconds: float = 0.0
     violations: list[tuple[int, str]] = field(default_factory=list)
+    interrupted: bool = False
 
     def add(self, other: "Found") -> None:
         """Take in what another process has seen."""
@@ -62,7 +64,7 @@ def search(
     bug: str | None = None,
     progress: Callable[[Found], None] = lambda found: None,
 ) -> Found:
-    """Run seeds until there are no more, time is over, or an invariant is violated.
+    """Run seeds until there are no more, time is over, an invariant is violated, or Ctrl-C; what runs then is finished.
 
     Args:
         seeds: Which.
@@ -74,32 +76,38 @@ def search(
     jobs = jobs or len(os.sched_getaffinity(0))
     found, began = Found(), time.monotonic()
     # Not forked: a pytest process, say, has threads.
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), logging.disable) as pool:
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), _prepare) as pool:
         running: set[Future[Found]] = set()
-        while True:
-            over = bool(found.violations) or time.monotonic() - began >= seconds
-            while not over and len(running) < 2 * jobs and (chunk := _next(seeds)):
-                running.add(pool.submit(run_seeds, chunk, bug))
-            if not running:
-                break
-            done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
-            for one in done:
-                found.add(one.result())
-            found.seconds = time.monotonic() - began
-            progress(found)
+        try:
+            while True:
+                over = bool(found.violations) or time.monotonic() - began >= seconds
+                while not over and len(running) < 2 * jobs and (chunk := list(itertools.islice(seeds, _CHUNK))):
+                    running.add(pool.submit(run_seeds, chunk, bug))
+                if not running:
+                    break
+                done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
+                for one in done:
+                    found.add(one.result())
+                found.seconds = time.monotonic() - began
+                progress(found)
+        except KeyboardInterrupt:
+            found.interrupted = True
+            pool.shutdown(wait=False, cancel_futures=True)
     return found
 
 
-def _next(seeds: Iterator[int]) -> list[int]:
-    return [seed for seed, _ in zip(seeds, range(_CHUNK), strict=False)]
+def _prepare() -> None:
+    """In a process of the pool: what it would log is part of the simulation, and Ctrl-C ends it without a word."""
+    logging.disable()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run_seeds(seeds: list[int], bug: str | None) -> Found:
     """Run some seeds in this process; ends with the first that fails."""
     found = Found()
-    with put_back(bug) if bug else nullcontext():
+    with put_back(bug):
         for seed in seeds:
-            simulation = Simulation(Plan.draw(seed))
+            simulation = Simulation(draw(seed, bug))
             try:
                 simulation.run()
             except Violation as violation:

@@ -140,6 +140,15 @@ class SimulatedService(KeyValueBackend):
             if not lease.awaited:
                 self._look_at(lease)
 
+    def forget(self) -> None:
+        """Lose every key and every lease, as a service without a disk does."""
+        self._leases.clear()
+        self._remove(self.everything())
+
+    def everything(self) -> Mapping[str, bytes]:
+        """What it holds."""
+        return {key: entry.value for folder in self._folders.values() for key, entry in folder.keys.items()}
+
     # What clients call.
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
@@ -188,7 +197,7 @@ class SimulatedService(KeyValueBackend):
         else:
             folder.waiters[waiter] = None
 
-    def forget(self, waiter: Waiter) -> None:
+    def unwatch(self, waiter: Waiter) -> None:
         """Nobody waits any more."""
         self._folder(waiter.prefix).waiters.pop(waiter, None)
 

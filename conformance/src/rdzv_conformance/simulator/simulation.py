@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from rdzv.dynamic.member import WATCH_SLICE
 
+from .connection import names
 from .faults import FAULTS
 from .invariants import Invariants, Violation
 from .machine import Machine
@@ -29,6 +30,7 @@ class Simulation:
         invariants: What must hold.
         name: Names the nodes, by their number.
         settled_in: Seconds of calm after which everyone was where it should be.
+        left: What the service still holds when the run has ended.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -39,6 +41,7 @@ class Simulation:
         self.scene.service.wrote = self.invariants.wrote
         self.scene.service.lost = lambda keys: self.scene.story.say("a lease runs out, with {}", ", ".join(keys))
         self.settled_in = 0.0
+        self.left: frozenset[str] = frozenset()
         self.name: Callable[[int], str] = "n{}".format
 
     @property
@@ -47,7 +50,7 @@ class Simulation:
         return sum(machine.driver.pieces for machine in self.scene.machines)
 
     def run(self) -> None:
-        """Run the plan: a stormy part, then calm, in which a world must form, and one more, and stay.
+        """Run the plan: a stormy part, then calm, in which a world must form, and one more, and stay, and end.
 
         Raises:
             Violation: An invariant does not hold.
@@ -60,6 +63,7 @@ class Simulation:
             for machine in self.scene.living():
                 machine.fail()
             self._demand_world(peace=2 * self.scene.plan.ttl)
+            self._end()
         except Violation:
             raise
         except Exception as error:
@@ -114,6 +118,14 @@ class Simulation:
             if state is None or state != settled:
                 settled, since = state, timeline.now
         self.settled_in = max(self.settled_in, since - began)
+
+    def _end(self) -> None:
+        """The job is done: all programs end, and so do the leases of those that had no time to say goodbye."""
+        self.scene.story.say("all programs shut down")
+        for machine in self.scene.living():
+            machine.shut_down()
+        self.scene.timeline.run(self.scene.timeline.now + 2 * self.scene.plan.ttl)
+        self.left = names(self.scene.plan.level, self.scene.service.everything())
 
     def _what_all_do(self) -> str:
         doing = {one.name: "joins" if one.joining else f"in {one.round}" for one in self.scene.living()}

@@ -9,15 +9,28 @@ from .keys import KeysConformance
 from .leases import LeasesConformance
 from .lifecycle import LifecycleConformance
 from .order import OrderConformance
+from .outages import OutagesConformance
 from .register import RegisterConformance
+from .server import ConnectTo, Server
 from .store import StoreConformance
 from .waiting import WaitingConformance
 
-__all__ = ["BackendConformance", "Clients", "Conformance", "Connect", "RegisterConformance", "lacks", "requires"]
+__all__ = [
+    "BackendConformance",
+    "Clients",
+    "Conformance",
+    "Connect",
+    "ConnectTo",
+    "RegisterConformance",
+    "Server",
+    "lacks",
+    "requires",
+]
 
 
 # pytest runs the tests of the last base first.
 class BackendConformance(
+    OutagesConformance,
     HandlerConformance,
     LifecycleConformance,
     ConcurrencyConformance,
@@ -38,4 +51,6 @@ class BackendConformance(
             @pytest.fixture
             def connect(self):
                 return lambda run_id: MyBackend("my://localhost:1", run_id)
+
+    With the fixture ``server`` (see `Server`) it is also tried what an outage does.
     """

@@ -18,12 +18,14 @@ __all__ = [
     "DECLARED",
     "KEY",
     "ROOT",
+    "SERVER",
     "VERDICT",
     "Clients",
     "Conformance",
     "Connect",
     "Verdict",
     "lacks",
+    "remove_keys",
     "requires",
 ]
 
@@ -42,6 +44,9 @@ KEY: Final = "suite/key"
 DECLARED: Final = "rdzv_backend"
 """Under this name the reports of a test tell what the backend declares."""
 
+SERVER: Final = "server"
+"""The fixture by which a class brings a server that tests may stop."""
+
 VERDICT: Final = "rdzv_verdict"
 """Under this name the reports of a test that does not apply tell why."""
 
@@ -53,6 +58,8 @@ class Verdict(StrEnum):
     """The backend declares that it lacks what the test is about."""
     NOT_NEEDED = "not needed"
     """The test is about the lack of what the backend has."""
+    NOT_TRIED = "not tried"
+    """The test class does not bring what the test needs, and does not say why."""
 
 
 class Clients(Protocol):
@@ -78,10 +85,15 @@ class Conformance:
     A subclass outside the suite brings the fixture ``connect``: a function that takes a run id and makes
     a new, independent client of that run. It brings nothing that weakens a test: replacing or hiding
     a test or fixture of the suite is an error.
+
+    It may bring the fixture ``server``, a service that tests may stop (see `suite.server.Server`).
     """
 
     deviations: ClassVar[Mapping[str, str]] = {}
     """Tests that are known to fail, each with its reason. They are expected to fail: one that passes is an error."""
+
+    no_server: ClassVar[str] = ""
+    """Why there is no ``server``, if that is as it should be. The tests that need one then count as unsupported."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse what would let a fault pass."""
@@ -110,6 +122,7 @@ class Conformance:
             "name": name,
             "capabilities": sorted(one.name for one in capabilities),
             "lacking": {one.name: reason for one, reason in lacking.items()},
+            "no_server": self.no_server,
         }
         properties = request.node.user_properties
         properties.append((DECLARED, declared))
@@ -121,6 +134,11 @@ class Conformance:
             if unwanted in capabilities:
                 properties.append((VERDICT, Verdict.NOT_NEEDED))
                 pytest.skip(f"'{name}' has {unwanted.name}")
+        # By its fixture, not by the mark of its class: whoever derives from all parts inherits that for all tests.
+        if "site" in request.fixturenames and not hasattr(type(self), SERVER):
+            properties.append((VERDICT, Verdict.UNSUPPORTED if self.no_server else Verdict.NOT_TRIED))
+            lack = f"{type(self).__name__} brings no fixture `{SERVER}`, so nothing can be stopped"
+            pytest.skip(self.no_server or lack)
 
     @pytest.fixture
     def clients(self, connect: Callable[[str], Any], run_id: str) -> Iterator[Callable[..., Any]]:
@@ -137,7 +155,7 @@ class Conformance:
 
             yield client
         for run in runs:
-            _remove_keys(connect(run))
+            remove_keys(connect(run))
 
     @pytest.fixture
     def client(self, clients: Callable[[], Any]) -> Any:
@@ -157,11 +175,11 @@ def _close(backend: RendezvousBackend) -> None:
         backend.close()
 
 
-def _remove_keys(backend: RendezvousBackend) -> None:
+def remove_keys(backend: RendezvousBackend) -> None:
     """Leave no key behind; of level 1 only the service's owner can remove the register."""
     if isinstance(backend, KeyValueBackend):
         with contextlib.closing(backend):
-            for prefix in (ROOT, "control", "nodes", "store"):
+            for prefix in (ROOT, "control", "nodes", "store", "beats"):
                 backend.delete(prefix, timeout=CALL)
 
 
@@ -174,7 +192,7 @@ def _members_of_suite(cls: type) -> dict[str, object]:
     members: dict[str, object] = {}
     for base in filter(_is_of_suite, cls.__mro__):
         for name, member in vars(base).items():
-            if not name.startswith("_") and name != "deviations":
+            if not name.startswith("_") and name not in ("deviations", "no_server"):
                 members.setdefault(name, member)
     return members
 

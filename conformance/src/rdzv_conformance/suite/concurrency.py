@@ -1,12 +1,14 @@
-"""Many at once: conditional puts by processes and threads lose nothing and have one winner."""
+"""Many at once: conditional puts lose nothing and have one winner, and one order explains every answer."""
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import Any, Final
 
 from rdzv.backend import ABSENT, KeyValueBackend, Outcome, Put
 
+from ..linearizability import assert_linearizable
 from ..processes import Link, Processes
 from .base import CALL, KEY, Clients, Conformance
+from .histories import KeyValue, operations, record
 
 __all__ = ["ConcurrencyConformance"]
 
@@ -14,6 +16,8 @@ _PROCESSES: Final = 4
 _THREADS: Final = 8
 _INCREMENTS: Final = 25
 _CONTESTS: Final = 40
+_TURNS: Final = 40
+_KEYS: Final = ("suite/a", "suite/b")
 
 
 class ConcurrencyConformance(Conformance):
@@ -36,6 +40,20 @@ class ConcurrencyConformance(Conformance):
         with ThreadPoolExecutor(_THREADS) as pool:
             list(pool.map(lambda number: _count(client, number), range(_THREADS)))
         _assert_counted(client, _THREADS * _INCREMENTS)
+
+    def test_keys_are_linearizable_among_processes(self, clients: Clients, processes: Processes) -> None:
+        """Of all that processes were told of a key, one order of reads, puts and deletes gives account."""
+
+        def use(link: Link) -> list[Any]:
+            client = clients()
+            client.read(KEY, timeout=CALL)
+            link.send()
+            process = link.receive()
+            values = [KeyValue(client, key, CALL) for key in _KEYS]
+            return [record(value, process, lambda turn: turn < _TURNS) for value in values]
+
+        for key in zip(*processes.together(use, _PROCESSES), strict=True):
+            assert_linearizable(operations(key))
 
     def test_creation_has_one_winner(self, clients: Clients, processes: Processes) -> None:
         """Of the processes that create the same key at once, one wins, and its value stays."""

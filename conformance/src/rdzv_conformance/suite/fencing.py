@@ -1,6 +1,7 @@
 """The tokens of level 2: whoever has seen an older version of a key cannot write it."""
 
-from typing import Any
+import pickle
+from typing import Any, Final
 
 import pytest
 from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, KeyValueBackend, Outcome, Put
@@ -10,6 +11,21 @@ from .base import CALL, KEY, Conformance
 from .register import foreign_tokens
 
 __all__ = ["FencingConformance"]
+
+
+_HOSTILE: Final = {
+    "empty": b"",
+    "a line": b"\n",
+    "pickle": pickle.dumps(print),
+    "not UTF-8": b"\xff\xfe\n",
+    "deep": b"[" * 100_000 + b"\n",
+    "no header": b"{}\n",
+    "another schema": b'{"rdzv": 99, "writer": "x", "nonce": "x", "epoch": 1}\n',
+    "other types": b'{"rdzv": 1, "writer": 1, "nonce": [], "epoch": "1"}\n',
+    "epoch below one": b'{"rdzv": 1, "writer": "x", "nonce": "x", "epoch": -1}\n',
+    "no payload": b'{"rdzv": 1, "writer": "x", "nonce": "x", "epoch": 1}',
+}
+"""What may stand in a service and was not written by rdzv, or not by this version of it."""
 
 
 class FencingConformance(Conformance):
@@ -81,9 +97,16 @@ class FencingConformance(Conformance):
         assert put == Put(Outcome.LOST, new), "the token of a deleted key was accepted for its successor"
         assert client.read(KEY, timeout=CALL) == new
 
-    def test_corrupt_register_is_an_error(self, client: KeyValueBackend) -> None:
+    @pytest.mark.parametrize("token", ["", b"", 0, ()], ids=["text", "bytes", "zero", "tuple"])
+    def test_register_stays_empty_if_token_is_empty(self, client: KeyValueBackend, token: Any) -> None:
+        """An empty token is a token: only None creates the state."""
+        assert client.set_state(b"x", token) is None, f"an empty register took the token {token!r} for None"
+        assert client.get_state() is None, f"the token {token!r} created a state"
+
+    @pytest.mark.parametrize("data", _HOSTILE.values(), ids=_HOSTILE.keys())
+    def test_corrupt_register_is_an_error(self, client: KeyValueBackend, data: bytes) -> None:
         """Bytes in the state's key that are not ours give `RendezvousStateError`, and nothing else."""
-        client.put(STATE_KEY, b"\x80\x04corrupt", expect=ANY, timeout=CALL)
+        client.put(STATE_KEY, data, expect=ANY, timeout=CALL)
         with pytest.raises(RendezvousStateError):
             client.get_state()
         with pytest.raises(RendezvousStateError):

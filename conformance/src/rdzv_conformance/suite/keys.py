@@ -3,10 +3,13 @@
 import random
 import secrets
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Final
 
 import pytest
 from rdzv.backend import ANY, MAX_PAYLOAD, Entry, KeyValueBackend, Outcome, Snapshot
+from rdzv.errors import RendezvousParameterError
+from rdzv.store import KeyValueStore
 
 from .base import CALL, KEY, ROOT, Clients, Conformance
 
@@ -54,6 +57,8 @@ _ODD_RUNS: Final = (
     "'\";--",
     "ü日本",
     "\U0001f600",
+    "\udcff",  # a byte of a command line that is not UTF-8
+    "".join(map(chr, range(128))),
 )
 
 
@@ -80,6 +85,16 @@ class KeysConformance(Conformance):
         assert agree, "the two ways of reading disagree"
         answered = put.entry == entry
         assert answered, "the answer to the put is not what was written"
+
+    def test_too_large_a_value_is_refused_before_it_is_sent(self, client: KeyValueBackend) -> None:
+        """What does not fit into 256 KiB is named as such, with its size, by the register and by the store."""
+        client.close()  # whatever is sent now is another error
+        too_large = bytes(MAX_PAYLOAD + 1)
+        store = KeyValueStore(client, timeout=timedelta(seconds=CALL))
+        with pytest.raises(RendezvousParameterError, match=str(MAX_PAYLOAD + 1)):
+            client.set_state(too_large)
+        with pytest.raises(RendezvousParameterError, match=str(MAX_PAYLOAD + 1)):
+            store.set("key", too_large)
 
     def test_names_are_kept_apart(self, client: KeyValueBackend) -> None:
         """Every segment of the contract's alphabet is a name of its own, upper case and lower case too."""

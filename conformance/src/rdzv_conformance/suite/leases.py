@@ -190,7 +190,7 @@ def _outlives_its_time(client: KeyValueBackend, asked: float) -> bool:
     kept = time.monotonic()
     lease = client.open_lease(asked, timeout=CALL)
     client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
-    end = time.monotonic() + 2.5 * lease.ttl
+    end = time.monotonic() + 1.5 * lease.ttl
     while (asking := time.monotonic()) < end:
         alive, entry = lease.keep_alive(CALL), client.read(KEY, timeout=CALL)
         if time.monotonic() - kept >= lease.ttl:

@@ -18,7 +18,7 @@ from .base import CALL, KEY, ROOT, Clients, Conformance, Connect, requires
 
 __all__ = ["LifecycleConformance"]
 
-_HUNDREDS: Final = 200
+_HUNDREDS: Final = 100
 _DESCRIPTORS: Final = Path("/proc/self/fd")
 
 Calls = dict[str, Callable[[KeyValueBackend], Any]]
@@ -88,13 +88,19 @@ class LifecycleConformance(Conformance):
         assert entry is not None, "closing a client removed a key"
 
     def test_clients_leave_nothing_behind(self, connect: Connect, run_id: str, clients: Clients) -> None:
-        """Hundreds of clients, one after the other and many at once, leak no thread, no socket, no file."""
+        """Hundreds of clients, one after the other and many at once, leak no thread, no socket, no file, no key."""
 
         def live(number: int) -> None:
             with closing(connect(run_id)) as client:
-                client.put(f"suite/{number}", b"x", expect=ANY, timeout=CALL)
-                since = client.read_all(f"suite/{number}", timeout=CALL)
-                client.wait(f"suite/{number}", since, timeout=0.01)
+                name = f"suite/{number}"
+                lease = client.open_lease(30, timeout=CALL) if Capability.LEASE in client.capabilities else None
+                client.put(name, b"x", expect=ANY, lease=lease, timeout=CALL)
+                since = client.read_all(name, timeout=CALL)
+                client.wait(name, since, timeout=0.01)
+                if lease is None:
+                    client.delete(name, timeout=CALL)
+                else:
+                    lease.revoke(CALL)
 
         for number in range(2):
             live(number)
@@ -106,6 +112,18 @@ class LifecycleConformance(Conformance):
         eventually(
             lambda: all(now <= then for now, then in zip(_held(), before, strict=True)), "closed clients to let go", 5
         )
+        left = clients().read_all(ROOT, timeout=CALL).entries.keys()
+        assert not left, f"{len(left)} keys are left"
+
+    @requires(Capability.DURABLE)
+    def test_what_was_written_outlives_all_clients(self, clients: Clients, processes: Processes) -> None:
+        """When the last process that used the service is gone, what it has written is there."""
+
+        def write(link: Link) -> None:
+            clients().put(KEY, b"x", expect=ANY, timeout=CALL)
+
+        processes.fork(write).result()
+        assert clients().read(KEY, timeout=CALL) is not None, "what was written went with its writer"
 
     def test_client_works_on_both_sides_of_a_fork(self, clients: Clients, processes: Processes) -> None:
         """Parent and child may go on with the same client object at once: each gets its own answers."""

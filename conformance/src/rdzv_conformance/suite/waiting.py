@@ -11,7 +11,7 @@ import pytest
 from rdzv.backend import ANY, Capability, KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
-from .base import CALL, KEY, ROOT, Clients, Conformance, requires
+from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, requires
 
 __all__ = ["WaitingConformance", "follow"]
 
@@ -154,6 +154,25 @@ class WaitingConformance(Conformance):
             with pytest.raises(RendezvousConnectionError):
                 wait.result(CALL)
         assert time.monotonic() - began < 1 + 0.5, "closing the client did not end its wait within a second"
+
+    @lacks(Capability.WATCH)
+    def test_polling_is_quick_and_no_busy_loop(self, clients: Clients) -> None:
+        """A service that wakes nobody is asked again and again, in less than a second and without a busy loop."""
+        waiter, writer = clients(), clients()
+        since = waiter.read_all(ROOT, timeout=CALL)
+        read_all, reads = waiter.read_all, 0
+
+        def counted(prefix: str, *, timeout: float) -> Snapshot:
+            nonlocal reads
+            reads += 1
+            return read_all(prefix, timeout=timeout)
+
+        waiter.read_all = counted  # type: ignore[method-assign]
+        with _meanwhile(writer.put, KEY, b"x", expect=ANY, timeout=CALL) as done:
+            follow(waiter, ROOT, since, _holds(KEY, b"x"), "the change")
+            took = time.monotonic() - done()
+        assert took < 1, f"polling took {took:.1f} s"
+        assert reads < 50, f"{reads} reads in {took:.1f} s are a busy loop"
 
     @requires(Capability.WATCH)
     def test_watch_wakes_at_once(self, clients: Clients) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from ..agent import Outcome
 from ..errors import RendezvousError
-from . import backends, close, run, status
+from . import backends, close, doctor, run, status
 from .exits import EXIT_CODES
 
 __all__ = ["main"]
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for module in (run, status, close, backends):
+    for module in (run, status, close, backends, doctor):
         module.add_parser(commands)
     for command in commands.choices.values():
         command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")

@@ -7,11 +7,12 @@ lease is one event, the same for everyone, and no timestamp ever crosses the net
 """
 
 import json
+import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
 from ..backend import (
@@ -32,8 +33,21 @@ from .records import BEATS
 __all__ = ["CountedBeats"]
 
 _BURIED: Final = b"buried"
+_LEASE: Final = re.compile(rb"(\w+/\w+)?")
 _MANY: Final = 3
 """From so many leases on, one read of all beats is cheaper than one read for each."""
+_LOOK: Final = 0.75
+"""The most seconds between two looks: so late may the last beat of a node that dies be seen."""
+_PAUSE: Final = 0.1
+"""The fewest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Beat:
+    """What an observer knows of a lease: its last beat, and until when it lives without another."""
+
+    token: Token
+    until: float
 
 
 class CountedBeats(KeyValueBackend):
@@ -47,21 +61,29 @@ class CountedBeats(KeyValueBackend):
         capability: "that is up to the service beneath" for capability in Capability if capability != Capability.LEASE
     }
 
-    def __init__(self, inner: KeyValueBackend, interval: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        inner: KeyValueBackend,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+        folder: str = "0",
+    ) -> None:
         """Give `inner` leases.
 
         Args:
             inner: The backend beneath.
             interval: Seconds between two beats of an owner; observers look at least as often,
-                and once a second, so that a death is known within a second of the time to live.
+                so that a death is known within a second of the time to live.
             clock: This process's monotonic clock, in seconds.
+            folder: Where the beats of the leases that are opened here stand under ``beats``; letters and digits.
         """
         self._inner = inner
         self._interval = interval
         self._clock = clock
-        self._look_every = min(interval, 1.0)
+        self._folder = folder
+        self._look_every = min(interval, _LOOK)
         self._lock = threading.Lock()
-        self._seen: dict[str, tuple[Token, float]] = {}
+        self._seen: dict[str, _Beat] = {}
         self._looked = clock()
 
     @property
@@ -96,8 +118,6 @@ class CountedBeats(KeyValueBackend):
                 put = self._inner.put(key, framed, expect=put.entry.token, timeout=timeout)
             else:
                 return Put(Outcome.LOST, alive)
-        if put.outcome is Outcome.WON and isinstance(lease, _CountedLease):
-            lease.keys.add(key)
         return put if put.entry is None else replace(put, entry=_unframed(put.entry)[1])
 
     def delete(self, prefix: str, *, timeout: float) -> None:
@@ -109,7 +129,7 @@ class CountedBeats(KeyValueBackend):
         deadline = self._clock() + timeout
         beneath = since.revision
         while (remaining := deadline - self._clock()) > 0:
-            beneath = self._inner.wait(prefix, beneath, timeout=min(remaining, self._look_every))
+            beneath = self._inner.wait(prefix, beneath, timeout=min(remaining, self._next_look(beneath)))
             now = self._living(beneath, max(remaining, self._look_every))
             if now.entries != since.entries:
                 return now
@@ -117,7 +137,7 @@ class CountedBeats(KeyValueBackend):
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
         """See `KeyValueBackend`."""
-        lease = _CountedLease(self._inner, ttl)
+        lease = _CountedLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl)
         lease.keep_alive(timeout)
         return lease
 
@@ -128,7 +148,7 @@ class CountedBeats(KeyValueBackend):
     def _living(self, beneath: Snapshot, timeout: float) -> Snapshot:
         """`beneath` without the frames, and without what hangs on a lease that has ended."""
         entries = {key: _unframed(entry) for key, entry in beneath.entries.items()}
-        leases = list(dict.fromkeys(lease for lease, _ in entries.values() if lease))
+        leases = _leases_in(beneath)
         alive = self._judge(self._beats_of(leases, timeout), timeout) if leases else frozenset()
         living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
         return Snapshot(living, beneath)
@@ -148,15 +168,22 @@ class CountedBeats(KeyValueBackend):
                 # It is us who did not look: whoever is alive gets all the time again to show it.
                 self._seen.clear()
             self._looked = now
-            for lease, beat in beats.items():
-                if lease not in self._seen or self._seen[lease][0] != beat.token:
-                    self._seen[lease] = (beat.token, now)
-            silent = {lease: now - self._seen[lease][1] for lease in beats}
+            living = {lease: beat for lease, beat in beats.items() if beat.value != _BURIED}
+            for lease, beat in living.items():
+                if lease not in self._seen or self._seen[lease].token != beat.token:
+                    self._seen[lease] = _Beat(beat.token, now + _ttl_of(beat))
+            silent = {lease for lease in living if now > self._seen[lease].until}
         return frozenset(
-            lease
-            for lease, beat in beats.items()
-            if beat.value != _BURIED and not (silent[lease] > _ttl_of(beat) and self._bury(lease, beat, timeout))
+            lease for lease, beat in living.items() if not (lease in silent and self._bury(lease, beat, timeout))
         )
+
+    def _next_look(self, beneath: Snapshot) -> float:
+        """Seconds after which a look at these leases may tell something: a life sign, or the end of one."""
+        now = self._clock()
+        with self._lock:
+            lives_for = [self._seen[lease].until - now for lease in _leases_in(beneath) if lease in self._seen]
+        # What is over is over, or was not buried just now; there is no hurry then.
+        return max(_PAUSE, min([self._look_every, *(seconds for seconds in lives_for if seconds >= 0)]))
 
     def _bury(self, lease: str, beat: Entry, timeout: float) -> bool:
         key = _beat_key(lease)
@@ -170,13 +197,12 @@ class CountedBeats(KeyValueBackend):
 class _CountedLease(Lease):
     """The owner's side: a key that changes."""
 
-    def __init__(self, inner: KeyValueBackend, ttl: float) -> None:
+    def __init__(self, inner: KeyValueBackend, name: str, ttl: float) -> None:
         self._inner = inner
         self._ttl = ttl
         self._beat = 0
         self._token: Token | Expect = ABSENT
-        self.id = secrets.token_hex(8)
-        self.keys: set[str] = set()
+        self.id = name
         self.ended = False
 
     @property
@@ -184,24 +210,24 @@ class _CountedLease(Lease):
         return self._ttl
 
     def keep_alive(self, timeout: float) -> bool:
-        if self.ended:
-            return False
-        self._beat += 1
-        value = json.dumps({"beat": self._beat, "ttl": self._ttl}).encode()
-        put = self._inner.put(_beat_key(self.id), value, expect=self._token, timeout=timeout)
-        if put.outcome is Outcome.UNKNOWN:
-            raise RendezvousConnectionError("The reply to a beat was lost.")
-        # Nobody else writes this key, but to bury it: anything else there is an earlier beat of
-        # ours whose reply was lost, and proof enough of life.
-        self.ended = put.entry is None or put.entry.value == _BURIED
-        if put.entry is not None:
-            self._token = put.entry.token
-        return not self.ended
+        while not self.ended:
+            self._beat += 1
+            value = json.dumps({"beat": self._beat, "ttl": self._ttl}).encode()
+            put = self._inner.put(_beat_key(self.id), value, expect=self._token, timeout=timeout)
+            if put.outcome is Outcome.UNKNOWN:
+                raise RendezvousConnectionError("The reply to a beat was lost.")
+            self.ended = put.entry is None or put.entry.value == _BURIED
+            if put.entry is not None:
+                self._token = put.entry.token
+            if put.outcome is Outcome.WON:
+                return True
+            # Nobody else writes this key, but to bury it: anything else there is an earlier beat of ours whose
+            # reply was lost. The others count from that one, so it says nothing of now.
+        return False
 
     def revoke(self, timeout: float) -> None:
-        # The keys first: while the lease lives nobody else takes them over.
-        for key in [] if self.ended else sorted(self.keys):
-            self._inner.delete(key, timeout=timeout)
+        # What hangs on it counts as absent from then on. It is not deleted by name: such a request may be
+        # applied late, when the owner is back and has written the same key on another lease.
         self.ended = True
         self._inner.delete(_beat_key(self.id), timeout=timeout)
 
@@ -214,9 +240,14 @@ def _one(key: str, entry: Entry | None) -> dict[str, Entry]:
     return {} if entry is None else {key: entry}
 
 
+def _leases_in(beneath: Snapshot) -> list[str]:
+    """The leases that anything hangs on, each once."""
+    return list(dict.fromkeys(lease for lease, _ in map(_unframed, beneath.entries.values()) if lease))
+
+
 def _unframed(entry: Entry) -> tuple[str, Entry]:
     lease, newline, value = entry.value.partition(b"\n")
-    if not newline or not (lease.isalnum() or not lease):
+    if not newline or not _LEASE.fullmatch(lease):
         raise RendezvousStateError(f"A value in the service was not written by rdzv: {entry.value[:80]!r}")
     return lease.decode("ascii", "replace"), replace(entry, value=value)
 

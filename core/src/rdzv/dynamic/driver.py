@@ -42,8 +42,10 @@ class Driver:
         thread = threading.Thread(
             target=self._run_to_end, args=(lane,), name=f"rdzv-{name}-{self._node.id}", daemon=True
         )
-        self._threads = [one for one in self._threads if one.is_alive()] + [thread]
-        thread.start()
+        with self._changed:
+            # Under the lock: `stop` joins these, and a thread can be joined once it runs.
+            thread.start()
+            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
     def run(self, lane: Lane[_R]) -> _R:
         """Run a lane on the caller's thread; returns what it returns, raises what it raises."""

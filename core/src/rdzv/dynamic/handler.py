@@ -297,7 +297,8 @@ def lift(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueBa
     keys = backend if isinstance(backend, KeyValueBackend) else RegisterKeys(backend)
     if Capability.LEASE in keys.capabilities:
         return keys
-    return CountedBeats(keys, settings.keep_alive_interval.total_seconds())
+    interval = settings.keep_alive_interval.total_seconds()
+    return CountedBeats(keys, interval, folder=str(settings.attempt))
 
 
 def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:

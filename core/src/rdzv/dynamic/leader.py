@@ -14,6 +14,7 @@ from ..service import Held, View
 from . import rules
 from .node import Node
 from .records import (
+    BEATS,
     LEADER_KEY,
     NODES,
     NOTICE_KEY,
@@ -106,7 +107,7 @@ def _announce(node: Node, number: int) -> Lane[None]:
 
 
 def _publish(node: Node, decision: rules.Publish, held: Held | None) -> Lane[None]:
-    state = decision.state
+    before, state = node.state, decision.state
     won, now = yield Put(STATE_KEY, state.encode(), node.soon(), after=held)
     if events := node.look_at_state(now):
         yield Tell(tuple(events))
@@ -114,6 +115,10 @@ def _publish(node: Node, decision: rules.Publish, held: Held | None) -> Lane[Non
         yield Delete(intent_key(state.round), node.soon())
     if won and state.closed is None and state.round > 2:
         yield Delete(f"{STORE}/{state.round - 2}", node.soon())
+    if won and before is not None and before.attempt < state.attempt:
+        # Where the service has no leases, what is dead stays.
+        yield Delete(f"{NODES}/{before.attempt}", node.soon())
+        yield Delete(f"{BEATS}/{before.attempt}", node.soon())
 
 
 @dataclass

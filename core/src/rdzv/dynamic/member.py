@@ -19,6 +19,7 @@ from ..service import Held, View
 from . import leader, rules
 from .node import Node
 from .records import (
+    BEATS,
     CONTROL,
     INTENTS,
     LEADER_KEY,
@@ -30,8 +31,8 @@ from .records import (
     NodeRecord,
     State,
     decode,
+    node_key,
 )
-from .records import node_key as key_of
 from .rules import Standing
 from .steps import Changed, Delete, KeepAlive, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Tell, Wait
 
@@ -55,7 +56,7 @@ def watch(node: Node) -> Lane[None]:
             if view is None:
                 view = yield ReadAll(CONTROL, node.soon())
             else:
-                patience = LEADERLESS if node.leader is None and node.may_lead() else WATCH_SLICE
+                patience = LEADERLESS if node.sees_no_leader() else WATCH_SLICE
                 view = yield Wait(CONTROL, view, node.clock() + patience)
             events = node.look(view)
             node.problem = None
@@ -136,6 +137,8 @@ def _come_back(node: Node) -> Lane[None]:
     """Mend a lost lease, however long it takes."""
     logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run_id)
     _lose_lease(node)
+    # Where the service lost it, the others have lost theirs, too.
+    node.distrust()
     yield from _enroll(node, math.inf)
 
 
@@ -156,7 +159,8 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
                 yield from _write_record(node)
                 if not node.settled:
                     yield from _fence(node)
-                    node.settled = True
+                    # A world of a closed attempt ends with the lease: whoever ends last removes its records.
+                    node.settled = node.closed() is None
                 return
             except RendezvousDeniedError:
                 raise
@@ -180,7 +184,7 @@ def _write_record(node: Node) -> Lane[None]:
         before, node.known = node.written, True
         # Conditional, although nobody else writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
-        won, node.written = yield Put(key_of(node.id), record.encode(), node.soon(), after=before, lease=node.lease)
+        won, node.written = yield Put(record.key, record.encode(), node.soon(), after=before, lease=node.lease)
         if won and record == node.record:
             return
         if not won and _same(before, node.written):
@@ -255,13 +259,16 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
             if node.clock() >= deadline:
                 yield from _give_up(node, node.clock() - started)
                 break
+            heard = node.held, node.problem, node.record
             yield from _see_to_a_leader(node)
-            yield Changed(min(deadline, node.clock() + LEADERLESS) if node.leader is None else deadline)
+            # What came while we asked has woken nobody: then look before waiting.
+            if heard == (node.held, node.problem, node.record):
+                yield Changed(min(deadline, node.clock() + LEADERLESS) if node.leader is None else deadline)
     except GeneratorExit:
         raise
     except BaseException:
         # Ctrl-C too: whoever does not wait any more must not be counted.
-        yield from _withdraw(node)
+        yield from _withdraw(node, node.clock() + node.interval)
         raise
     assert node.state is not None  # noqa: S101 - a member has seen the state
     node.round = node.state.round
@@ -286,7 +293,7 @@ def _give_up(node: Node, waited: float) -> Lane[None]:
     try:
         view = yield ReadAll(NODES, patience)
         here = [decode(NodeRecord, held.payload).id for held in view.readable().values()]
-        yield from _withdraw(node)
+        yield from _withdraw(node, patience)
         yield from _tell_state(node, (yield Read(STATE_KEY, patience)))
         if node.standing() is Standing.MEMBER:
             # It was published before the record was gone.
@@ -310,14 +317,14 @@ def _missing_nodes(node: Node, here: list[str], waited: float) -> str:
     )
 
 
-def _withdraw(node: Node) -> Lane[None]:
+def _withdraw(node: Node, deadline: float) -> Lane[None]:
     """Take back the record, and the lead: with the lease both vanish, now or when it runs out."""
     lease, node.record = node.lease, None
     _lose_lease(node)
     if lease is None:
         return
     try:
-        yield Revoke(lease, node.clock() + node.interval)
+        yield Revoke(lease, deadline)
     except RendezvousConnectionError as error:
         logger.debug("node '%s' withdraws: %s", node.id, error)
 
@@ -344,14 +351,14 @@ def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.record = None
         gone = replace(record, left=reason)
-        yield Put(key_of(node.id), gone.encode(), deadline, after=node.written, lease=lease)
+        yield Put(gone.key, gone.encode(), deadline, after=node.written, lease=lease)
         if node.leading:
             node.step_down()
             yield Delete(LEADER_KEY, deadline)
         node.lease = None
     else:
-        yield from _withdraw(node)
-    if record is not None:
+        yield from _withdraw(node, deadline)
+    if node.known:
         yield from _turn_off_the_lights(node, deadline)
 
 
@@ -360,6 +367,10 @@ def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
 
     While somebody else leads it is not us: a leader looks after it has given up its own lease.
     """
+    if node.standing() is Standing.SUPERSEDED:
+        # The next attempt has tidied up already.
+        yield Delete(node_key(node.settings.attempt, node.id), deadline)
+        return
     held = yield Read(LEADER_KEY, deadline)
     if held is not None:
         return
@@ -368,9 +379,14 @@ def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
     if any(record.left is None for record in records):
         return
     # Only names that nobody will use again: even a request that is applied too late harms nobody.
+    # (At worst a leader of the next attempt loses the lead, and somebody is elected.)
     number = node.state.round if node.state else 0
-    rubbish = [key_of(record.id) for record in records] + [f"{STORE}/{number - 1}", f"{STORE}/{number}", NOTICE_KEY]
-    if node.closed() is not None:
-        rubbish.append(INTENTS)
+    rubbish = [f"{STORE}/{number - 1}", f"{STORE}/{number}", NOTICE_KEY]
+    if node.closed() is None:
+        rubbish += [record.key for record in records]
+    else:
+        # Where the service has no leases, what is dead stays, and is not seen.
+        attempt = node.settings.attempt
+        rubbish += [f"{NODES}/{attempt}", f"{BEATS}/{attempt}", LEADER_KEY, INTENTS]
     for prefix in rubbish:
         yield Delete(prefix, deadline)

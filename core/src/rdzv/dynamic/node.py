@@ -129,6 +129,10 @@ class Node:
         """Note that the service did not answer."""
         self.trouble = error
 
+    def distrust(self) -> None:
+        """Give the others a time to live to come back, from now on."""
+        self._contact_since = None
+
     def trusted_in(self) -> float:
         """Seconds until this node has been in touch long enough to declare a silent member gone."""
         since = self.clock() if self._contact_since is None else self._contact_since
@@ -155,7 +159,7 @@ class Node:
             self.vanished = self.held is not None
             return []
         self.vanished = False
-        if self.held is not None and held.envelope.epoch <= self.held.envelope.epoch:
+        if self.held is not None and not held.envelope.is_news_to(self.held.envelope):
             return []
         before, state = self.state, decode(State, held.payload)
         self.state, self.held = state, held
@@ -246,7 +250,8 @@ class Node:
     def is_evicted(self) -> bool:
         """Whether a later round was formed while this node believed itself in its own."""
         running = self.record is not None and self.record.last_round < self.round
-        return running and self.state is not None and self.state.round > self.round
+        # A smaller round is one that was formed after the service had forgotten everything.
+        return running and self.state is not None and self.state.round != self.round
 
     def running(self) -> State | None:
         """The state while a round is running, with or without this node; else None."""
@@ -267,9 +272,16 @@ class Node:
 
     def may_lead(self) -> bool:
         """Whether this node could lead: it is enrolled, and there is something to lead."""
-        finished = self.state is not None and self.standing() in (Standing.CLOSED, Standing.SUPERSEDED)
         enrolled = self.record is not None and self.lease is not None and self.settled
-        return enrolled and not self.closing and not finished
+        return enrolled and not self.closing and not self._is_finished()
+
+    def sees_no_leader(self) -> bool:
+        """Whether nobody is seen to lead what this node is in or waits for; not even itself, if it believes so."""
+        unseen = self.view is None or self.view.get(LEADER_KEY) is None
+        return unseen and self.record is not None and not self._is_finished()
+
+    def _is_finished(self) -> bool:
+        return self.state is not None and self.standing() in (Standing.CLOSED, Standing.SUPERSEDED)
 
     def limits(self) -> Leadership:
         """This node's own limits, as the leader's key holds them."""

@@ -39,9 +39,10 @@ LEADER_KEY: Final = "control/leader"
 INTENTS: Final = "control/intent"
 """One key for each round that a leader is about to form without some member of the one before."""
 NODES: Final = "nodes"
-"""What only the leader watches: one record for each live node."""
-STORE: Final = "store"
+"""What only the leader watches: one record for each live node, in a folder for each attempt."""
 BEATS: Final = "beats"
+"""The same for what keeps them alive, where a service has no leases."""
+STORE: Final = "store"
 
 _SCHEMA: Final = 1
 
@@ -51,9 +52,9 @@ def intent_key(number: int) -> str:
     return f"{INTENTS}/{number}"
 
 
-def node_key(node_id: str) -> str:
-    """Where a node keeps its record."""
-    return f"{NODES}/{node_id}"
+def node_key(attempt: int, node_id: str) -> str:
+    """Where a node keeps its record; the id is one handler's, so nobody else ever uses this name."""
+    return f"{NODES}/{attempt}/{node_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class State:
     Attributes:
         attempt: The scheduler's restart count that this state belongs to.
         round: The number of worlds published so far in this run; grows over attempts too.
-        world: The node ids of this round in rank order; empty before the first round of an attempt.
+        world: The node ids of this round in rank order; empty before the first round of an attempt. (An
+            attempt that is closed before it has any keeps that of the one before: some may still be in it.)
         address: Where rank 0 of this round can be reached.
         port: A port that rank 0 kept free for the job's own use.
         min_nodes: The smallest world of this attempt.
@@ -153,6 +155,11 @@ class NodeRecord:
     labels: Mapping[str, str] = field(default_factory=dict)
     left: str | None = None
     order: int = 0
+
+    @property
+    def key(self) -> str:
+        """Where the node keeps it."""
+        return node_key(self.attempt, self.id)
 
     def encode(self) -> bytes:
         """The JSON for the service."""

@@ -71,9 +71,17 @@ def standing(state: State | None, node_id: str, attempt: int, last_round: int) -
 
 def close(state: State | None, closed: Closed, limits: Leadership) -> State | None:
     """The state that closes the attempt of `limits`; None if there is nothing left to close."""
-    if state is None or state.attempt < limits.attempt:
-        before = 0 if state is None else state.round
-        return State(limits.attempt, before, (), "", 0, limits.min_nodes, limits.max_nodes, closed)
+    if state is None:
+        return State(limits.attempt, 0, (), "", 0, limits.min_nodes, limits.max_nodes, closed)
+    if state.attempt < limits.attempt:
+        # The world stays: some of the attempt before may still be in it.
+        return replace(
+            state,
+            attempt=limits.attempt,
+            min_nodes=limits.min_nodes,
+            max_nodes=limits.max_nodes,
+            closed=closed,
+        )
     # The first reason is kept, and a newer attempt is not ours to close.
     return None if state.closed or state.attempt > limits.attempt else replace(state, closed=closed)
 
@@ -142,7 +150,9 @@ def _next_round(state: State, waiting: Sequence[NodeRecord], assign: Assign) -> 
     if len(world) != len(chosen) or set(world) != set(by_id):
         raise ValueError(f"The rank assignment must return each of {sorted(by_id)} once, not {list(world)}.")
     first = by_id[world[0]]
-    return replace(state, round=state.round + 1, world=world, address=first.address, port=first.port)
+    # Nobody has left behind a later round than the state's, unless the service has forgotten everything.
+    number = 1 + max(state.round, *(node.last_round for node in waiting))
+    return replace(state, round=number, world=world, address=first.address, port=first.port)
 
 
 def sticky_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:

@@ -76,7 +76,9 @@ class Bell:
         """Have the thread listen meanwhile."""
         with self._changed:
             self._listeners += 1
-            self._changed.notify_all()
+            if self._listeners == 1:
+                # For the thread. Were it done every time, all who wait would wake for each one who joins them.
+                self._changed.notify_all()
         try:
             yield
         finally:

@@ -22,8 +22,9 @@ __all__ = ["FilePlace", "GivenPlace", "Place", "TcpPlace", "enter"]
 _MARK: Final = "rdzv-c10d/store"
 """The key that says which life of the store this is, and whose it is."""
 
-_CONNECT: Final = 5.0
-"""Seconds that torch may try to connect to a port where somebody listened just before."""
+_CONNECT: Final = 2.0
+"""Seconds that torch may try to connect to a port where somebody listened just before: if its host is gone
+since then, torch tries on and on."""
 
 _READS: Final = timedelta(seconds=1)
 """How long a read of several keys waits for one that was removed just then."""

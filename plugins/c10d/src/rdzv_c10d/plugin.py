@@ -1,6 +1,6 @@
 """The entry point: how the core finds this backend. It imports torch only when a backend is made."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousParameterError
@@ -54,20 +54,20 @@ def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBacke
     return backend, KeyValueStore(backend)
 
 
-def _tcp_place(endpoint: str, owner: str, options: dict[str, object]) -> TcpPlace:
+def _tcp_place(endpoint: str, owner: str, options: dict[str, Any]) -> TcpPlace:
     endpoints = parse_endpoints(endpoint or _ENDPOINT, _PORT)
     if len(endpoints) > 1:
         raise RendezvousParameterError(f"A TCPStore has one endpoint; '{endpoint}' names {len(endpoints)}.")
     return TcpPlace(
         endpoints[0],
         owner,
-        is_host=options["is_host"],  # type: ignore[arg-type]
-        read_timeout=options["read_timeout"],  # type: ignore[arg-type]
-        linger=options["linger"],  # type: ignore[arg-type]
+        is_host=options["is_host"],
+        read_timeout=options["read_timeout"],
+        linger=options["linger"],
     )
 
 
-def _file_place(endpoint: str, owner: str, options: dict[str, object]) -> FilePlace:
+def _file_place(endpoint: str, owner: str, options: dict[str, Any]) -> FilePlace:
     if endpoint in ("", _ENDPOINT):
         raise RendezvousParameterError("With store_type=file the endpoint is the path of a file; none was given.")
     return FilePlace(endpoint)

@@ -123,9 +123,11 @@ class Run:
         if _is_on_page(path):
             return self._put_on_page(connection, path, value, expect, attempt)
         store, key = connection.store, self._value(path)
-        expected = expect.raw if isinstance(expect, Version) else None
-        known = expected is not None
-        raw = expected if known else peek(store, key)
+        # Who expects something is mostly right: then the write itself is all it takes.
+        raw = expect.raw if isinstance(expect, Version) else None
+        known = raw is not None or expect is ABSENT
+        if not known:
+            raw = peek(store, key)
         while True:
             if not (known or _matches(_entry(raw), expect)):
                 return Put(Outcome.LOST, _entry(raw))

@@ -108,6 +108,9 @@ class _Watch:
             if time.monotonic() >= deadline:
                 return since
             self._hub.bell.await_ring(self._heard, min(deadline, self._look_at), check_open)
+            if self._hub.session != self._session:
+                # Told before anybody tries to connect again, which may take a while.
+                raise RendezvousConnectionError("The connection to the store was lost; its host is gone, it seems.")
 
     def forget(self, connection: Connection) -> None:
         """Have nobody ring for this prefix any more."""

@@ -101,14 +101,18 @@ class Keys:
             written = results[0]["KV"]
             return Put(Outcome.WON, Entry(value, int(written["ModifyIndex"]), int(written["CreateIndex"])))
 
-        started = time.monotonic()
-        try:
-            put = self.client.call(self._transaction([operation], repeatable=False), timeout, judge)
-        except ReplyLostError:
-            return Put(Outcome.UNKNOWN)
-        if put.outcome is Outcome.WON:
-            return put
-        return Put(Outcome.LOST, self.read(key, started + timeout - time.monotonic()))
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                put = self.client.call(self._transaction([operation], repeatable=False), _left(deadline), judge)
+            except ReplyLostError:
+                return Put(Outcome.UNKNOWN)
+            if put.outcome is Outcome.WON:
+                return put
+            there = self.read(key, _left(deadline))
+            # Who may not create what is not there has met a key that is gone by now.
+            if there is not None or index != 0:
+                return Put(Outcome.LOST, there)
 
     def delete(self, prefix: str, timeout: float) -> None:
         """Remove every key at or under `prefix`, in one step."""
@@ -150,6 +154,10 @@ class Keys:
             if "index is stale" not in reason:
                 raise ValueError(reason)
         return None
+
+
+def _left(deadline: float) -> float:
+    return deadline - time.monotonic()
 
 
 def _text(reply: Reply) -> str:

@@ -1,25 +1,31 @@
-"""A TCP line to a server that loses replies, breaks, or answers by itself."""
+"""A TCP line to a server that speaks HTTP, which loses replies, breaks, or answers by itself."""
 
 import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final, Self
+
+__all__ = ["Line", "answer"]
+
+_METHODS: Final = (b"GET ", b"PUT ", b"POST ", b"DELETE ")
 
 
 def answer(status: str, body: bytes, *headers: str) -> bytes:
-    """An answer of HTTP."""
+    """An answer of HTTP, such as ``answer("200 OK", b"{}", "Content-Type: application/json")``."""
     head = "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers])
     return head.encode() + b"\r\n\r\n" + body
 
 
 class Line:
-    """The line.
+    """The line; clients connect to its `endpoint`.
 
     Args:
         port: Of the server, on this machine; 0: there is none.
 
     Attributes:
-        requests: How many requests came, and were passed on.
+        endpoint: Its own ``host:port``.
+        requests: How many requests came.
         loses_replies: Whether it breaks instead of passing a reply on.
         answer: What it answers instead of asking the server.
     """
@@ -37,7 +43,7 @@ class Line:
 
     def cut(self) -> None:
         """Break every connection."""
-        self._hang_up(*self._open)
+        _hang_up(*self._open)
 
     def close(self) -> None:
         """Let nobody use it any more."""
@@ -48,6 +54,12 @@ class Line:
             thread.join()
         for end in (self._listener, *self._open):
             end.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
 
     def _accept(self) -> None:
         with suppress(OSError):
@@ -69,14 +81,14 @@ class Line:
     def _pass_requests(self, near: socket.socket, far: socket.socket) -> None:
         with suppress(OSError):
             while data := near.recv(1 << 20):
-                begins = data.startswith((b"PUT", b"GET"))
+                begins = data.startswith(_METHODS)
                 self.requests += begins
                 if self.answer is None:
                     far.sendall(data)
                 elif begins:
                     near.sendall(self.answer)
                     break
-        self._hang_up(near, far)
+        _hang_up(near, far)
 
     def _pass_replies(self, near: socket.socket, far: socket.socket) -> None:
         with suppress(OSError):
@@ -84,10 +96,10 @@ class Line:
                 if self.loses_replies:
                     break
                 near.sendall(data)
-        self._hang_up(near, far)
+        _hang_up(near, far)
 
-    @staticmethod
-    def _hang_up(*ends: socket.socket) -> None:
-        for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+
+def _hang_up(*ends: socket.socket) -> None:
+    for end in ends:
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)

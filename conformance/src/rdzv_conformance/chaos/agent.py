@@ -1,0 +1,225 @@
+"""An agent: a process with the real handler, which joins, holds its world, and joins again when it should.
+
+A small loop instead of `rdzv run`, because its history is finer: `rdzv run` would add the time that its
+program needs to start and to stop to every round, and could not write down what only the node knows.
+"""
+
+import contextlib
+import logging
+import random
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+from rdzv import (
+    DynamicRendezvousHandler,
+    Event,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+    get_rendezvous_handler,
+    hookimpl,
+    register_hooks,
+)
+
+from ..processes import Link
+from .history import Diary
+from .namespaces import be_alone
+
+__all__ = ["Job", "live"]
+
+_DAY: Final = 86400.0
+_LOOK: Final = 0.02
+"""Seconds between two looks at whether to join again."""
+
+_CLEAN_UP: Final = 0.3
+"""Seconds at most that a program needs to stop before it joins again."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all agents of a run are told.
+
+    Attributes:
+        backend: The name of the backend.
+        run_id: Which run.
+        min_nodes: The smallest world.
+        max_nodes: The largest.
+        ttl: Seconds after which a silent node is dead.
+        options: Further options, of the core and of the backend.
+    """
+
+    backend: str
+    run_id: str
+    min_nodes: int
+    max_nodes: int
+    ttl: float
+    options: Mapping[str, Any]
+
+    def parameters(self, endpoint: str, name: str, attempt: int) -> RendezvousParameters:
+        """One agent's parameters."""
+        config = {
+            "keep_alive_interval": self.ttl / 3,
+            "keep_alive_max_attempt": 3,
+            "heartbeat_timeout": self.ttl,
+            "last_call_timeout": 1.0,
+            # Whoever waits in vain is to be seen waiting, as a lack of progress.
+            "join_timeout": _DAY,
+            **self.options,
+            "attempt": attempt,
+            "node_name": name,
+        }
+        return RendezvousParameters(self.backend, endpoint, self.run_id, self.min_nodes, self.max_nodes, None, **config)
+
+
+def live(link: Link, job: Job, name: str, attempt: int, folder: Path, alone: bool) -> None:
+    """The life of an agent, in a process of its own: it does what it is told over `link` until it is killed.
+
+    Args:
+        link: First it says that it is there, then it is told the endpoint, then what to do.
+        job: What all are told.
+        name: Its own name.
+        attempt: The scheduler's restart count.
+        folder: Where it writes its history.
+        alone: Whether it lives in a network namespace of its own.
+    """
+    # Ctrl-C on the terminal is for whoever started us, who then kills us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.CRITICAL)
+    if alone:
+        be_alone()
+    link.send()
+    parameters = job.parameters(link.receive(_DAY), name, attempt)
+    agent = Agent(parameters, Diary(folder / f"{name}.jsonl", name), job.ttl)
+    threading.Thread(target=agent.work, daemon=True).start()
+    while True:
+        command, *arguments = link.receive(_DAY)
+        getattr(agent, command)(*arguments)
+
+
+class Agent:
+    """One agent: its work on one thread, and what it is told to do on another."""
+
+    def __init__(self, parameters: RendezvousParameters, diary: Diary, patience: float) -> None:
+        """Make its handler; `patience` is how long it waits for the round's store, in seconds."""
+        handler = get_rendezvous_handler(parameters)
+        assert isinstance(handler, DynamicRendezvousHandler)
+        self._handler = handler
+        self._diary = diary
+        self._patience = timedelta(seconds=patience)
+        self._failing = threading.Event()
+        self._leaving = False
+        self._telling = threading.Lock()
+        register_hooks(self)
+
+    @hookimpl
+    def rdzv_event(self, event: Event) -> None:
+        """What the handler tells."""
+        self._diary.write("learns", kind=event.kind.value, round=event.round, node=event.node, cause=event.cause)
+
+    # What it is told to do.
+
+    def fail(self) -> None:
+        """Its program fails, so it joins again."""
+        self._diary.write("fails")
+        self._failing.set()
+
+    def close(self, reason: str) -> None:
+        """Close the run."""
+        self._diary.write("closes", reason=reason)
+        with contextlib.suppress(RendezvousError):
+            self._handler.set_closed(reason)
+            self._diary.write("has closed", reason=reason)
+
+    def shutdown(self) -> None:
+        """The job is done: close the run if it is in it, and go."""
+        self._diary.write("closes", reason="the job is done")
+        self._go(self._handler.shutdown)
+
+    def leave(self, reason: str) -> None:
+        """Go, and let the others go on."""
+        self._go(lambda: self._handler.leave(reason))
+
+    def _go(self, goes: Any) -> None:
+        with self._telling:
+            self._leaving = True
+            self._diary.write("leaves")
+        self._diary.write("has left", told=goes())
+
+    # What it does by itself.
+
+    def work(self) -> None:
+        """Take part until the run is closed, or until it is told to go."""
+        try:
+            while self._take_part():
+                time.sleep(random.uniform(0.0, _CLEAN_UP))  # noqa: S311 - no secret
+        except RendezvousError as error:
+            if not self._leaving:
+                self._diary.write("refused", error=type(error).__name__, text=str(error), **self._reason())
+        except Exception:
+            self._diary.write("broke", text=traceback.format_exc())
+
+    def _take_part(self) -> bool:
+        """Join and hold the world; whether to join again."""
+        with self._telling:
+            if self._leaving:
+                return False
+            self._diary.write("joins")
+        info = self._handler.next_rendezvous()
+        where = info.bootstrap_store_info
+        self._diary.write(
+            "returns",
+            round=info.round,
+            rank=info.rank,
+            size=info.world_size,
+            nodes=info.nodes,
+            address=where and f"{where.master_addr}:{where.master_port}",
+        )
+        self._share(info)
+        return self._hold(info)
+
+    def _share(self, info: RendezvousInfo) -> None:
+        """Leave a mark in the round's store, unless one is there already."""
+        info.store.set_timeout(self._patience)
+        # A member that is cut off has nothing to say about the store.
+        with contextlib.suppress(RendezvousConnectionError, RendezvousTimeoutError):
+            mark = info.store.compare_set("mark", b"", self._handler.node_id.encode()).decode()
+            self._diary.write("shares", round=info.round, size=info.world_size, mark=mark)
+
+    def _hold(self, info: RendezvousInfo) -> bool:
+        """Hold the world until there is to be another one, or none."""
+        sure_until = 0.0
+        while not self._leaving:
+            sure_until = self._note_trust(info, sure_until)
+            if self._handler.is_closed():
+                self._diary.write("hears", **self._reason())
+                self.leave("the run is closed")
+                return False
+            if self._failing.is_set() or self._handler.num_nodes_waiting() > 0:
+                self._failing.clear()
+                return True
+            time.sleep(_LOOK)
+        return False
+
+    def _note_trust(self, info: RendezvousInfo, before: float) -> float:
+        """Write down until when the lease certainly lives, if that has changed; returns that moment."""
+        node = self._handler._node
+        with self._handler._driver._changed:
+            now, until = time.monotonic(), node.lease_until
+            trusts = node.may_trust_world() and not node.is_evicted()
+        if trusts and until != before:
+            self._diary.write("trusts", at=now, round=info.round, size=info.world_size, until=until)
+            return until
+        return before
+
+    def _reason(self) -> dict[str, Any]:
+        closed = self._handler.closed
+        return {"by": closed.by, "reason": closed.reason} if closed else {"by": None, "reason": None}

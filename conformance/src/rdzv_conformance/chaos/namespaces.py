@@ -1,0 +1,85 @@
+"""Network namespaces of agents: each has nothing but a loopback of its own, which can be taken down.
+
+Linux only, and as root. A namespace has no name: it is gone with the last process and socket in it.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from ..processes import Link, Processes
+
+__all__ = ["are_possible", "be_alone", "set_loopback", "within"]
+
+_R = TypeVar("_R")
+
+_CLONE_NEWNET: Final = 0x40000000
+_SIOCSIFFLAGS: Final = 0x8914
+_IFF_UP: Final = 0x1
+
+
+def are_possible() -> bool:
+    """Whether this process may make network namespaces."""
+    with Processes() as processes:
+        return bool(processes.fork(_may_be_alone).result())
+
+
+def _may_be_alone(link: Link) -> bool:
+    try:
+        be_alone()
+    except (OSError, AttributeError):  # not allowed, or not Linux
+        return False
+    return True
+
+
+def be_alone() -> None:
+    """Move this process into a new namespace, with its loopback up.
+
+    Raises:
+        OSError: It may not.
+    """
+    _call("unshare", _CLONE_NEWNET)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+        set_loopback(control, up=True)
+
+
+def within(pid: int, work: Callable[[], _R]) -> _R:
+    """Do some work in the namespace of another process; the sockets that it makes stay there.
+
+    Raises:
+        OSError: The process is gone.
+    """
+    results: list[_R] = []
+    errors: list[OSError] = []
+
+    def enter() -> None:
+        # On a thread that ends: the others stay where they are.
+        try:
+            with open(f"/proc/{pid}/ns/net") as namespace:
+                _call("setns", namespace.fileno(), _CLONE_NEWNET)
+            results.append(work())
+        except OSError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def set_loopback(control: socket.socket, *, up: bool) -> None:
+    """Switch the loopback of the namespace that a socket was made in on or off."""
+    fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP if up else 0))
+
+
+def _call(name: str, *arguments: int) -> None:
+    if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"{name}: {os.strerror(error)}")

@@ -1,0 +1,87 @@
+"""The service that the agents meet at: one that we start and may hurt, or one that runs already."""
+
+import importlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rdzv import Capability, RendezvousError, RendezvousParameterError, load_backend_plugin, parse_endpoints
+
+from ..servers import CLUSTERS
+
+if TYPE_CHECKING:
+    from ..suite.server import Server
+
+__all__ = ["Service", "find_service"]
+
+
+@dataclass(frozen=True)
+class Service:
+    """A service.
+
+    Attributes:
+        endpoint: Where it is, as the backend wants it.
+        members: Its servers, which may be hurt; none if it is not ours.
+        durable: It keeps what was written when its servers are killed.
+        targets: Where TCP connections to it go, in the order of `endpoint`; none if they do not.
+    """
+
+    endpoint: str
+    members: "tuple[Server, ...]"
+    durable: bool
+    targets: tuple[tuple[str, int], ...]
+
+
+@contextmanager
+def find_service(backend: str, endpoint: str | None, server: str | None) -> Iterator[Service]:
+    """Have a service for a backend, for as long as the context lasts.
+
+    Args:
+        backend: The name of the backend.
+        endpoint: Where one runs already; None: one is started.
+        server: ``module:Class`` of what to start: a context manager with the methods of `Server`, or with
+            `members` that have them. None: the cluster that we know, or a new file.
+
+    Raises:
+        RendezvousParameterError: There is no such backend, or nothing that we could start for it.
+        ServiceMissingError: The program of the service is not on this machine.
+    """
+    kind: Any = load_backend_plugin(backend).backend_type()
+    durable = Capability.DURABLE in getattr(kind, "capabilities", ())
+    make: Any = _load(server) if server else CLUSTERS.get(backend)
+    if endpoint is not None:
+        yield Service(endpoint, (), durable, _targets(endpoint))
+    elif make is not None:
+        with make() as running:
+            there = running.get_endpoint()
+            yield Service(there, tuple(getattr(running, "members", [running])), durable, _targets(there))
+    elif backend == "sqlite":
+        with tempfile.TemporaryDirectory(prefix="rdzv-chaos-") as folder:
+            yield Service(str(Path(folder, "rdzv.db")), (), durable, ())
+    else:
+        raise RendezvousParameterError(
+            f"Nothing is known that could be started for the backend '{backend}'. Give --endpoint, if its service "
+            "runs already, or --server module:Class, a class like those of rdzv_conformance.servers."
+        )
+
+
+def _load(server: str) -> Any:
+    module, _, name = server.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise RendezvousParameterError(
+            f"--server {server} is not module:Class of something to import: {error}."
+        ) from error
+
+
+def _targets(endpoint: str) -> tuple[tuple[str, int], ...]:
+    """The addresses in an endpoint that names a port for each; none in any other."""
+    with suppress(RendezvousError):
+        found = tuple((one.host, one.port) for one in parse_endpoints(endpoint, 0))
+        if all(port for _, port in found):
+            return found
+    return ()

@@ -1,0 +1,213 @@
+"""The nodes of a run, each in a process of its own, that do what a test asks."""
+
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, Final
+
+from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
+from rdzv.backend import STATE_KEY, KeyValueBackend
+
+from ..processes import Link, Processes, Worker
+from .base import CALL
+
+__all__ = ["FORM", "Node", "Nodes", "gather"]
+
+_INTERVAL: Final = 0.5
+"""Seconds between two signs of life, on services that allow so few."""
+
+_ATTEMPTS: Final = 3
+"""So many intervals are the time to live."""
+
+FORM: Final = 30.0
+"""Seconds within which a world must form on a busy machine, a silent member's time to live included."""
+
+_HOUR: Final = 3600.0
+
+
+class Node:
+    """The test's end of a node; what can be asked are the methods of `_Life`."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+
+    def ask(self, question: str, *arguments: Any) -> Any:
+        """Ask, and wait for the answer."""
+        self.tell(question, *arguments)
+        return self.answer()
+
+    def tell(self, question: str, *arguments: Any) -> None:
+        """Ask without waiting."""
+        self.worker.send([question, *arguments])
+
+    def answer(self) -> Any:
+        """The answer to what was asked."""
+        return self.worker.receive(FORM)
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.worker.kill()
+
+
+class Nodes:
+    """Makes nodes of one run, and kills what is left of them.
+
+    Args:
+        processes: Makes their processes.
+        connect: Makes their clients.
+        run_id: The run.
+
+    Attributes:
+        interval: Seconds between two of their signs of life.
+        ttl: Their time to live, in seconds.
+    """
+
+    def __init__(self, processes: Processes, connect: Callable[[], KeyValueBackend], run_id: str) -> None:
+        self._processes = processes
+        self._connect = connect
+        self._run_id = run_id
+        self._made: list[Node] = []
+        backend = connect()
+        self.interval = max(_INTERVAL, backend.min_lease_ttl / _ATTEMPTS)
+        backend.close()
+        self.ttl = self.interval * _ATTEMPTS
+
+    def __call__(
+        self, count: int, low: int = 2, high: int = 4, *, clock: float = 0.0, join: float = FORM
+    ) -> list[Node]:
+        """New nodes.
+
+        Args:
+            count: How many.
+            low: The smallest world.
+            high: The largest.
+            clock: How many seconds their clocks are wrong.
+            join: How many seconds they wait for a world.
+        """
+        timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=1))
+        interval = timedelta(seconds=self.interval)
+        settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS)
+        new = [
+            Node(self._processes.fork(lambda link: _live(link, self._connect(), settings, clock))) for _ in range(count)
+        ]
+        self._made.extend(new)
+        return new
+
+    def close(self) -> None:
+        """Kill them."""
+        for node in self._made:
+            node.kill()
+
+
+def gather(nodes: list[Node]) -> list[dict[str, Any]]:
+    """Have nodes join at once; their worlds."""
+    for node in nodes:
+        node.tell("join")
+    worlds = [node.answer() for node in nodes]
+    assert not [world["error"] for world in worlds if "error" in world], f"a node got no world: {worlds}"
+    return worlds
+
+
+def _live(link: Link, backend: KeyValueBackend, settings: RendezvousSettings, clock: float) -> None:
+    """The life of a node: it does what the test asks."""
+    real = time.time
+    time.time = lambda: real() + clock
+    life = _Life(settings, backend)
+    while True:
+        question, *arguments = link.receive(_HOUR)
+        link.send(getattr(life, question)(*arguments))
+
+
+class _Life:
+    """What a test may ask of a node."""
+
+    def __init__(self, settings: RendezvousSettings, backend: KeyValueBackend) -> None:
+        self._calls = _Calls(backend)
+        self._handler = DynamicRendezvousHandler(settings, backend)
+        self._store: Any = None
+        self._round = 0
+
+    def join(self) -> dict[str, Any]:
+        try:
+            info = self._handler.next_rendezvous()
+        except RendezvousError as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        self._store, self._round = info.store, info.round
+        shared = [info.world_size, info.round, info.nodes, str(info.bootstrap_store_info)]
+        return {"rank": info.rank, "size": info.world_size, "round": info.round, "shared": shared, "pid": os.getpid()}
+
+    def add(self) -> int:
+        return int(self._store.add("suite", 1))
+
+    def round(self) -> int:
+        return self._round
+
+    def waiting(self) -> int:
+        return self._handler.num_nodes_waiting()
+
+    def nodes(self) -> int:
+        """How many records there are."""
+        return len(self._handler._keys.read_all("nodes", timeout=CALL).entries)
+
+    def lost(self) -> list[str]:
+        notice = self._handler.notice
+        return [loss.cause for loss in notice.lost] if notice else []
+
+    def trouble(self) -> str | None:
+        """Why the service cannot be reached."""
+        return str(self._handler.trouble) if self._handler.trouble else None
+
+    def calls(self) -> dict[str, int]:
+        """What the node has asked of the service so far, and how often."""
+        return dict(self._calls.made)
+
+    def close(self, reason: str) -> None:
+        self._handler.set_closed(reason)
+
+    def closed(self) -> str | None:
+        return self._handler.closed.reason if self._handler.is_closed() and self._handler.closed else None
+
+    def leave(self, reason: str) -> bool:
+        return self._handler.leave(reason)
+
+    def shutdown(self) -> bool:
+        return self._handler.shutdown()
+
+
+class _Calls:
+    """Counts the calls of the core to a backend, in a process that has but this one.
+
+    Attributes:
+        made: By method; a put of the state counts as ``state``.
+    """
+
+    def __init__(self, backend: KeyValueBackend) -> None:
+        self.made: Counter[str] = Counter()
+        self._counted: set[tuple[type, str]] = set()
+        self._inside = threading.local()
+        for method in ("read", "read_all", "put", "delete", "wait", "open_lease"):
+            self._count(type(backend), method)
+
+    def _count(self, cls: type, method: str) -> None:
+        if (cls, method) in self._counted:
+            return
+        self._counted.add((cls, method))
+        original = getattr(cls, method)
+
+        def counted(target: Any, *args: Any, **kwargs: Any) -> Any:
+            if getattr(self._inside, "call", False):
+                return original(target, *args, **kwargs)  # what a backend asks of itself is no call of the core
+            self.made["state" if (method, *args[:1]) == ("put", STATE_KEY) else method] += 1
+            self._inside.call = True
+            try:
+                result = original(target, *args, **kwargs)
+            finally:
+                self._inside.call = False
+            if method == "open_lease":
+                self._count(type(result), "keep_alive")
+            return result
+
+        setattr(cls, method, counted)

@@ -1,0 +1,372 @@
+"""The service goes away and comes back, and replies are lost: nothing is invented, nothing hangs, all goes on."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, Entry, KeyValueBackend, Outcome, Put, Snapshot
+from rdzv.errors import RendezvousConnectionError, RendezvousError
+from rdzv.store import KeyValueStore
+
+from ..deadlines import eventually
+from ..linearizability import Answer, assert_linearizable
+from ..processes import Link, Processes
+from .base import CALL, KEY, ROOT, lacks, requires
+from .histories import KeyValue, operations, record
+from .nodes import FORM, Nodes, gather
+from .server import Line, ServerConformance, Site, patiently
+
+__all__ = ["OutagesConformance"]
+
+_TIMEOUT: Final = 1.0
+"""What calls are given while the service is away, in seconds."""
+_LATE: Final = 1.5
+"""So many seconds later a call on a busy machine may end."""
+_PROCESSES: Final = 3
+_ASKED: Final = 1.0
+
+_restarts = pytest.mark.parametrize("how", ["stopped", "killed"])
+_outages = pytest.mark.parametrize("how", ["killed", "frozen"])
+
+
+class OutagesConformance(ServerConformance):
+    """What clients, and the nodes of a run, see of a service that is away for a while, and of a bad line to it."""
+
+    @pytest.fixture
+    def site_nodes(self, site: Site, run_id: str, processes: Processes) -> Iterator[Nodes]:
+        """Makes nodes of the server."""
+        nodes = Nodes(processes, site.connect, run_id)
+        yield nodes
+        nodes.close()
+
+    @_restarts
+    @requires(Capability.DURABLE)
+    def test_what_was_written_outlives_a_restart(self, site: Site, how: str) -> None:
+        """Values, tokens and creation order are what they were; tokens open the door, and new keys come last."""
+        client = site.client()
+        for name, value in (("b", b"1"), ("a", b"2"), ("gone", b"3"), ("large", bytes(MAX_PAYLOAD)), ("b", b"4")):
+            client.put(f"suite/{name}", value, expect=ANY, timeout=CALL)
+        client.delete("suite/gone", timeout=CALL)
+        before = client.read_all(ROOT, timeout=CALL)
+        with site.away(how):
+            pass
+        for one in (client, site.client()):
+            intact = patiently(lambda one=one: one.read_all(ROOT, timeout=CALL)).entries == before.entries  # type: ignore[misc]
+            assert intact, "a restart changed what was written, its tokens or its order"
+        _assert_works(client, before)
+
+    @_restarts
+    @lacks(Capability.DURABLE)
+    def test_service_that_forgets_begins_anew(self, site: Site, how: str) -> None:
+        """After a restart nothing is there, old tokens open nothing, and waiters are told of the loss."""
+        client = site.client()
+        client.put(KEY, b"old", expect=ANY, timeout=CALL)
+        before = client.read_all(ROOT, timeout=CALL)
+        old = before.entries[KEY]
+        with site.away(how):
+            pass
+        assert patiently(lambda: client.read_all(ROOT, timeout=CALL)).entries == {}, "not durable, but remembered"
+        _follow(client, before, lambda now: not now.entries)
+        assert _put(client, KEY, b"x", old.token) is None, "a token outlived its value"
+        new = _put(client, KEY, b"new", ABSENT)
+        assert _put(client, KEY, b"x", old.token) == new, "a token from before the restart was accepted"
+        _assert_works(client, client.read_all(ROOT, timeout=CALL))
+
+    @_outages
+    def test_calls_end_in_time_and_the_client_goes_on(self, site: Site, how: str) -> None:
+        """Every call keeps its timeout and raises `RendezvousConnectionError`; later the same client works again."""
+        client = site.client()
+        since = client.read_all(ROOT, timeout=CALL)
+        calls = _calls(client, since)
+        with ThreadPoolExecutor(len(calls)) as pool, site.away(how):
+            ended = {name: pool.submit(_end_of, call) for name, call in calls.items()}
+            ends = {name: end.result(2 * CALL) for name, end in ended.items()}
+        for name, (end, seconds) in ends.items():
+            assert seconds < _TIMEOUT + _LATE, f"{name} with a timeout of {_TIMEOUT} s took {seconds:.1f} s"
+            told_nothing = end == Put(Outcome.UNKNOWN) or (isinstance(end, Snapshot) and name == "wait")
+            assert told_nothing or isinstance(end, RendezvousConnectionError), f"{name} of an absent service: {end!r}"
+            if isinstance(end, Snapshot):
+                assert end.entries == since.entries, "a wait invented a change"
+        _put(client, "suite/after", b"x", ANY)
+        if isinstance(ends["put"][0], RendezvousConnectionError):
+            assert site.client().read("suite/put", timeout=CALL) is None, "a put that raised was applied"
+
+    @_outages
+    def test_wait_goes_on_after_an_outage(self, site: Site, how: str) -> None:
+        """A waiter that goes on from its snapshot, as the core does, learns what was written after the outage."""
+        waiter, writer = site.client(), site.client()
+        writer.put(KEY, b"before", expect=ANY, timeout=CALL)
+        since = waiter.read_all(ROOT, timeout=CALL)
+        with ThreadPoolExecutor(1) as pool:
+            followed = pool.submit(_follow, waiter, since, lambda now: _value(now.entries.get(KEY)) == b"after")
+            with site.away(how):
+                time.sleep(0.3)  # it probably notices by now; if not, it must be right as well
+            _put(writer, KEY, b"after", ANY)
+            followed.result(3 * CALL)
+
+    @requires(Capability.LEASE)
+    def test_lease_is_true_to_its_word_after_a_restart(self, site: Site) -> None:
+        """A lease whose `keep_alive` is answered by yes still has its keys; one that has ended has none."""
+        client = site.client()
+        lease = client.open_lease(30, timeout=CALL)
+        client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+        with site.away("killed"):
+            pass
+        if patiently(lambda: lease.keep_alive(CALL)):
+            assert client.read(KEY, timeout=CALL) is not None, "a lease lives on without its keys"
+            lease.revoke(CALL)
+        eventually(lambda: client.read(KEY, timeout=CALL) is None, "the keys of an ended lease to go")
+        lost = client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+        assert lost.outcome is Outcome.LOST, "an ended lease came back"
+
+    @requires(Capability.LEASE)
+    def test_owner_that_is_cut_off_loses_its_lease(self, site: Site) -> None:
+        """Its keys go within the time to live; while it hears nothing it is told nothing, and afterwards the truth."""
+        line = site.line()
+        owner, other = site.client(line.endpoint), site.client()
+        lease = owner.open_lease(_ASKED, timeout=CALL)
+        owner.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+        line.cut_off()
+        with pytest.raises(RendezvousConnectionError):
+            lease.keep_alive(0.2)
+        eventually(lambda: other.read(KEY, timeout=CALL) is None, "the keys of the lost to go", 2 * lease.ttl + 3)
+        line.heal()
+        assert not patiently(lambda: lease.keep_alive(CALL)), "a lease that has ended was kept alive"
+        assert other.read(KEY, timeout=CALL) is None, "an ended lease came back"
+
+    @pytest.mark.parametrize("breaks", [True, False], ids=["line breaks", "silence"])
+    def test_put_whose_reply_is_lost_is_unknown(self, site: Site, breaks: bool) -> None:
+        """It was applied, and nobody has said so: neither won nor lost, no error, and never sent a second time."""
+        line = site.line()
+        client, other = site.client(line.endpoint), site.client()
+        there = client.put(KEY, b"1", expect=ABSENT, timeout=CALL).entry
+        assert there is not None
+        with _lost_reply(line, lambda: other.read(KEY, timeout=CALL) != there, breaks=breaks):
+            timeout = CALL if breaks else _TIMEOUT
+            put, _ = _end_of(lambda: client.put(KEY, b"2", expect=there.token, timeout=timeout))
+        assert put == Put(Outcome.UNKNOWN), f"a put whose reply was lost answered {put!r}"
+        assert patiently(lambda: client.read(KEY, timeout=CALL)) == other.read(KEY, timeout=CALL)
+        _assert_works(client, other.read_all(ROOT, timeout=CALL))
+
+    def test_register_knows_its_own_write_when_the_reply_was_lost(self, site: Site) -> None:
+        """`set_state` finds out that it was itself who wrote."""
+        line = site.line()
+        client, other = site.client(line.endpoint), site.client()
+        first = client.set_state(b"1")
+        assert first is not None
+        _lose_reply_to_next_put(client, line, other)
+        result = patiently(lambda: client.set_state(b"2", first[1]))
+        assert result is not None, "a write whose reply was lost is said to be lost itself"
+        assert (result[0], result[2]) == (b"2", True), f"a write whose reply was lost answered {result}"
+
+    def test_store_counts_once_when_replies_are_lost(self, site: Site) -> None:
+        """An `add` whose reply was lost is counted once: not twice, and not never."""
+        line = site.line()
+        client, other = site.client(line.endpoint), site.client()
+        store = KeyValueStore(client, timeout=timedelta(seconds=3 * CALL))
+        store.add("n", 1)
+        for number in range(3):
+            _lose_reply_to_next_put(client, line, other)
+            assert store.add(f"n{number}", 1) == 1, "a count whose reply was lost counts twice, or not at all"
+            assert store.add(f"n{number}", 1) == 2, "a count whose reply was lost counts twice, or not at all"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    @pytest.mark.parametrize("bad", [0, 1], ids=["first", "second"])
+    @pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "is silent"])
+    def test_client_goes_on_at_another_endpoint(self, site: Site, bad: int, refuses: bool) -> None:
+        """Of two endpoints one is out of reach, all of a sudden or from the beginning: the other will do."""
+        lines = site.line(), site.line()
+        endpoints = ",".join(line.endpoint for line in lines)
+        client = site.client(endpoints)
+        since = client.read_all(ROOT, timeout=CALL)
+        if refuses:
+            lines[bad].close()
+        else:
+            lines[bad].cut_off()
+        for one in (client, site.client(endpoints)):
+            entry = _put(one, KEY, b"x", ANY)
+            since = _follow(one, since, lambda now, entry=entry: now.entries.get(KEY) == entry)  # type: ignore[misc]
+
+    @lacks(Capability.MULTI_ENDPOINT)
+    def test_list_of_endpoints_is_refused(self, site: Site) -> None:
+        """A second endpoint is not ignored."""
+        with pytest.raises(RendezvousError):
+            site.client(f"{site.endpoint},{site.endpoint}").read(KEY, timeout=CALL)
+
+    @requires(Capability.DURABLE)
+    def test_keys_stay_linearizable_through_outages(self, site: Site, processes: Processes) -> None:
+        """Processes that use a key while the service is killed and frozen are told nothing that no order explains."""
+
+        def use(link: Link) -> list[Any]:
+            client = site.connect()
+            client.read(KEY, timeout=CALL)
+            link.send()
+            process = link.receive()
+            value = KeyValue(client, KEY, _TIMEOUT / 4)
+            return record(value, process, lambda turn: not _is_over(link), healthy=False)
+
+        workers = [processes.fork(use) for _ in range(_PROCESSES)]
+        for worker in workers:
+            worker.receive()
+        for number, worker in enumerate(workers):
+            worker.send(number)
+        for how in ("killed", "frozen"):
+            time.sleep(0.1)  # so long they use it in peace
+            with site.away(how):
+                time.sleep(_TIMEOUT / 2)
+        patiently(lambda: site.client().read(KEY, timeout=CALL))
+        time.sleep(0.1)
+        for worker in workers:
+            worker.send()
+        history = operations([worker.result() for worker in workers])
+        assert {one.process for one in history if one.answer is Answer.DONE} == set(range(_PROCESSES))
+        assert_linearizable(history)
+
+    @_outages
+    def test_gathering_outlives_an_outage(self, site: Site, site_nodes: Nodes, how: str) -> None:
+        """Invariants 4 and 10: nodes that were waiting, and one that comes meanwhile, get their world afterwards."""
+        three = site_nodes(3, 3, 3)
+        for node in three[:2]:
+            node.tell("join")
+        watcher = site.client()
+        eventually(lambda: len(watcher.read_all("nodes", timeout=CALL).entries) == 2, "two nodes to wait", FORM)
+        with site.away(how):
+            three[2].tell("join")
+            time.sleep(_TIMEOUT / 2)
+        worlds = [node.answer() for node in three]
+        assert [world.get("size") for world in worlds] == [3, 3, 3], f"an outage while gathering: {worlds}"
+        assert len({str(world["shared"]) for world in worlds}) == 1, f"the nodes disagree: {worlds}"
+
+    def test_running_world_outlives_an_outage(self, site: Site, site_nodes: Nodes) -> None:
+        """Invariant 10: however long it takes, nobody is lost; afterwards the world can grow as before."""
+        old, (late,) = site_nodes(2, 2, 3), site_nodes(1, 2, 3)
+        first = gather(old)
+        with site.away("killed"):
+            time.sleep(1.2 * site_nodes.ttl)
+        eventually(lambda: not any(node.ask("trouble") for node in old), "the members to be in touch again", FORM)
+        calm = time.monotonic() + site_nodes.ttl
+        eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in old), "calm", FORM)
+        assert [node.ask("waiting") for node in old] == [0, 0], "an outage cost a member its place"
+        late.tell("join")
+        eventually(lambda: all(node.ask("waiting") == 1 for node in old), "the late node to be announced", FORM)
+        worlds = [*gather(old), late.answer()]
+        assert [world["size"] for world in worlds] == [3, 3, 3]
+        assert [world["rank"] for world in worlds[:2]] == [world["rank"] for world in first], "ranks changed hands"
+
+
+def _calls(client: KeyValueBackend, since: Snapshot) -> dict[str, Callable[[], Any]]:
+    """Every call that a client has, with a short timeout."""
+    calls: dict[str, Callable[[], Any]] = {
+        "read": lambda: client.read(KEY, timeout=_TIMEOUT),
+        "read_all": lambda: client.read_all(ROOT, timeout=_TIMEOUT),
+        "put": lambda: client.put("suite/put", b"x", expect=ABSENT, timeout=_TIMEOUT),
+        "delete": lambda: client.delete("suite/other", timeout=_TIMEOUT),
+        "wait": lambda: client.wait(ROOT, since, timeout=_TIMEOUT),
+    }
+    if Capability.LEASE in client.capabilities:
+        kept, revoked = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
+        calls |= {
+            "open_lease": lambda: client.open_lease(30, timeout=_TIMEOUT),
+            "keep_alive": lambda: kept.keep_alive(_TIMEOUT),
+            "revoke": lambda: revoked.revoke(_TIMEOUT),
+        }
+    return calls
+
+
+def _end_of(call: Callable[[], Any]) -> tuple[Any, float]:
+    """What a call returned or raised, and after how many seconds."""
+    began = time.monotonic()
+    try:
+        end = call()
+    except Exception as error:
+        end = error
+    return end, time.monotonic() - began
+
+
+@contextmanager
+def _lost_reply(line: Line, applied: Callable[[], bool], *, breaks: bool) -> Iterator[None]:
+    """Within, replies are lost: with the connection as soon as the write was seen to be applied, or in silence."""
+    line.hold_replies()
+    refused = threading.Event()
+
+    def lose() -> None:
+        said = "the write to be applied: is it sent to the endpoint that `connect` was given?"
+        eventually(lambda: refused.is_set() or applied(), said)
+        if breaks:
+            line.heal()
+
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            lost = pool.submit(lose)
+            try:
+                yield
+            except RendezvousConnectionError:
+                # Some need an answer before they can write: nothing was written, and nothing is lost.
+                refused.set()
+                raise
+            lost.result()
+    finally:
+        line.heal()
+
+
+def _lose_reply_to_next_put(client: KeyValueBackend, line: Line, other: KeyValueBackend) -> None:
+    """Have the next put of a client lose its reply, whoever calls it."""
+    put = client.put
+
+    def losing(key: str, value: bytes, **kwargs: Any) -> Put:
+        client.put = put  # type: ignore[method-assign]
+        before = other.read(key, timeout=CALL)
+        with _lost_reply(line, lambda: other.read(key, timeout=CALL) != before, breaks=True):
+            return put(key, value, **{**kwargs, "timeout": _TIMEOUT})
+
+    client.put = losing  # type: ignore[method-assign]
+
+
+def _follow(client: KeyValueBackend, since: Snapshot, condition: Callable[[Snapshot], bool]) -> Snapshot:
+    """Wait until a condition holds, from snapshot to snapshot, through errors: as the core does."""
+    deadline = time.monotonic() + 2 * CALL
+    while not condition(since):
+        remaining = deadline - time.monotonic()
+        assert remaining > 0, "a change was missed: waited in vain for what happened in the outage or after it"
+        try:
+            since = client.wait(ROOT, since, timeout=remaining)
+        except RendezvousConnectionError:
+            time.sleep(0.05)
+    return since
+
+
+def _assert_works(client: KeyValueBackend, since: Snapshot) -> None:
+    """Whether a client does its work: conditions, order, waiting."""
+    new = _put(client, "suite/new", b"1", ABSENT)
+    assert new is not None
+    assert all(new.order > entry.order for entry in since.entries.values()), "a new key is not the last in order"
+    for name, entry in {**since.entries, "suite/new": new}.items():
+        assert _value(_put(client, name, b"2", entry.token)) == b"2", "a token was forgotten"
+    now = client.read_all(ROOT, timeout=CALL)
+    _follow(client, since, lambda there: there.entries == now.entries)
+
+
+def _put(client: KeyValueBackend, key: str, value: bytes, expect: Any) -> Entry | None:
+    """What is there after a put; one whose reply was lost, with a connection that had broken unnoticed, is repeated."""
+    while True:
+        put = patiently(lambda: client.put(key, value, expect=expect, timeout=CALL))
+        if put.outcome is not Outcome.UNKNOWN:
+            return put.entry
+
+
+def _value(entry: Entry | None) -> bytes | None:
+    return None if entry is None else entry.value
+
+
+def _is_over(link: Link) -> bool:
+    """Whether the test has sent something."""
+    try:
+        link.receive(0)
+    except TimeoutError:
+        return False
+    return True

@@ -1,0 +1,160 @@
+"""A server that tests may hurt: what its author brings, and what the suite makes of it."""
+
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeVar
+
+import pytest
+from rdzv.backend import KeyValueBackend
+from rdzv.endpoints import parse_endpoints
+from rdzv.errors import RendezvousConnectionError
+
+from ..chaos.lines import Lines
+from ..processes import Processes
+from .base import CALL, SERVER, Conformance, remove_keys
+
+__all__ = ["ConnectTo", "Line", "Server", "ServerConformance", "Site", "patiently"]
+
+_T = TypeVar("_T")
+
+
+class Server(Protocol):
+    """What the fixture ``server`` gives: a service that the suite may stop, kill and freeze, and starts again.
+
+    All servers of `rdzv_conformance.servers` have these methods. Tests leave the server running, with their
+    keys removed, so one server may serve a whole class (``@pytest.fixture(scope="class")``).
+    """
+
+    def get_endpoint(self) -> str:
+        """Where it serves, as ``host:port``; the same for its whole life."""
+
+    def terminate(self) -> None:
+        """Stop it in good order. What it has stored stays, if it stores anything."""
+
+    def kill(self) -> None:
+        """Stop it at once, as a crash does (SIGKILL). What it has stored stays."""
+
+    def restart(self) -> None:
+        """After `terminate` or `kill`: start it again, at the same endpoint; return when it serves."""
+
+    def pause(self) -> None:
+        """Freeze it (SIGSTOP): its connections stay open, and it answers nothing."""
+
+    def resume(self) -> None:
+        """Let it go on after `pause` (SIGCONT)."""
+
+
+class ConnectTo(Protocol):
+    """What ``connect`` gives where there is a ``server``: a second argument says which endpoint to use."""
+
+    def __call__(self, run_id: str, endpoint: str = ..., /) -> KeyValueBackend:
+        """Make a new, independent client of a run. Without an endpoint: of any server that runs."""
+
+
+class Line:
+    """A TCP line to the server, through which a client can be given trouble of its own."""
+
+    def __init__(self, lines: Lines, name: str, host: str, port: int) -> None:
+        self._lines = lines
+        self._name = name
+        (self.endpoint,) = lines.open(name, [(host, port)], None)
+
+    def cut_off(self) -> None:
+        """Hold back everything: who connects or asks hears nothing."""
+        self._lines.cut(self._name, "everything")
+
+    def hold_replies(self) -> None:
+        """Let requests through, and no reply."""
+        self._lines.cut(self._name, "replies")
+
+    def heal(self) -> None:
+        """Break every connection; what was held back is lost. New ones work."""
+        self._lines.heal(self._name, True)
+
+    def close(self) -> None:
+        """Break every connection, and refuse new ones."""
+        self._lines.close(self._name)
+
+
+class Site:
+    """The server of one test, clients of it, and lines to it."""
+
+    def __init__(self, server: Server, connect: ConnectTo, run_id: str, processes: Processes) -> None:
+        self._server = server
+        self._connect = connect
+        self._run_id = run_id
+        self._processes = processes
+        self._lines: Lines | None = None
+        self._names = iter(map(str, range(1000)))
+        self._opened = contextlib.ExitStack()
+
+    @property
+    def endpoint(self) -> str:
+        """The server's own."""
+        return self._server.get_endpoint()
+
+    def connect(self, endpoint: str | None = None) -> KeyValueBackend:
+        """A new client, which its user closes: of the server itself, or of another endpoint."""
+        return self._connect(self._run_id, endpoint or self.endpoint)
+
+    def client(self, endpoint: str | None = None) -> KeyValueBackend:
+        """A new client, closed in the end."""
+        client = self.connect(endpoint)
+        self._opened.callback(client.close)
+        return client
+
+    def line(self) -> Line:
+        """A new line. Its process is made by a fork: ask for it before the first client."""
+        if self._lines is None:
+            self._lines = Lines(self._processes)
+        (there,) = parse_endpoints(self.endpoint, 0)
+        return Line(self._lines, next(self._names), there.host, there.port)
+
+    @contextlib.contextmanager
+    def away(self, how: str) -> Iterator[None]:
+        """Have the server ``stopped``, ``killed`` or ``frozen``; then it is back."""
+        leave = {"stopped": self._server.terminate, "killed": self._server.kill, "frozen": self._server.pause}[how]
+        leave()
+        try:
+            yield
+        finally:
+            (self._server.resume if how == "frozen" else self._server.restart)()
+
+    def close(self) -> None:
+        """Close the clients, and remove the keys of the run."""
+        self._opened.close()
+        patiently(lambda: remove_keys(self.connect()))
+
+
+class ServerConformance(Conformance):
+    """What tests with a server of their own share. Without the fixture ``server`` none of them is tried."""
+
+    @pytest.fixture
+    def site(self, request: pytest.FixtureRequest, run_id: str, processes: Processes) -> Iterator[Site]:
+        """The server, clients and lines."""
+        server: Server = request.getfixturevalue(SERVER)
+        connect: ConnectTo = request.getfixturevalue("connect")
+        try:
+            inspect.signature(connect).bind(run_id, server.get_endpoint())
+        except TypeError:
+            pytest.fail(
+                f"{type(self).__name__} has a `server`, so the function that `connect` gives must take an endpoint "
+                "as its second argument: lambda run_id, endpoint=...: MyBackend(endpoint, run_id)"
+            )
+        site = Site(server, connect, run_id, processes)
+        yield site
+        site.close()
+
+
+def patiently(call: Callable[[], _T], seconds: float = CALL) -> _T:
+    """Ask again while the service cannot be reached, as the core does: backends do not retry."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except RendezvousConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)

@@ -1,0 +1,148 @@
+"""The whole task, for some seconds: real agents on real services; it finds nothing, or a bug that was put back."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rdzv_conformance.chaos.plan import Episode
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.servers import EtcdServer, require_service
+
+KINDS = ["kill", "pause", "cut", "outage"]
+PATIENCE = 200.0
+
+
+class Chaos:
+    """The command as a process in a process group of its own, with a folder of its own for temporary files."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "rdzv_conformance.chaos", *arguments],
+            env={**os.environ, "TMPDIR": str(folder)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def ends(self) -> tuple[int, str]:
+        """Its exit code, and what it said."""
+        said, _ = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, said
+
+    def leaves_nothing(self) -> None:
+        """Fail if there is a process or a file of it."""
+        eventually(self._is_gone, "every process of the task to be gone")
+        assert list(self.folder.iterdir()) == []
+
+    def _is_gone(self) -> bool:
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "t"
+    path.mkdir()
+    return path
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "etcd-v3"])
+def test_nothing_is_violated(folder: Path, tmp_path: Path, backend: str) -> None:
+    if backend == "etcd-v3":
+        require_service(EtcdServer)
+    chaos = Chaos(folder, "--backend", backend, "--minutes", "0.4", "--seed", "2", "--keep", str(tmp_path / "kept"))
+    code, said = chaos.ends()
+    assert code == 0, said
+    assert " 0 violations" in said
+    assert not said.rpartition(" min, ")[2].startswith("0 faults")
+    assert list((tmp_path / "kept").glob("agent*.jsonl"))
+    chaos.leaves_nothing()
+
+
+@pytest.mark.parametrize(("bug", "number"), [("no-exclusivity", 2), ("own-truth", 1)])
+def test_a_bug_that_is_put_back_is_found(folder: Path, bug: str, number: int) -> None:
+    chaos = Chaos(folder, "--backend", "sqlite", "--minutes", "1", "--seed", "3", "--bug", bug)
+    code, said = chaos.ends()
+    assert code == 1, said
+    assert f"invariant {number}: " in said
+    assert " returns: round " in said, "the story is missing"
+    chaos.leaves_nothing()
+
+
+def test_ctrl_c_leaves_nothing(folder: Path) -> None:
+    require_service(EtcdServer)
+    chaos = Chaos(folder, "--backend", "etcd-v3", "--minutes", "10")
+    eventually(lambda: len(list(folder.glob("rdzv-chaos-*/agent*.jsonl"))) > 3, "agents to be there", 60)
+    os.killpg(chaos.process.pid, signal.SIGINT)
+    code, said = chaos.ends()
+    assert code == 130, said
+    assert "Traceback" not in said
+    chaos.leaves_nothing()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--backend", "sqllite"], "sqlite"),
+        (["--backend", "sqlite", "--server", "rdzv_conformance.servers:Nothing"], "module:Class"),
+    ],
+)
+def test_what_cannot_be_run_is_said(folder: Path, arguments: list[str], says: str) -> None:
+    chaos = Chaos(folder, *arguments)
+    code, said = chaos.ends()
+    assert code == 2, said
+    assert says in said
+    assert "Traceback" not in said
+    chaos.leaves_nothing()
+
+
+def test_a_seed_is_a_schedule() -> None:
+    one, same, other = (Episode.draw(seed, 0, KINDS, 60.0) for seed in (1, 1, 2))
+    assert one == same != other
+    moments = [strike.moment for strike in one.strikes]
+    assert moments == sorted(moments)
+
+
+def test_every_third_episode_closes_the_run() -> None:
+    closing = [
+        {"close", "shutdown"} & {strike.fault for strike in Episode.draw(5, number, KINDS, 60.0).strikes}
+        for number in range(6)
+    ]
+    assert [bool(found) for found in closing] == [False, False, True, False, False, True]
+
+
+def test_a_storm_ends_with_the_time_and_is_the_same_until_then() -> None:
+    whole, part = (Episode.draw(1, 2, KINDS, longest) for longest in (60.0, 5.0))
+    assert part.storm == 5.0
+    assert part.strikes == tuple(strike for strike in whole.strikes if strike.moment < 5.0)
+    assert 0 < len(part.strikes) < len(whole.strikes)
+
+
+def test_a_service_that_is_not_ours_is_left_as_it_was(folder: Path) -> None:
+    require_service(EtcdServer)
+    with EtcdServer() as server:
+        chaos = Chaos(folder, "--backend", "etcd-v3", "--endpoint", server.get_endpoint(), "--minutes", "0.1")
+        code, said = chaos.ends()
+        assert code == 0, said
+        assert server.get_client().keys() == []
+    chaos.leaves_nothing()
+
+
+def test_a_server_of_ones_own_is_started_and_hurt(folder: Path) -> None:
+    require_service(EtcdServer)
+    server = "rdzv_conformance.servers:EtcdServer"
+    chaos = Chaos(folder, "--backend", "etcd-v3", "--server", server, "--minutes", "0.2", "--seed", "3")
+    code, said = chaos.ends()
+    assert code == 0, said
+    assert "1 server to hurt" in said
+    assert " outage" in said
+    chaos.leaves_nothing()

@@ -1,0 +1,133 @@
+"""A line lets bytes through; cut, it holds them back, and then they come late or are lost."""
+
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from rdzv_conformance.chaos import namespaces
+from rdzv_conformance.chaos.lines import Lines
+from rdzv_conformance.processes import Link, Processes
+
+SOON = 10.0
+NOT_YET = 0.3
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    with Processes() as made:
+        yield made
+
+
+@pytest.fixture
+def lines(processes: Processes) -> Lines:
+    # Before there is a thread: it forks.
+    return Lines(processes)
+
+
+@pytest.fixture
+def echo(lines: Lines) -> Iterator[tuple[str, int]]:
+    """A service that says what it hears."""
+
+    def answer() -> None:
+        connections = []
+        with contextlib.suppress(OSError):
+            while True:
+                connections.append(listening.accept()[0])
+                threads.append(threading.Thread(target=repeat, args=(connections[-1],)))
+                threads[-1].start()
+
+    def repeat(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            while data := connection.recv(100):
+                connection.sendall(data)
+
+    threads: list[threading.Thread] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threads.append(threading.Thread(target=answer))
+        threads[0].start()
+        yield listening.getsockname()
+        lines.close("agent")
+        listening.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(SOON)
+        assert not thread.is_alive()
+
+
+@pytest.fixture
+def client(lines: Lines, echo: tuple[str, int]) -> Iterator[socket.socket]:
+    """A connection along a line."""
+    (endpoint,) = lines.open("agent", [echo], None)
+    host, _, port = endpoint.partition(":")
+    with socket.create_connection((host, int(port)), SOON) as connection:
+        assert say(connection, b"hello") == b"hello"
+        yield connection
+
+
+def say(connection: socket.socket, words: bytes) -> bytes:
+    connection.sendall(words)
+    return connection.recv(100)
+
+
+@pytest.mark.parametrize("what", ["everything", "requests", "replies"])
+def test_what_was_held_back_comes_late(lines: Lines, client: socket.socket, what: str) -> None:
+    lines.cut("agent", what)
+    client.settimeout(NOT_YET)
+    with pytest.raises(TimeoutError):
+        say(client, b"late")
+    lines.heal("agent", lose=False)
+    client.settimeout(SOON)
+    assert client.recv(100) == b"late"
+    assert say(client, b"again") == b"again"
+
+
+def test_what_was_held_back_is_lost(lines: Lines, client: socket.socket) -> None:
+    lines.cut("agent", "everything")
+    client.sendall(b"lost")
+    lines.heal("agent", lose=True)
+    with contextlib.suppress(ConnectionResetError):
+        assert client.recv(100) == b""
+
+
+def test_a_new_connection_waits_for_the_end_of_the_cut(lines: Lines, client: socket.socket) -> None:
+    lines.cut("agent", "requests")
+    with socket.create_connection(client.getpeername(), SOON) as new:
+        new.settimeout(NOT_YET)
+        with pytest.raises(TimeoutError):
+            say(new, b"new")
+        lines.heal("agent", lose=False)
+        new.settimeout(SOON)
+        assert new.recv(100) == b"new"
+
+
+@pytest.mark.skipif(not namespaces.are_possible(), reason="making network namespaces takes Linux, and root")
+def test_the_wire_of_a_namespace_can_be_cut(processes: Processes, lines: Lines, echo: tuple[str, int]) -> None:
+    agent = processes.fork(_live_alone)
+    agent.receive()
+    agent.send(lines.open("agent", [echo], agent.pid))
+    assert agent.receive() == "hello"
+    lines.cut("agent", "wire")
+    agent.send()
+    assert agent.receive() == "nothing"
+    lines.heal("agent", lose=False)
+    agent.send()
+    assert agent.receive() == "late"
+
+
+def _live_alone(link: Link) -> str:
+    namespaces.be_alone()
+    link.send()
+    host, _, port = link.receive()[0].partition(":")
+    with socket.create_connection((host, int(port)), SOON) as connection:
+        link.send(say(connection, b"hello").decode())
+        link.receive()
+        connection.settimeout(NOT_YET)
+        try:
+            link.send(say(connection, b"late").decode())
+        except TimeoutError:
+            link.send("nothing")
+        link.receive()
+        connection.settimeout(SOON)
+        return connection.recv(100).decode()

@@ -1,0 +1,17 @@
+"""What CI asks of the simulator: about a minute of seeds, on all cores, and no violation.
+
+``RDZV_SIMULATE_SECONDS`` makes it shorter or longer; ``python -m rdzv_conformance.simulator`` shows more.
+"""
+
+import itertools
+
+from rdzv_conformance.simulator.search import search
+
+from .budget import SECONDS
+
+
+def test_a_minute_of_seeds_violates_nothing() -> None:
+    found = search(itertools.count(), seconds=SECONDS)
+    print(found)
+    assert found.violations == [], "see it with: python -m rdzv_conformance.simulator --seed N"
+    assert found.rounds > found.seeds > 0

@@ -1,0 +1,326 @@
+"""Connections to a service: made within a deadline, kept alive, ended at will from any thread."""
+
+import contextlib
+import http.client
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from ..endpoints import Endpoint
+
+__all__ = ["AttemptError", "Connection", "Member", "Reply", "SilenceError", "Transport"]
+
+_S = TypeVar("_S", bound=socket.socket)
+
+_IDLE: Final = 4
+"""How many connections to one endpoint are kept for later."""
+
+_PIECE: Final = 1 << 20
+
+_SOCKET_OPTIONS: Final = [
+    (level, getattr(socket, name), value)
+    for level, name, value in (
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+        # A peer that vanished without a word is noticed after about 5 + 3 * 2 seconds.
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 2),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 10_000),
+    )
+    if hasattr(socket, name)
+]
+
+
+class AttemptError(Exception):
+    """One attempt at one endpoint failed; another one may do better. It never leaves a backend.
+
+    Attributes:
+        applied: Whether the request may have been applied nevertheless.
+        denied: Whether trying this endpoint again is pointless.
+    """
+
+    def __init__(self, reason: str, *, applied: bool, denied: bool = False) -> None:
+        super().__init__(reason)
+        self.applied = applied
+        self.denied = denied
+
+
+class SilenceError(AttemptError):
+    """The request was sent, and no answer came in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The beginning of the body, for messages."""
+        return self.body[:200].decode("utf-8", "replace").strip()
+
+
+@dataclass(eq=False, slots=True)
+class Member:
+    """One endpoint of a service.
+
+    Attributes:
+        endpoint: Where it is.
+        idle: The connections to it that nobody uses now.
+        heard: Whether it has ever answered.
+    """
+
+    endpoint: Endpoint
+    idle: "list[Connection]" = field(default_factory=list)
+    heard: bool = False
+
+
+class Connection:
+    """One connection to an endpoint, for one request at a time."""
+
+    def __init__(self, transport: "Transport", member: Member, sock: socket.socket) -> None:
+        self._transport = transport
+        self._member = member
+        self._sock = sock
+        self._http = http.client.HTTPConnection(member.endpoint.host.partition("%")[0], member.endpoint.port)
+        self._http.auto_open = False
+        self._http.sock = sock
+
+    def exchange(
+        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], deadline: float
+    ) -> Reply:
+        """Send a request and receive its answer.
+
+        Raises:
+            AttemptError: There was no answer until `deadline`; the connection is closed.
+        """
+        began = time.monotonic()
+        try:
+            self._limit(deadline)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+                # Whoever refuses us, or a request that is too large, answers and hangs up while we still send.
+                self._http.request(method, target, body, headers)
+            with self._http.getresponse() as response:
+                pieces = [response.read1(_PIECE)]
+                # Python 3.13 closes it, and perhaps the socket, with the last byte.
+                while pieces[-1] and not response.isclosed():
+                    self._limit(deadline)
+                    pieces.append(response.read1(_PIECE))
+                self._member.heard = True
+                return Reply(response.status, response.headers, b"".join(pieces))
+        except TimeoutError as error:
+            self.close()
+            raise SilenceError(f"no answer within {time.monotonic() - began:.1f} s", applied=True) from error
+        except ssl.SSLError as error:
+            self.close()
+            # With TLS 1.3 a server refuses our certificate only after the handshake: nothing was done.
+            raise _tls_failure(error, applied=True) from error
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self.close()
+            raise AttemptError(f"the connection broke: {error!r}{self._hint()}", applied=True) from error
+
+    def _hint(self) -> str:
+        """What may be wrong if an endpoint hangs up without ever having said anything."""
+        if self._member.heard:
+            return ""
+        if isinstance(self._sock, ssl.SSLSocket):
+            return "; if it demands a certificate, give it one"
+        return "; if it speaks TLS, set protocol=https"
+
+    def keep(self) -> None:
+        """Leave it for the next request, unless it has served its time."""
+        if self._http.sock is not None and len(self._member.idle) < _IDLE:
+            self._member.idle.append(self)
+        else:
+            self.close()
+
+    def is_silent(self) -> bool:
+        """Whether it is open, and its other end has neither ended it nor said anything that nobody asked for."""
+        if self._sock.fileno() < 0:
+            return False
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return not poll.poll(0)
+
+    def interrupt(self) -> None:
+        """End it for the thread that uses it now. From any thread."""
+        self._transport.interrupt(self._sock)
+
+    def close(self) -> None:
+        """Close it. Closing twice is fine."""
+        self._transport.disconnect(self._sock)
+        self._http.close()
+
+    def _limit(self, deadline: float) -> None:
+        self._sock.settimeout(max(deadline - time.monotonic(), 0.001))
+
+
+class Transport:
+    """Makes the connections of one client, and knows all that are open."""
+
+    def __init__(self, tls: ssl.SSLContext | None, server_name: str | None) -> None:
+        self._tls = tls
+        self._server_name = server_name
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._closed: Future[Any] = Future()
+
+    def connection(self, member: Member, deadline: float) -> Connection:
+        """A connection to use: an idle one, or a new one.
+
+        Raises:
+            AttemptError: There is none by `deadline`; nothing was sent.
+        """
+        with contextlib.suppress(IndexError):
+            while not (idle := member.idle.pop()).is_silent():
+                idle.close()
+            return idle
+        try:
+            sock = self._reach(self._resolve(member.endpoint, deadline), deadline)
+            return Connection(self, member, self._secure(sock, member.endpoint, deadline))
+        except ssl.SSLError as error:
+            raise _tls_failure(error, applied=False) from error
+        except (OSError, ValueError) as error:
+            raise AttemptError(f"not connected: {error}", applied=False) from error
+
+    def disconnect(self, sock: socket.socket) -> None:
+        """Close a socket. Closing twice is fine."""
+        with self._lock:
+            self._open.discard(sock)
+            # A forked child may hold it open as well: the service learns of the end all the same.
+            _end(sock)
+            sock.close()
+
+    def interrupt(self, sock: socket.socket) -> None:
+        """End a socket that another thread uses; that thread's call ends at once, and closes it."""
+        with self._lock:
+            if sock in self._open:
+                _end(sock)
+
+    def local_address(self) -> str | None:
+        """The source address of a live connection."""
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                sock.getpeername()
+                return str(sock.getsockname()[0])
+        return None
+
+    def close(self) -> None:
+        """End every connection, and make no more."""
+        with contextlib.suppress(InvalidStateError):
+            self._closed.set_result(None)
+        with self._lock:
+            for sock in self._open:
+                _end(sock)
+
+    def abandon(self) -> None:
+        """Forget, in a forked child, what belongs to the parent: unseen by the service, and without a lock."""
+        # Another thread may have held it at the fork.
+        self._lock = threading.Lock()
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                os.close(sock.detach())
+
+    def _resolve(self, endpoint: Endpoint, deadline: float) -> list[tuple[Any, ...]]:
+        def look_up(flags: int) -> list[tuple[Any, ...]]:
+            return list(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=flags))
+
+        with contextlib.suppress(socket.gaierror):
+            return look_up(socket.AI_NUMERICHOST)
+        # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
+        answer = _in_background(lambda: look_up(0), f"rdzv-resolve-{endpoint.host}")
+        wait((answer, self._closed), max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
+        if not answer.done():
+            raise TimeoutError("its name was not resolved in time")
+        return list(answer.result())
+
+    def _reach(self, addresses: list[tuple[Any, ...]], deadline: float) -> socket.socket:
+        failure = OSError("its name has no address")
+        for position, (family, kind, protocol, _, address) in enumerate(addresses):
+            share = (deadline - time.monotonic()) / (len(addresses) - position)
+            sock = self._register(socket.socket(family, kind, protocol))
+            try:
+                for option in _SOCKET_OPTIONS:
+                    sock.setsockopt(*option)
+                sock.settimeout(max(share, 0.001))
+                sock.connect(address)
+            except OSError as error:
+                self.disconnect(sock)
+                failure = error
+            else:
+                return sock
+        raise failure
+
+    def _secure(self, sock: socket.socket, endpoint: Endpoint, deadline: float) -> socket.socket:
+        if self._tls is None:
+            return sock
+        host = self._server_name or endpoint.host.partition("%")[0]
+        try:
+            secure = self._tls.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+        except (OSError, ValueError):
+            self.disconnect(sock)
+            raise
+        with self._lock:
+            self._open.discard(sock)
+        self._register(secure)
+        try:
+            secure.settimeout(max(deadline - time.monotonic(), 0.001))
+            secure.do_handshake()
+        except OSError:
+            self.disconnect(secure)
+            raise
+        return secure
+
+    def _register(self, sock: _S) -> _S:
+        with self._lock:
+            self._open.add(sock)
+        if self._closed.done():
+            self.disconnect(sock)
+            raise OSError("this backend was closed")
+        return sock
+
+
+def _end(sock: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        # Not SSLSocket's own, which pulls TLS away from under whoever reads.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def _in_background(work: Callable[[], Any], name: str) -> Future[Any]:
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return answer
+
+
+def _tls_failure(error: ssl.SSLError, *, applied: bool) -> AttemptError:
+    """What a TLS failure means, and whether trying again is pointless."""
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"its certificate cannot be trusted: {error.verify_message} Check ca_cert and server_name"
+        return AttemptError(text, applied=False, denied=True)
+    if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}:
+        return AttemptError("it does not speak TLS; set protocol=http", applied=False, denied=True)
+    if "ALERT" in reason and "INTERNAL" not in reason:
+        wanted = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+        text = f"it refused this client's certificate ({wanted}); check the options that name it"
+        return AttemptError(text, applied=False, denied=True)
+    hint = "" if applied else "; if it does not speak TLS, set protocol=http"
+    return AttemptError(f"TLS failed: {error}{hint}", applied=applied)

@@ -1,0 +1,86 @@
+"""Counted beats: leases for a service that has none."""
+
+import pytest
+
+from rdzv.backend import ABSENT, Outcome, Snapshot
+from rdzv.dynamic.beats import CountedBeats
+from rdzv.errors import RendezvousConnectionError
+
+from .memory import Fault, MemoryBackend
+
+CALL = 1.0
+
+
+def beat(backend: MemoryBackend) -> bytes:
+    """The only beat that the service holds."""
+    (entry,) = backend.read_all("beats", timeout=CALL).entries.values()
+    return entry.value
+
+
+class VirtualTime(MemoryBackend):
+    """Nothing takes time but waiting, and that only on the test's clock."""
+
+    now = 1000.0
+    waits = 0
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        self.now += timeout
+        self.waits += 1
+        return self.read_all(prefix, timeout=CALL)
+
+
+@pytest.mark.parametrize("interval", [0.5, 5.0, 60.0])
+def test_a_death_is_known_within_a_second_of_the_time_to_live(interval: float) -> None:
+    backend, ttl = VirtualTime(), 3 * interval
+    owner = CountedBeats(backend, interval, lambda: backend.now)
+    lease = owner.open_lease(ttl, timeout=CALL)
+    owner.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    observer = CountedBeats(backend, interval, lambda: backend.now)
+    seen = observer.wait("nodes", observer.read_all("nodes", timeout=CALL), timeout=interval)
+    # The observer has just looked, so it sees the last beat as late as can be.
+    assert lease.keep_alive(CALL)
+    died = backend.now
+    assert not observer.wait("nodes", seen, timeout=2 * ttl + 10).entries
+    assert ttl < backend.now - died <= ttl + 1.0
+
+
+def test_the_dead_are_not_looked_at_more_often_than_the_living() -> None:
+    backend = VirtualTime()
+    beats = CountedBeats(backend, 5.0, lambda: backend.now)
+    lease = beats.open_lease(15.0, timeout=CALL)
+    beats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    dead = beats.wait("nodes", beats.read_all("nodes", timeout=CALL), timeout=30.0)
+    assert not dead.entries
+    before = backend.waits
+    beats.wait("nodes", dead, timeout=30.0)
+    assert backend.waits - before <= 30.0 / 0.75 + 1
+
+
+def test_a_beat_whose_reply_was_lost_is_followed_by_another() -> None:
+    # Observers count from the beat that they saw, so it must not pass for a sign of life at a later time.
+    backend = MemoryBackend()
+    lease = CountedBeats(backend, 1.0).open_lease(3.0, timeout=CALL)
+    backend.fail("put", Fault.REPLY_LOST)
+    with pytest.raises(RendezvousConnectionError):
+        lease.keep_alive(CALL)
+    unacknowledged = beat(backend)
+    assert lease.keep_alive(CALL)
+    assert beat(backend) != unacknowledged
+
+
+def test_a_revoked_lease_takes_no_later_write_with_it() -> None:
+    backend = MemoryBackend()
+    beats = CountedBeats(backend, 1.0)
+    first = beats.open_lease(3.0, timeout=CALL)
+    beats.put("nodes/a", b"before", expect=ABSENT, lease=first, timeout=CALL)
+    # The reply is lost, so the owner will ask again; by then it is back.
+    backend.fail("delete", Fault.REPLY_LOST)
+    with pytest.raises(RendezvousConnectionError):
+        first.revoke(CALL)
+    assert beats.read("nodes/a", timeout=CALL) is None
+    second = beats.open_lease(3.0, timeout=CALL)
+    assert beats.put("nodes/a", b"after", expect=ABSENT, lease=second, timeout=CALL).outcome is Outcome.WON
+    first.revoke(CALL)
+    entry = beats.read("nodes/a", timeout=CALL)
+    assert entry is not None
+    assert entry.value == b"after"

@@ -1,0 +1,62 @@
+"""The bytes of an envelope: they come back as they were, and nothing else is believed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rdzv.envelope import REMEMBERED, Envelope
+from rdzv.errors import RendezvousStateError
+
+FIRST = Envelope(b"\n\0 anything", "a", "0a1b2c")
+SECOND = Envelope(b"", "b", "3d4e5f", 2, ("0a1b2c",), deleted=True)
+
+
+@pytest.mark.parametrize("envelope", [FIRST, SECOND], ids=["first", "deleted"])
+def test_envelope_comes_back_as_it_was(envelope: Envelope) -> None:
+    assert Envelope.unpack(envelope.pack()) == envelope
+
+
+def test_first_envelope_says_no_more_than_it_must() -> None:
+    assert FIRST.pack() == b'{"rdzv":1,"writer":"a","nonce":"0a1b2c","epoch":1}\n\n\0 anything'
+
+
+def test_successor_counts_on_and_remembers_so_many() -> None:
+    written = [Envelope.seal(b"", writer="a")]
+    while len(written) < REMEMBERED + 10:
+        written.append(Envelope.seal(b"", writer="a", after=written[-1]))
+    assert [one.epoch for one in written] == list(range(1, len(written) + 1))
+    before = [one.nonce for one in reversed(written[:-1])]
+    assert list(written[-1].past) == before[:REMEMBERED]
+    assert len(set(before)) == len(before)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("rdzv", 2),
+        ("rdzv", None),
+        ("writer", 1),
+        ("nonce", 1),
+        ("past", ["0a1b2c", 1]),
+        ("past", 1),
+        ("epoch", 0),
+        ("epoch", 1.5),
+        ("epoch", True),
+        ("epoch", "1"),
+        ("deleted", 1),
+        ("deleted", None),
+    ],
+)
+def test_header_of_other_types_is_refused(field: str, value: Any) -> None:
+    header, _, payload = SECOND.pack().partition(b"\n")
+    fields = json.loads(header)
+    assert field in fields
+    with pytest.raises(RendezvousStateError):
+        Envelope.unpack(json.dumps(fields | {field: value}).encode() + b"\n" + payload)
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04\x95\n", FIRST.pack().partition(b"\n")[0]])
+def test_what_is_no_envelope_is_refused(data: bytes) -> None:
+    with pytest.raises(RendezvousStateError):
+        Envelope.unpack(data)

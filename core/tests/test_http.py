@@ -1,0 +1,341 @@
+"""Calls to services over HTTP: failover, deadlines, lost replies, and waits that share one query."""
+
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rdzv.backend import Entry, Snapshot
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
+from rdzv.http import AttemptError, Client, Hold, Reply, ReplyLostError, Request, Revision, Watches, tls_context
+from rdzv.per_process import PerProcess
+
+GET = Request("GET", "/here?x=1")
+PUT = Request("PUT", "/here", b"body", repeatable=False)
+
+
+class Service:
+    """A small HTTP server that answers with what it was asked.
+
+    Attributes:
+        asked: Every request line and body.
+        connections: How many came.
+        status: What it answers.
+        silent: While this is set, it says nothing.
+        hangs_up: Whether it hangs up instead of answering.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+        self.connections = 0
+        self.status = 200
+        self.speaks = threading.Event()
+        self.speaks.set()
+        self.hangs_up = False
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                service.connections += 1
+
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                service.asked.append((self.requestline, body))
+                service.speaks.wait(10)
+                self.close_connection = service.hangs_up
+                if not service.hangs_up:
+                    self.send_response(service.status)
+                    self.send_header("Content-Length", str(len(self.path)))
+                    self.end_headers()
+                    self.wfile.write(self.path.encode())
+
+            do_GET = answer
+            do_PUT = answer
+
+            def handle(self) -> None:
+                with suppress(OSError):
+                    super().handle()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = False
+        self.endpoint = Endpoint("127.0.0.1", self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it; clients must have hung up."""
+        self.speaks.set()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[], Service]]:
+    with ExitStack() as opened:
+
+        def serve() -> Service:
+            service = Service()
+            opened.callback(service.close)
+            return service
+
+        yield serve
+
+
+@pytest.fixture
+def connect(serve: Callable[[], Service]) -> Iterator[Callable[..., Client]]:
+    """Makes clients, closed before their services."""
+    with ExitStack() as opened:
+
+        def connect(*endpoints: Endpoint, request_timeout: float = 1.0) -> Client:
+            client = Client("Echo", endpoints, _check, headers={"X": "y"}, request_timeout=request_timeout)
+            opened.callback(client.close)
+            return client
+
+        yield connect
+
+
+def _check(reply: Reply) -> None:
+    if reply.status == 401:
+        raise AttemptError("it refuses us", applied=False, denied=True)
+    if reply.status == 503:
+        raise AttemptError("it has no leader", applied=False)
+
+
+def _nowhere() -> Endpoint:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return Endpoint("127.0.0.1", unused.getsockname()[1])
+
+
+Serve = Callable[[], Service]
+Connect = Callable[..., Client]
+
+
+def test_one_connection_serves_many_calls(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    client = connect(service.endpoint)
+    assert [client.call(GET, 5, lambda reply: reply.body) for _ in range(5)] == [b"/here?x=1"] * 5
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert service.asked[-1] == ("PUT /here HTTP/1.1", b"body")
+    assert service.connections == 1
+    assert client.local_address() == "127.0.0.1"
+
+
+def test_the_next_endpoint_is_asked_and_the_one_that_failed_is_the_last(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client = connect(_nowhere(), first.endpoint, second.endpoint)
+    first.status = 503
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert (len(first.asked), len(second.asked)) == (1, 2)
+
+
+def test_what_may_have_been_applied_is_sent_once(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    first.hangs_up = True
+    client = connect(first.endpoint, second.endpoint)
+    with pytest.raises(ReplyLostError, match=str(first.endpoint)):
+        client.call(PUT, 5, lambda reply: reply.status)
+    assert (len(first.asked), len(second.asked)) == (1, 0)
+
+
+def test_a_refusal_by_all_is_told_from_an_outage(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    first.status = second.status = 401
+    with pytest.raises(RendezvousDeniedError, match=r"refuses us.*refuses us"):
+        connect(first.endpoint, second.endpoint).call(GET, 5, lambda reply: reply.status)
+    with pytest.raises(RendezvousConnectionError, match=r"refuses us.*not connected") as outage:
+        connect(first.endpoint, _nowhere()).call(GET, 5, lambda reply: reply.status)
+    assert not isinstance(outage.value, RendezvousDeniedError)
+
+
+def test_an_answer_that_cannot_be_read_is_named(serve: Serve, connect: Connect) -> None:
+    with pytest.raises(RendezvousConnectionError, match=r"HTTP 200 and '/here\?x=1'; is it Echo\?"):
+        connect(serve().endpoint).call(GET, 5, lambda reply: int(reply.body))
+
+
+def test_a_silent_endpoint_costs_no_more_than_the_time(serve: Serve, connect: Connect) -> None:
+    silent = serve()
+    silent.speaks.clear()
+    began = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match="no answer"):
+        connect(silent.endpoint).call(GET, 0.3, lambda reply: reply.status)
+    assert 0.2 < time.monotonic() - began < 1
+    helped = connect(silent.endpoint, serve().endpoint, request_timeout=0.2)
+    assert helped.call(GET, 5, lambda reply: reply.status) == 200
+    assert time.monotonic() - began < 2
+
+
+def test_a_poll_may_stay_without_an_answer(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    service.speaks.clear()
+    client = connect(service.endpoint)
+    poll = Request("GET", "/", held=0.2)
+    assert client.poll(poll, lambda reply: reply.status, Hold()) is None
+    hold = Hold()
+    with ThreadPoolExecutor(1) as pool:
+        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, hold)
+        hold.release()
+        assert polled.result(5) is None
+    service.speaks.set()
+    assert client.poll(poll, lambda reply: reply.status, Hold()) == 200
+
+
+def test_closing_ends_what_is_in_progress(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    service.speaks.clear()
+    client = connect(service.endpoint)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.call, GET, 60, lambda reply: reply.status)
+        while not service.asked:
+            time.sleep(0.01)
+        client.close()
+        with pytest.raises(RendezvousConnectionError, match="was closed"):
+            call.result(1)
+    with pytest.raises(RendezvousConnectionError, match="was closed"):
+        client.call(GET, 5, lambda reply: reply.status)
+
+
+def test_a_poll_that_nobody_wants_any_more_says_nothing_against_its_endpoint(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client, hold = connect(first.endpoint, second.endpoint), Hold()
+    first.speaks.clear()
+    with ThreadPoolExecutor(1) as pool:
+        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, hold)
+        while not first.asked:
+            time.sleep(0.01)
+        hold.release()
+        assert polled.result(5) is None
+    first.speaks.set()
+    client.call(GET, 5, lambda reply: reply.status)
+    assert (len(first.asked), len(second.asked)) == (2, 0)
+
+
+def test_a_poll_whose_endpoint_breaks_makes_it_the_last(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    first.hangs_up = True
+    client = connect(first.endpoint, second.endpoint)
+    assert client.poll(Request("GET", "/", held=60), lambda reply: reply.status, Hold()) is None
+    client.call(GET, 5, lambda reply: reply.status)
+    assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+class Followed:
+    """A prefix that changes when it is told to.
+
+    Attributes:
+        begun: How often it was begun to be followed.
+        failure: What happens at the next change instead.
+    """
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self._over = False
+        self._news = threading.Semaphore(0)
+        self.failure: RendezvousConnectionError | None = None
+
+    def change(self) -> None:
+        """Have it change."""
+        self._news.release()
+
+    def end(self) -> None:
+        """Let the thread that follows it go."""
+        self._over = True
+        self._news.release()
+
+    def follow(self, prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
+        """See `rdzv.http.watches.Follow`."""
+        self.begun += 1
+        for index in itertools.count(1):
+            if self.failure is not None:
+                failure, self.failure = self.failure, None
+                raise failure
+            asked = time.monotonic()
+            yield Snapshot({prefix: Entry(b"%d" % index, index, 1)}, Revision(index, asked, time.monotonic()))
+            self._news.acquire()
+            if self._over:
+                return
+
+
+@pytest.fixture
+def followed() -> Iterator[Followed]:
+    followed = Followed()
+    yield followed
+    followed.end()
+
+
+def test_waiters_share_what_one_thread_learns(followed: Followed) -> None:
+    watches = Watches("test", followed.follow, lambda: None)
+    seen = watches.wait("p", Snapshot(), 5)
+    assert watches.wait("p", seen, 0.05) is seen
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(2, 10):
+            waits = [pool.submit(watches.wait, "p", seen, 5) for _ in range(8)]
+            followed.change()
+            told = [wait.result().entries["p"].value for wait in waits]
+            assert told == [b"%d" % number] * 8
+            seen = watches.wait("p", Snapshot(), 5)
+    assert followed.begun == 1
+
+
+def test_a_failure_reaches_who_waits_and_the_next_wait_goes_on(followed: Followed) -> None:
+    watches = Watches("test", followed.follow, lambda: None)
+    seen = watches.wait("p", Snapshot(), 5)
+    followed.failure = RendezvousConnectionError("gone")
+    followed.change()
+    with pytest.raises(RendezvousConnectionError, match="gone"):
+        watches.wait("p", seen, 5)
+    followed.change()
+    assert watches.wait("p", seen, 5).entries["p"].value == b"2"
+    assert followed.begun == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"protocol": "http", "ca_cert": ("ca", "x")}, "'ca' needs TLS"),
+        ({"key": ("my_key", __file__)}, "'my_key' needs 'cert'"),
+        ({"ca_cert": ("ca", __file__)}, f"The ca '{__file__}' cannot be used"),
+        ({"cert": ("my_cert", __file__), "key": ("key", __file__)}, "The my_cert .* with the key .* cannot be used"),
+    ],
+)
+def test_tls_that_cannot_be(given: dict[str, object], complaint: str) -> None:
+    unset = {name: (name, None) for name in ("ca_cert", "cert", "key")}
+    with pytest.raises(RendezvousParameterError, match=complaint):
+        tls_context(**{"protocol": None, **unset, **given})  # type: ignore[arg-type]
+
+
+def test_no_tls_unless_something_asks_for_it() -> None:
+    unset = {name: (name, None) for name in ("ca_cert", "cert", "key")}
+    assert tls_context(protocol=None, **unset) is None
+    assert tls_context(protocol="http", **unset) is None
+    assert tls_context(protocol="https", **unset) is not None
+    assert tls_context(protocol=None, **unset, server_name=("server_name", "x")) is not None
+
+
+def test_a_child_gets_one_of_its_own() -> None:
+    abandoned: list[object] = []
+    owned = PerProcess(object, abandoned.append)
+    ours = owned.get()
+    assert owned.get() is ours
+    child = os.fork()
+    if not child:
+        os._exit(0 if owned.get() is not ours and abandoned == [ours] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert owned.pop() is ours
+    assert owned.pop() is None
+    assert abandoned == []

@@ -1,0 +1,74 @@
+"""The lane that joins, driven by hand: whatever comes between two of its steps is not slept through."""
+
+from datetime import timedelta
+
+import pytest
+
+from rdzv.backend import Lease, Snapshot
+from rdzv.dynamic import member
+from rdzv.dynamic.node import Node
+from rdzv.dynamic.records import LEADER_KEY, Closed, State
+from rdzv.dynamic.steps import Changed, Lane, OpenLease, Put, Step
+from rdzv.envelope import Envelope
+from rdzv.errors import RendezvousClosedError
+from rdzv.service import Held, View
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
+
+
+class Granted(Lease):
+    ttl = 15.0
+
+    def keep_alive(self, timeout: float) -> bool:
+        return True
+
+    def revoke(self, timeout: float) -> None:
+        """Nothing hangs on it."""
+
+
+def held(payload: bytes) -> Held:
+    return Held(Envelope.seal(payload, writer="service"), token=1, order=1)
+
+
+def asking_for_the_lead() -> tuple[Node, Lane[State]]:
+    """A node whose record is written, and that has just asked to lead."""
+    settings = RendezvousSettings("run", 2, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
+    node = Node(settings, "memory", clock=lambda: 0.0)
+    node.look(View(Snapshot()))
+    lane = member.join(node, "127.0.0.1", 29500, 600.0)
+    assert isinstance(next(lane), OpenLease)
+    enrolled = lane.send(Granted())
+    assert isinstance(enrolled, Put)
+    asked = lane.send((True, held(enrolled.payload)))
+    assert isinstance(asked, Put)
+    assert asked.key == LEADER_KEY
+    return node, lane
+
+
+def somebody_else_leads(lane: Lane[State]) -> Step:
+    """Tell the node that it did not win; what it asks for next, once the plugins have been told."""
+    other = b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
+    lane.send((False, held(other)))
+    return lane.send([None])
+
+
+def test_world_that_comes_while_a_node_asks_to_lead_is_taken_at_once() -> None:
+    node, lane = asking_for_the_lead()
+    world = State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2)
+    node.look_at_state(held(world.encode()))
+    with pytest.raises(StopIteration) as end:
+        somebody_else_leads(lane)
+    assert end.value.value == world
+
+
+def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None:
+    node, lane = asking_for_the_lead()
+    node.look_at_state(held(State(0, 0, (), "", 0, 2, 2, Closed("other", "enough", done=False)).encode()))
+    lane.send((False, held(b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}')))
+    lane.send([None])  # the lease is revoked
+    with pytest.raises(RendezvousClosedError, match="enough"):
+        lane.send(None)
+
+
+def test_node_that_has_missed_nothing_waits() -> None:
+    _, lane = asking_for_the_lead()
+    assert isinstance(somebody_else_leads(lane), Changed)

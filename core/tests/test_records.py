@@ -1,0 +1,72 @@
+"""What is written down comes back as it was, and nothing else is believed."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rdzv.dynamic.records import Closed, Leadership, Loss, NodeRecord, Notice, State, decode
+from rdzv.errors import RendezvousStateError
+
+NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})
+STATE = State(0, 1, ("a", "b"), "a.host", 0, 2, 4)
+CLOSED = State(0, 1, (), "", 0, 2, 4, Closed("a", "done", True))
+NOTICE = Notice(1, "running", 2, 0, (Loss("c", 2, False, "dead"), Loss("d", 3, True, "drained")))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [NODE, NodeRecord("a", 0, 0, 1, 1, "", 0, left="tired"), STATE, CLOSED, NOTICE, Leadership("a", 0, 2, 4)],
+    ids=["node", "node that left", "state", "closed state", "notice", "leadership"],
+)
+def test_record_comes_back_as_it_was(record: Any) -> None:
+    assert decode(type(record), record.encode()) == record
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "value"),
+    [
+        (STATE, "schema", 2),
+        (STATE, "schema", "1"),
+        (STATE, "attempt", -1),
+        (STATE, "attempt", True),
+        (STATE, "attempt", 1.0),
+        (STATE, "attempt", "1"),
+        (STATE, "address", 1),
+        (STATE, "address", None),
+        (STATE, "world", "ab"),
+        (STATE, "world", ["a", 1]),
+        (STATE, "closed", "yes"),
+        (STATE, "closed", {"by": "a", "reason": "done", "done": 1}),
+        (NODE, "labels", ["rack"]),
+        (NODE, "labels", {"rack": "7", "zone": 1}),
+        (NODE, "left", 0),
+        (NOTICE, "lost", {}),
+        (NOTICE, "lost", ["c"]),
+    ],
+)
+def test_field_of_another_type_is_refused(record: Any, field: str, value: Any) -> None:
+    fields = json.loads(record.encode())
+    assert field in fields
+    with pytest.raises(RendezvousStateError):
+        decode(type(record), json.dumps(fields | {field: value}).encode())
+
+
+@pytest.mark.parametrize("field", json.loads(NODE.encode()))
+def test_missing_field_is_refused(field: str) -> None:
+    fields = json.loads(NODE.encode())
+    del fields[field]
+    with pytest.raises(RendezvousStateError, match=field):
+        decode(NodeRecord, json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"1", b"null", b'"schema"'])
+def test_what_is_no_object_is_refused_as_such(payload: bytes) -> None:
+    with pytest.raises(RendezvousStateError, match="not an object"):
+        decode(State, payload)
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"\x80\x04\x95", b"[" * 100_000])
+def test_what_is_no_json_is_refused(payload: bytes) -> None:
+    with pytest.raises(RendezvousStateError, match="cannot read"):
+        decode(State, payload)

@@ -1,0 +1,174 @@
+"""Level 2: keys, each of them a file."""
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar, Final
+
+from rdzv import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    Outcome,
+    Put,
+    RendezvousConnectionError,
+    RendezvousParameterError,
+    RendezvousStateError,
+    Snapshot,
+    Token,
+    escape,
+)
+
+from .errors import translated
+from .lock import locked
+
+__all__ = ["DirectoryBackend"]
+
+_LONGEST: Final = 255
+
+
+class DirectoryBackend(KeyValueBackend):
+    """A rendezvous backend for processes that share a directory.
+
+    Args:
+        directory: It must be there, on a local file system.
+        run_id: Which run.
+        prefix: What the names of every run begin with.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        Capability.WATCH: "A directory wakes nobody: who waits for a change looks five times a second.",
+        Capability.LEASE: "Files stay when their owner dies.",
+        Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
+        Capability.DURABLE: "Nothing waits for the disk: values outlive every process, but no power failure.",
+        Capability.TLS: "Nothing crosses a network.",
+        Capability.AUTH: "The permissions of the directory decide who may use it.",
+    }
+
+    def __init__(self, directory: str, run_id: str, *, prefix: str = "rdzv") -> None:
+        self._directory = Path(directory)
+        # A run's id is any text, longer than a file's name too: the digest tells runs apart, the rest is to read.
+        run = escape(run_id)
+        self._run = self._directory / f"{run[:100]},{hashlib.sha256(f'{prefix}/{run}'.encode()).hexdigest()}"
+        self._keys = self._run / "keys"
+        self._closed = False
+
+    @property
+    def name(self) -> str:
+        """See `RendezvousBackend`."""
+        return "directory"
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend`."""
+        with self._in_order():
+            return self._load(key)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend`."""
+        deadline = time.monotonic() + timeout
+        with self._in_order():
+            found = self._collect(prefix)
+            # No version ever comes back: what was found twice was so in between, all of it at once.
+            while found != (again := self._collect(prefix)):
+                if time.monotonic() >= deadline:
+                    raise RendezvousConnectionError(f"'{prefix}' changed all the time; looked for {timeout:g} s.")
+                found = again
+            return Snapshot(found)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        """See `KeyValueBackend`."""
+        if lease is not None:
+            raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
+        with self._locked(timeout):
+            there = self._load(key)
+            if expect is not ANY and expect != (ABSENT if there is None else there.token):
+                return Put(Outcome.LOST, there)
+            version = self._count()
+            entry = Entry(value, str(version), version if there is None else there.order)
+            written = self._write(b"%d %d\n%s" % (version, entry.order, value))
+            try:
+                written.replace(self._file(key))
+            except OSError:
+                return Put(Outcome.UNKNOWN)
+            return Put(Outcome.WON, entry)
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend`."""
+        with self._locked(timeout):
+            for key in self._names(prefix):
+                self._file(key).unlink()
+
+    def close(self) -> None:
+        """See `KeyValueBackend`. No file is open between two calls."""
+        self._closed = True
+
+    @contextmanager
+    def _in_order(self) -> Iterator[None]:
+        """Where every call happens: a closed client refuses, and only errors of rdzv's leave."""
+        if self._closed:
+            raise RendezvousConnectionError(f"This client of the directory '{self._directory}' is closed.")
+        with translated(self._directory):
+            if not self._directory.is_dir():
+                # Making it would hide that a file system is not mounted.
+                raise RendezvousConnectionError(f"The directory '{self._directory}' is not there: make or mount it.")
+            yield
+
+    @contextmanager
+    def _locked(self, timeout: float) -> Iterator[None]:
+        """The same for what changes something: one at a time."""
+        with self._in_order():
+            self._keys.mkdir(parents=True, exist_ok=True)
+            with locked(self._run / "lock", timeout, lambda: self._closed):
+                yield
+
+    def _file(self, key: str) -> Path:
+        # Flat, because a key may stand beside keys under it. No key has a comma.
+        name = key.replace("/", ",")
+        if len(name) > _LONGEST:
+            raise RendezvousParameterError(f"The key '{key}' has {len(key)} characters; a file's name has {_LONGEST}.")
+        return self._keys / name
+
+    def _names(self, prefix: str) -> list[str]:
+        try:
+            keys = [name.replace(",", "/") for name in os.listdir(self._keys)]
+        except FileNotFoundError:
+            return []
+        return [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
+
+    def _collect(self, prefix: str) -> dict[str, Entry]:
+        found = {key: self._load(key) for key in self._names(prefix)}
+        return {key: entry for key, entry in found.items() if entry is not None}
+
+    def _load(self, key: str) -> Entry | None:
+        try:
+            data = self._file(key).read_bytes()
+        except FileNotFoundError:
+            return None
+        header, _, value = data.partition(b"\n")
+        try:
+            version, order = map(int, header.split())
+        except ValueError as error:
+            raise RendezvousStateError(f"'{self._file(key)}' was not written by rdzv: {data[:80]!r}") from error
+        # Text: the number 1 would equal a foreign True or 1.0.
+        return Entry(value, str(version), order)
+
+    def _write(self, data: bytes) -> Path:
+        """Bytes in a file of its own, ready to take another one's place: whoever dies while writing harms nothing."""
+        new = self._run / "new"
+        new.write_bytes(data)
+        return new
+
+    def _count(self) -> int:
+        """A number that no version of any key has had, larger than all before."""
+        file = self._run / "count"
+        number = int(file.read_bytes()) + 1 if file.exists() else 1
+        self._write(b"%d" % number).replace(file)
+        return number

@@ -1,0 +1,31 @@
+"""The entry point: how rdzv finds this backend."""
+
+from typing import Any
+
+from rdzv import BackendPlugin, Option, RendezvousBackend, RendezvousParameters, hookimpl, parse_options
+
+from .backend import DirectoryBackend
+
+__all__ = ["rdzv_backend"]
+
+_OPTIONS = (
+    Option("prefix", "text", "rdzv", "What the names of every run begin with; runs with different ones never meet."),
+)
+
+
+@hookimpl
+def rdzv_backend() -> BackendPlugin:
+    """Describe the backend ``directory``."""
+    return BackendPlugin(
+        name="directory",
+        summary="a directory of files, for processes that share it; no server",
+        options=_OPTIONS,
+        create_backend=_create_backend,
+        backend_type=lambda: DirectoryBackend,
+    )
+
+
+def _create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any]:
+    options = parse_options(params.config, _OPTIONS)
+    # None: the rounds' stores are kept on the backend itself.
+    return DirectoryBackend(params.endpoint, params.run_id, prefix=options["prefix"]), None

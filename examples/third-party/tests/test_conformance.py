@@ -1,0 +1,23 @@
+"""A directory does what every backend must do; a register does what PyTorch demands of one."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from rdzv import RendezvousBackend, escape
+from rdzv_conformance import BackendConformance, Connect, RegisterConformance
+from rdzv_directory import DirectoryBackend, FileRegister
+
+
+class TestDirectory(BackendConformance):
+    no_server = "A directory has no server that could be stopped."
+
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Connect:
+        return lambda run_id: DirectoryBackend(str(tmp_path), run_id)
+
+
+class TestFileRegister(RegisterConformance):
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Callable[[str], RendezvousBackend]:
+        return lambda run_id: FileRegister(tmp_path / escape(run_id))

@@ -1,0 +1,54 @@
+"""What the README says of this backend alone."""
+
+import time
+from pathlib import Path
+
+import pytest
+from rdzv import ABSENT, ANY, Outcome, RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
+from rdzv_conformance.processes import Link, Processes
+from rdzv_directory import DirectoryBackend
+from rdzv_directory.lock import locked
+
+
+def test_a_directory_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
+    place = tmp_path / "not mounted"
+    with pytest.raises(RendezvousConnectionError, match="not mounted"):
+        DirectoryBackend(str(place), "job").put("key", b"", expect=ANY, timeout=1)
+    assert not place.exists()
+
+
+def test_a_key_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RendezvousParameterError, match="256 characters"):
+        DirectoryBackend(str(tmp_path), "job").put("k" * 256, b"", expect=ANY, timeout=1)
+
+
+def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    client = DirectoryBackend(str(tmp_path), "job")
+    client.put("key", b"x", expect=ABSENT, timeout=1)
+    (file,) = tmp_path.glob("*/keys/key")
+    file.write_bytes(b"not ours")
+    with pytest.raises(RendezvousStateError, match="not ours"):
+        client.read("key", timeout=1)
+
+
+def test_who_is_stopped_while_writing_holds_up_writers_but_no_reader(tmp_path: Path) -> None:
+    client = DirectoryBackend(str(tmp_path), "job")
+    client.put("key", b"x", expect=ABSENT, timeout=1)
+    (lock,) = tmp_path.glob("*/lock")
+
+    def hold(link: Link) -> None:
+        with locked(lock, 1):
+            link.send()
+            link.receive()
+
+    with Processes() as processes:
+        holder = processes.fork(hold)
+        holder.receive()
+        holder.pause()
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match="locked"):
+            client.put("key", b"y", expect=ANY, timeout=0.3)
+        assert 0.3 <= time.monotonic() - began < 2
+        assert client.read_all("key", timeout=1).entries["key"].value == b"x"
+        holder.kill()
+        assert client.put("key", b"y", expect=ANY, timeout=1).outcome is Outcome.WON

@@ -1,0 +1,223 @@
+"""etcd's keys and values: what its v2 API is asked, and what its JSON means."""
+
+import binascii
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from rdzv.backend import ANY, Entry, Expect, Outcome, Put, Snapshot, Token
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv.http import AttemptError, Client, Hold, Reply, ReplyLostError, Request, Revision
+
+from .tree import Tree, files
+
+__all__ = ["HEADERS", "Keys", "check"]
+
+HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded"}
+
+# Of etcd's Documentation/v2/errorcode.md.
+_NOT_FOUND: Final = 100
+_COMPARE_FAILED: Final = 101
+_EXISTS: Final = 105
+_NOT_EMPTY: Final = 108
+_CLEARED: Final = 401
+
+_MOST: Final = 0.75
+"""A key that has more of its time to live left than this part need not be kept alive yet."""
+
+_GONE: Final = frozenset({"delete", "expire", "compareAndDelete"})
+
+
+class Keys:
+    """The keys of one run.
+
+    Args:
+        client: By which etcd is reached.
+        root: The run's directory, such as ``/rdzv/job-7``.
+        ttl: Seconds, whole ones, after which etcd removes a key that is neither written nor kept alive; None: never.
+
+    Attributes:
+        newest: The newest index of all snapshots that were read.
+    """
+
+    def __init__(self, client: Client, root: str, ttl: int | None) -> None:
+        self.client = client
+        self.newest = 0
+        self._tree = Tree(root)
+        self._ttl = {} if ttl is None else {"ttl": str(ttl)}
+
+    def read(self, key: str, timeout: float) -> Entry | None:
+        """Read one key."""
+
+        def find(reply: Reply) -> Entry | None:
+            answer = _answer(reply, _NOT_FOUND)
+            return None if "errorCode" in answer else _entry(answer["node"])
+
+        return self.client.call(Request("GET", f"{self._tree.file(key)}?quorum=true"), timeout, find)
+
+    def read_all(self, prefix: str, timeout: float, hold: Hold | None = None) -> Snapshot:
+        """Read every key at or under `prefix`; `hold` lets other threads end the call."""
+        asked = time.monotonic()
+
+        def select(reply: Reply) -> Snapshot:
+            answer = _answer(reply, _NOT_FOUND)
+            revision = Revision(int(reply.headers["X-Etcd-Index"]), asked, time.monotonic())
+            found = {} if "errorCode" in answer else self._entries(answer["node"])
+            self.newest = max(self.newest, revision.index)
+            return Snapshot(found, revision)
+
+        target = f"{self._tree.directory(prefix)}?recursive=true&quorum=true"
+        return self.client.call(Request("GET", target), timeout, select, hold)
+
+    def changed(self, prefix: str, since: Snapshot, seconds: float, hold: Hold) -> Snapshot | None:
+        """What is at or under `prefix` after the first change since a snapshot.
+
+        Args:
+            prefix: Where.
+            since: The snapshot.
+            seconds: How long to wait for a change.
+            hold: By this, other threads end the call.
+
+        Returns:
+            None if there was no change, or if it takes a reading to know what is there.
+        """
+        asked = time.monotonic()
+
+        def merge(reply: Reply) -> Snapshot | None:
+            event = _answer(reply, _CLEARED)
+            index = 0 if "errorCode" in event else int(event["node"]["modifiedIndex"])
+            # What was not the last thing that happened before the waiting began may not have happened alone.
+            if index < int(reply.headers["X-Etcd-Index"]):
+                return None
+            return Snapshot(self._merged(since.entries, event), Revision(index, asked, time.monotonic()))
+
+        query = urlencode({"wait": "true", "recursive": "true", "waitIndex": since.revision.index + 1})
+        request = Request("GET", f"{self._tree.directory(prefix)}?{query}", held=seconds)
+        return self.client.poll(request, merge, hold)
+
+    def put(self, key: str, value: bytes, expect: Token | Expect, timeout: float) -> Put:
+        """Write one key; see `KeyValueBackend.put`."""
+        deadline = time.monotonic() + timeout
+        if not isinstance(expect, Expect):
+            put = self._put(key, value, {"prevIndex": str(expect)}, timeout)
+            lost = put.outcome is Outcome.LOST
+            return replace(put, entry=self.read(key, deadline - time.monotonic())) if lost else put
+        while (remaining := deadline - time.monotonic()) > 0:
+            put = self._put(key, value, {"prevExist": "false"}, remaining)
+            if put.outcome is Outcome.LOST and expect is ANY:
+                # Overwriting keeps the order only if it is asked for as such.
+                put = self._put(key, value, {"prevExist": "true"}, deadline - time.monotonic())
+            elif put.outcome is Outcome.LOST:
+                put = replace(put, entry=self.read(key, deadline - time.monotonic()))
+            # What was there may have been removed meanwhile; then the condition holds now.
+            if put.outcome is not Outcome.LOST or put.entry is not None:
+                return put
+        raise RendezvousConnectionError(f"Others created and removed '{key}' for {timeout:.1f} s. Try again.")
+
+    def delete(self, prefix: str, timeout: float) -> None:
+        """Remove every key at or under `prefix`, and the directories that are empty then."""
+        deadline = time.monotonic() + timeout
+        self._delete(f"{self._tree.directory(prefix)}?recursive=true", timeout)
+        for directory in self._tree.above(prefix):
+            if not self._delete(f"{directory}?dir=true", deadline - time.monotonic()):
+                break
+
+    def keep_alive(self, timeout: float) -> None:
+        """Give every key of the run its time to live anew, unless most of it is left: others do the same."""
+        deadline = time.monotonic() + timeout
+        ttl = int(self._ttl["ttl"])
+
+        def fading(reply: Reply) -> list[str]:
+            listed = files(_answer(reply, _NOT_FOUND).get("node", {"dir": True}))
+            return [file["key"] for file in listed if file.get("ttl", ttl) < ttl * _MOST]
+
+        listing = Request("GET", f"{self._tree.everything()}?recursive=true&quorum=true")
+        # Without a value, and without waking anybody.
+        body = urlencode({"refresh": "true", "prevExist": "true", **self._ttl}).encode()
+        for path in self.client.call(listing, timeout, fading):
+            request = Request("PUT", self._tree.url(path), body)
+            self.client.call(request, deadline - time.monotonic(), lambda reply: _answer(reply, _NOT_FOUND))
+
+    def _put(self, key: str, value: bytes, condition: Mapping[str, str], timeout: float) -> Put:
+        text = binascii.b2a_base64(value, newline=False).decode("ascii")
+        body = urlencode({"value": text, **condition, **self._ttl}).encode()
+
+        def judge(reply: Reply) -> Put:
+            answer = _answer(reply, _NOT_FOUND, _COMPARE_FAILED, _EXISTS)
+            if "errorCode" in answer:
+                return Put(Outcome.LOST)
+            return Put(Outcome.WON, _entry(answer["node"]))
+
+        request = Request("PUT", self._tree.file(key), body, repeatable=False)
+        try:
+            return self.client.call(request, timeout, judge)
+        except ReplyLostError:
+            return Put(Outcome.UNKNOWN)
+
+    def _delete(self, target: str, timeout: float) -> bool:
+        """Whether it is gone: it may hold something, too."""
+
+        def judge(reply: Reply) -> bool:
+            return bool(_answer(reply, _NOT_FOUND, _NOT_EMPTY).get("errorCode") != _NOT_EMPTY)
+
+        return self.client.call(Request("DELETE", target), timeout, judge)
+
+    def _entries(self, node: Mapping[str, Any]) -> dict[str, Entry]:
+        named = ((self._tree.name(file["key"]), file) for file in files(node))
+        return {name: _entry(file) for name, file in named if name is not None}
+
+    def _merged(self, entries: Mapping[str, Entry], event: Mapping[str, Any]) -> dict[str, Entry]:
+        node = event["node"]
+        if event["action"] in _GONE:
+            return {name: entry for name, entry in entries.items() if not self._tree.is_under(name, node["key"])}
+        return {**entries, **self._entries(node)} if not node.get("dir") else dict(entries)
+
+
+def check(reply: Reply) -> None:
+    """Raise what an answer means that is none to what was asked."""
+    if reply.status == 401:
+        raise RendezvousDeniedError(
+            f"etcd refused to let us in: {_message(reply)}. Check the options user and password, and that the "
+            "user's role may read and write /<prefix>/* (etcdctl role grant NAME -path '/rdzv/*' -readwrite)."
+        )
+    if reply.status == 400 and "HTTPS server" in reply.text:
+        raise AttemptError("it speaks TLS; set protocol=https", applied=False, denied=True)
+    if reply.status == 404 and not reply.body.startswith(b"{"):
+        raise AttemptError(
+            f"it does not serve etcd's v2 API (it answered 404, {reply.text!r}): etcd 3.6 and newer have none, "
+            "older ones need --enable-v2=true. Use the backend etcd-v3 instead (package rdzv-etcd-v3)",
+            applied=False,
+            denied=True,
+        )
+    if reply.status in (408, 429) or reply.status >= 500:
+        raise AttemptError(f"it answered {reply.status}, {_message(reply)}", applied=True)
+
+
+def _answer(reply: Reply, *expected: int) -> dict[str, Any]:
+    """The JSON object that etcd answered: a result, or an error of one of the `expected` codes."""
+    answer: dict[str, Any] = json.loads(reply.body)
+    if "errorCode" in answer and answer["errorCode"] not in expected:
+        raise ValueError(answer["message"])
+    if "errorCode" not in answer and "node" not in answer:
+        raise ValueError("neither a node nor an error")
+    return answer
+
+
+def _message(reply: Reply) -> str:
+    try:
+        answer = json.loads(reply.body)
+        return f"{answer['message']} {answer.get('cause', '')}".strip()
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return repr(reply.text)
+
+
+def _entry(node: Mapping[str, Any]) -> Entry:
+    try:
+        value = binascii.a2b_base64(node["value"], strict_mode=True)
+    except binascii.Error:
+        # Somebody else wrote it. Whoever reads it will say so.
+        value = node["value"].encode()
+    return Entry(value, int(node["modifiedIndex"]), int(node["createdIndex"]))

@@ -1,0 +1,79 @@
+"""What the tests do with clients, again and again."""
+
+import importlib
+import json
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any, Protocol
+from urllib.parse import urlencode
+
+from rdzv.backend import Snapshot
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.servers import EtcdServer
+
+from rdzv_etcd_v2 import EtcdV2Backend
+
+CALL = 10.0
+
+python_etcd = importlib.import_module("etcd")
+"""python-etcd, which has no types."""
+
+
+class Connect(Protocol):
+    """Makes clients of one run, and closes them in the end."""
+
+    def __call__(self, endpoint: str, **options: Any) -> EtcdV2Backend: ...
+
+
+def request(server: EtcdServer, method: str, path: str, **fields: str) -> Any:
+    """Call the v2 API behind a backend's back."""
+    body = urlencode(fields).encode() if fields else None
+    asked = urllib.request.Request(f"http://{server.get_endpoint()}/v2/keys{path}", body, method=method)
+    with urllib.request.urlopen(asked, timeout=CALL) as answer:
+        return json.load(answer)
+
+
+def follow(backend: EtcdV2Backend, prefix: str, since: Snapshot, key: str, value: bytes, seconds: float) -> Snapshot:
+    """Wait as the core does, through failures, until `key` holds `value`."""
+    deadline = time.monotonic() + seconds
+    while (remaining := deadline - time.monotonic()) > 0:
+        entry = since.entries.get(key)
+        if entry is not None and entry.value == value:
+            return since
+        try:
+            since = backend.wait(prefix, since, timeout=remaining)
+        except RendezvousConnectionError:
+            time.sleep(0.05)
+    raise AssertionError(f"'{key}' did not become {value!r} within {seconds} s, but {since.entries.get(key)}")
+
+
+def persist(call: Callable[[], Any], seconds: float = 20) -> Any:
+    """Call until there is a result, as the core does."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if (result := call()) is not None:
+                return result
+        except RendezvousConnectionError:
+            time.sleep(0.05)
+    raise AssertionError(f"no result within {seconds} s")
+
+
+@contextmanager
+def in_background(work: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Do something in another thread meanwhile."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(work)
+
+
+@contextmanager
+def watching(server: EtcdServer, work: Callable[[], Any]) -> Iterator[Future[Any]]:
+    """Do something in another thread meanwhile, whose poll has reached the server by now."""
+    before = server.calls()["v2 WATCH"]
+    with in_background(work) as future:
+        eventually(lambda: server.calls()["v2 WATCH"] > before, "the poll")
+        yield future

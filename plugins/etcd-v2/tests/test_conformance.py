@@ -1,0 +1,37 @@
+"""etcd's v2 API does what every backend must do, in the open and behind locks."""
+
+from collections.abc import Iterator
+
+import pytest
+from rdzv.endpoints import parse_endpoints
+from rdzv_conformance import BackendConformance, Connect, ConnectTo
+from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.suite.lifecycle import LifecycleConformance
+from rdzv_conformance.suite.waiting import WaitingConformance
+
+from rdzv_etcd_v2 import Access, EtcdV2Backend
+
+
+class TestEtcdV2(BackendConformance):
+    @pytest.fixture(scope="class")
+    @classmethod
+    def server(cls) -> Iterator[EtcdServer]:
+        require_service(EtcdServer)
+        with EtcdServer(enable_v2=True) as server:
+            yield server
+
+    @pytest.fixture
+    def connect(self, server: EtcdServer) -> ConnectTo:
+        return lambda run_id, endpoint="": EtcdV2Backend(
+            Access(parse_endpoints(endpoint or server.get_endpoint(), 0)), run_id
+        )
+
+
+class TestEtcdV2WithTls(LifecycleConformance, WaitingConformance):
+    """Those parts that a connection could spoil; what builds upon them does not know of it."""
+
+    @pytest.fixture
+    def connect(self, tls_etcd: EtcdServer) -> Connect:
+        assert tls_etcd.tls
+        access = Access(parse_endpoints(tls_etcd.get_endpoint(), 0), tls_etcd.tls.client_context())
+        return lambda run_id: EtcdV2Backend(access, run_id)

@@ -1,0 +1,174 @@
+"""What happens between us and etcd: replies that are lost, answers that are not etcd's, connections that break."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.line import Line, answer
+from rdzv_conformance.servers import EtcdServer
+
+from .clients import CALL, Connect, follow, in_background, request
+
+
+@pytest.fixture
+def line(shared_etcd: EtcdServer) -> Iterator[Line]:
+    with Line(shared_etcd.get_port()) as line:
+        yield line
+
+
+@pytest.mark.parametrize("warm", [True, False], ids=["kept-alive", "new"])
+def test_a_put_whose_reply_is_lost_is_unknown_and_never_sent_twice(
+    shared_etcd: EtcdServer, line: Line, connect: Connect, warm: bool
+) -> None:
+    key = f"lost/{warm}"
+    # The second member would take it gladly.
+    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
+    if warm:
+        backend.read(key, timeout=CALL)
+    line.loses_replies = True
+    before = shared_etcd.calls()
+    assert backend.put(key, b"x", expect=ABSENT, timeout=CALL) == Put(Outcome.UNKNOWN)
+    eventually(lambda: shared_etcd.calls() - before == {"v2 PUT": 1}, "the put, and nothing else")
+    entry = backend.read(key, timeout=CALL)
+    assert entry is not None
+    assert entry.value == b"x"
+
+
+def test_a_read_whose_reply_is_lost_goes_elsewhere(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
+    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
+    line.loses_replies = True
+    assert backend.read("anything", timeout=CALL) is None
+    # The one that failed is the last now.
+    backend.read("anything", timeout=CALL)
+    assert line.requests == 1
+
+
+def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Connect) -> None:
+    backend = connect(line.endpoint)
+    for number in range(5):
+        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is Outcome.WON
+        line.cut()
+        # The end must have come by the time of the next call.
+        time.sleep(0.05)
+
+
+def test_a_broken_poll_is_begun_again(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
+    waiter, writer = connect(line.endpoint), connect(shared_etcd.get_endpoint())
+    seen = waiter.read_all("broken", timeout=CALL)
+    for number in range(5):
+        value = b"%d" % number
+        with in_background(lambda: follow(waiter, "broken", seen, "broken", value, CALL)) as followed:  # noqa: B023
+            line.cut()
+            writer.put("broken", value, expect=ANY, timeout=CALL)
+            seen = followed.result(CALL)
+
+
+_NOT_ETCD = [
+    answer("200 OK", b'{"node"', "X-Etcd-Index: 7"),
+    answer("200 OK", b"{}", "X-Etcd-Index: 7"),
+    answer("200 OK", b"[7]", "X-Etcd-Index: 7"),
+    answer("200 OK", b"null", "X-Etcd-Index: 7"),
+    answer("200 OK", b"[" * 50000, "X-Etcd-Index: 7"),
+    answer("400 Bad Request", b'{"errorCode":209,"message":"Invalid field"}'),
+    answer("404 Not Found", b"{}"),
+    answer("412 Precondition Failed", b'{"errorCode":"?"}'),
+    answer("301 Moved", b"", "Location: http://192.0.2.1/"),
+    answer("502 Bad Gateway", b"<html>"),
+    answer("500 Internal Server Error", b'{"errorCode":300,"message":"Raft Internal Error","cause":"timed out"}'),
+    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Etcd-Index: 7\r\n\r\nzz\r\n",
+    b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Etcd-Index: 7\r\n\r\n{",
+    b"SSH-2.0-OpenSSH\r\n\r\n",
+    b"\0\xff" * 100,
+    b"",
+]
+
+
+@pytest.mark.parametrize("strange", _NOT_ETCD)
+def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, strange: bytes) -> None:
+    backend = connect(line.endpoint)
+    backend.put("corrupt", b"x", expect=ANY, timeout=CALL)
+    since = backend.read_all("corrupt", timeout=CALL)
+    backend.delete("corrupt", timeout=CALL)
+    line.cut()
+    line.answer = strange
+    calls: list[Callable[[], object]] = [
+        lambda: backend.read("corrupt", timeout=1),
+        lambda: backend.read_all("corrupt", timeout=1),
+        lambda: backend.delete("corrupt", timeout=1),
+        lambda: backend.wait("corrupt", since, timeout=1),
+    ]
+    for call in calls:
+        with pytest.raises(RendezvousConnectionError):
+            call()
+    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is Outcome.UNKNOWN
+    line.answer = None
+    assert backend.read("corrupt", timeout=CALL) is None
+
+
+def test_a_value_that_is_not_ours_is_read_as_it_is(shared_etcd: EtcdServer, connect: Connect) -> None:
+    """And those beside it can be read."""
+    backend = connect(shared_etcd.get_endpoint())
+    backend.put("foreign/ours", b"x", expect=ANY, timeout=CALL)
+    request(shared_etcd, "PUT", "/rdzv/run/foreign/:value", value="*")
+    request(shared_etcd, "PUT", "/rdzv/run/foreign/other", value="*")
+    found = backend.read_all("foreign", timeout=CALL).entries
+    assert {name: entry.value for name, entry in found.items()} == {"foreign": b"*", "foreign/ours": b"x"}
+
+
+def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
+    line.answer = answer("200 OK", b"Nothing here")
+    with pytest.raises(RendezvousConnectionError, match=f"{line.endpoint}.*200.*Nothing here.*is it etcd"):
+        connect(line.endpoint).read("key", timeout=CALL)
+
+
+def test_a_key_and_what_is_below_it(shared_etcd: EtcdServer, connect: Connect) -> None:
+    """To etcd one name is a file or a directory; and it hides what begins with an underscore."""
+    backend = connect(shared_etcd.get_endpoint())
+    names = {"tree", "tree/a", "tree/a/b", "tree/_hidden", "tree/_hidden/_too", "tree/=5Fa"}
+    since = backend.read_all("tree", timeout=CALL)
+    for number, name in enumerate(sorted(names)):
+        assert backend.put(name, name.encode(), expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        since = backend.wait("tree", since, timeout=CALL)
+        assert len(since.entries) == number + 1
+    assert {name: entry.value.decode() for name, entry in since.entries.items()} == {name: name for name in names}
+    assert since.entries == backend.read_all("tree", timeout=CALL).entries
+    backend.delete("tree/_hidden", timeout=CALL)
+    assert backend.wait("tree", since, timeout=CALL).entries.keys() == names - {"tree/_hidden", "tree/_hidden/_too"}
+
+
+def test_nothing_stays_of_what_is_removed(shared_etcd: EtcdServer, connect: Connect) -> None:
+    """Not even empty directories, up to that of the run."""
+    backend = connect(shared_etcd.get_endpoint(), prefix="removing")
+    for key in ("gone/a/b", "gone/c", "key"):
+        backend.put(key, b"", expect=ANY, timeout=CALL)
+    backend.delete("gone/a/b", timeout=CALL)
+    assert [node["key"] for node in _listed(shared_etcd, "/removing/run/gone")] == ["/removing/run/gone/c"]
+    backend.delete("gone", timeout=CALL)
+    assert [node["key"] for node in _listed(shared_etcd, "/removing/run")] == ["/removing/run/key"]
+    backend.delete("key", timeout=CALL)
+    assert not _listed(shared_etcd, "/removing")
+
+
+def test_keys_with_a_time_to_live_stay_while_anybody_writes(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint(), prefix="fading", ttl=2)
+    backend.put("ttl/once", b"x", expect=ABSENT, timeout=CALL)
+    began = time.monotonic()
+    while time.monotonic() - began < 4:
+        backend.put("ttl/often", b"x", expect=ANY, timeout=CALL)
+        time.sleep(0.1)
+    since = backend.read_all("ttl", timeout=CALL)
+    assert since.entries.keys() == {"ttl/once", "ttl/often"}
+    while since.entries:
+        now = backend.wait("ttl", since, timeout=CALL)
+        assert now is not since
+        since = now
+    assert time.monotonic() - began < 9
+
+
+def _listed(server: EtcdServer, path: str) -> list[Any]:
+    node = request(server, "GET", path)["node"]
+    return list(node.get("nodes", ()))

@@ -1,0 +1,206 @@
+"""Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
+
+import os
+import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
+from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.servers import EtcdServer, require_service
+
+from rdzv_etcd_v2 import watch
+
+from .clients import CALL, Connect, follow, in_background, request, watching
+
+
+def test_a_change_costs_one_poll(etcd: EtcdServer, connect: Connect) -> None:
+    """However many threads wait, and however often their waits end."""
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    put = writer.put("cost/0", b"", expect=ANY, timeout=CALL)
+    seen = waiter.read_all("cost", timeout=CALL)
+    before = etcd.calls()
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            value = b"%d" % number
+            polls = etcd.calls()["v2 WATCH"]
+            waits = [pool.submit(follow, waiter, "cost", seen, "cost/0", value, CALL) for _ in range(8)]
+            for _ in range(5):
+                assert waiter.wait("cost", seen, timeout=0.001) is seen
+            assert put.entry
+            if number == 0:
+                eventually(lambda: etcd.calls()["v2 WATCH"] > polls, "the poll")  # noqa: B023
+            put = writer.put("cost/0", value, expect=put.entry.token, timeout=CALL)
+            seen = [wait.result() for wait in waits][-1]
+    calls = etcd.calls() - before
+    assert calls["v2 PUT"] == 20
+    # A change that comes between two polls costs a reading as well.
+    assert 20 <= calls["v2 WATCH"] <= 22
+    assert calls["v2 QGET"] <= 20
+
+
+def test_a_burst_costs_few_calls(etcd: EtcdServer, connect: Connect) -> None:
+    """etcd tells of one change at a time; what has piled up is read at once."""
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    since = waiter.read_all("burst", timeout=CALL)
+    for number in range(200):
+        writer.put(f"burst/{number}", b"", expect=ABSENT, timeout=CALL)
+    before = etcd.calls()
+    while len(since.entries) < 200:
+        since = waiter.wait("burst", since, timeout=CALL)
+    assert sum((etcd.calls() - before).values()) <= 3
+
+
+def test_neighbours_do_not_wake_a_waiter(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    backend.put("p", b"", expect=ANY, timeout=CALL)
+    since = backend.read_all("p", timeout=CALL)
+    for neighbour in ("p-x", "p.x", "p0", "px", "o/p"):
+        backend.put(neighbour, b"", expect=ANY, timeout=CALL)
+    assert backend.wait("p", since, timeout=0.3) is since
+
+
+def test_waits_for_many_keys_leave_few_polls(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    backend.read("key", timeout=CALL)
+    files = _open_files()
+    for number in range(30):
+        prefix = f"once/{number}"
+        backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
+    eventually(lambda: len(_watches("once")) <= 5, "the polls that nobody waits for to end", 5)
+    eventually(lambda: _open_files() - files <= 9, "their connections to end", 5)
+
+
+def test_a_history_that_was_forgotten(etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """etcd remembers a thousand changes of all its keys; an open poll outlasts that, a new one is refused."""
+    monkeypatch.setattr(watch, "_SILENCE", 1.0)
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    since = waiter.read_all("forgotten", timeout=CALL)
+    with watching(etcd, lambda: waiter.wait("forgotten", since, timeout=CALL)) as waited:
+        for number in range(1100):
+            request(etcd, "PUT", "/unrelated", value=str(number))
+        assert not waited.done()
+        writer.put("forgotten", b"1", expect=ANY, timeout=CALL)
+        now = waited.result(CALL)
+    assert now.entries["forgotten"].value == b"1"
+    # An old snapshot, and a poll from where etcd knows nothing any more.
+    time.sleep(1.2)
+    for number in range(1100):
+        request(etcd, "PUT", "/unrelated", value=str(number))
+    writer.put("forgotten", b"2", expect=ANY, timeout=CALL)
+    for client in (waiter, connect(etcd.get_endpoint())):
+        assert client.wait("forgotten", now, timeout=CALL).entries["forgotten"].value == b"2"
+    with in_background(
+        lambda: follow(connect(etcd.get_endpoint()), "forgotten", since, "forgotten", b"3", CALL)
+    ) as one:
+        writer.put("forgotten", b"3", expect=ANY, timeout=CALL)
+        one.result(CALL)
+
+
+def test_a_server_that_crashes_and_comes_back(etcd: EtcdServer, connect: Connect) -> None:
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    for gone in ("gone", "kept"):
+        waiter.put(f"crash/{gone}", b"", expect=ANY, timeout=CALL)
+    since = waiter.read_all("crash", timeout=CALL)
+    with watching(etcd, lambda: follow(waiter, "crash", since, "crash/new", b"x", 30)) as followed:
+        etcd.kill()
+        with pytest.raises(RendezvousConnectionError, match="refused"):
+            writer.read("crash", timeout=1)
+        with pytest.raises(RendezvousConnectionError):
+            writer.put("crash/new", b"x", expect=ANY, timeout=1)
+        etcd.restart()
+        writer.delete("crash/gone", timeout=CALL)
+        writer.put("crash/new", b"x", expect=ANY, timeout=CALL)
+        assert followed.result(30).entries.keys() == {"crash/kept", "crash/new"}
+
+
+def test_what_was_written_during_an_interruption_is_seen(etcd: EtcdServer, connect: Connect) -> None:
+    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    waiter.put("interrupted", b"before", expect=ANY, timeout=CALL)
+    since = waiter.wait("interrupted", waiter.read_all("interrupted", timeout=CALL), timeout=0.05)
+    # A server that is asked to stop waits for those who poll.
+    etcd.kill()
+    etcd.restart()
+    writer.put("interrupted", b"after", expect=ANY, timeout=CALL)
+    assert follow(waiter, "interrupted", since, "interrupted", b"after", CALL).entries["interrupted"].value == b"after"
+
+
+def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
+    """Waits outlast some seconds of it; calls end when their time is up, and a put does not know how."""
+    waiter, caller = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
+    waiter.put("frozen", b"before", expect=ANY, timeout=CALL)
+    since = waiter.read_all("frozen", timeout=CALL)
+    with watching(etcd, lambda: waiter.wait("frozen", since, timeout=60)) as waited:
+        etcd.pause()
+        try:
+            thawed = time.monotonic() + 5
+            for _ in range(2):
+                began = time.monotonic()
+                with pytest.raises(RendezvousConnectionError, match="no answer"):
+                    caller.read("frozen", timeout=0.5)
+                assert 0.4 < time.monotonic() - began < 1
+            assert caller.put("frozen", b"during", expect=ABSENT, timeout=0.5) == Put(Outcome.UNKNOWN)
+            assert connect(etcd.get_endpoint()).wait("frozen", since, timeout=0.5) is since
+            time.sleep(max(0.0, thawed - time.monotonic()))
+        finally:
+            etcd.resume()
+        caller.put("frozen", b"after", expect=ANY, timeout=CALL)
+        assert waited.result(CALL).entries["frozen"].value == b"after"
+
+
+def test_a_server_that_stays_frozen_is_noticed(
+    etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "_SILENCE", 1.0)
+    waiter = connect(etcd.get_endpoint(), read_timeout=0.5)
+    waiter.put("silent", b"", expect=ANY, timeout=CALL)
+    since = waiter.read_all("silent", timeout=CALL)
+    with watching(etcd, lambda: waiter.wait("silent", since, timeout=60)) as waited:
+        etcd.pause()
+        try:
+            with pytest.raises(RendezvousConnectionError, match="no answer"):
+                waited.result(5)
+        finally:
+            etcd.resume()
+
+
+def test_a_server_that_lost_everything(connect: Connect, tmp_path: Path) -> None:
+    """It counts from the beginning again: a poll for what is newer than before would wait for long."""
+    require_service(EtcdServer)
+    with EtcdServer(tmp_path, enable_v2=True) as etcd:
+        waiter = connect(etcd.get_endpoint())
+        for number in range(50):
+            waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
+        since = waiter.wait("key", waiter.read_all("key", timeout=CALL), timeout=0.05)
+        etcd.kill()
+        for part in tmp_path.iterdir():
+            shutil.rmtree(part) if part.is_dir() else part.unlink()
+        etcd.restart()
+        connect(etcd.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
+        began = time.monotonic()
+        follow(waiter, "key", since, "key", b"new", CALL)
+        # Whoever still holds an old snapshot learns it as well, of an old client or of a new one.
+        clients = [waiter, connect(etcd.get_endpoint())]
+        for client in clients:
+            assert client.wait("key", since, timeout=CALL).entries["key"].value == b"new"
+            client.close()
+        assert time.monotonic() - began < 5
+
+
+def test_a_snapshot_that_is_not_of_etcd_is_compared(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    assert backend.wait("none", Snapshot(), timeout=0.1) == Snapshot()
+    put = backend.put("something", b"x", expect=ANY, timeout=CALL)
+    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
+
+
+def _watches(prefix: str) -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(f"rdzv-etcd-v2-watch-{prefix}")]
+
+
+def _open_files() -> int:
+    return len(os.listdir("/dev/fd"))

@@ -1,0 +1,60 @@
+"""The sample of a third party's backend stands on what is public alone, and works (installed: `nox -s sample`)."""
+
+import ast
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rdzv
+
+ROOT = Path(__file__).parent.parent
+SAMPLE = ROOT / "examples" / "third-party"
+PROJECT = tomllib.loads((SAMPLE / "pyproject.toml").read_text())["project"]
+
+
+def test_it_is_no_part_of_the_workspace() -> None:
+    workspace = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["workspace"]
+    assert SAMPLE not in [path for pattern in workspace["members"] for path in ROOT.glob(pattern)]
+
+
+@pytest.mark.parametrize("module", sorted(SAMPLE.glob("src/*/*.py")), ids=lambda path: path.name)
+def test_it_imports_only_what_is_public(module: Path) -> None:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).startswith("rdzv"):
+            assert node.module == "rdzv"
+            assert {name.name for name in node.names} <= set(rdzv.__all__)
+
+
+def test_its_entry_point_brings_a_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ((name, module),) = PROJECT["entry-points"]["rdzv"].items()
+    monkeypatch.syspath_prepend(SAMPLE / "src")
+    plugin = importlib.import_module(module)
+    rdzv.register_hooks(plugin)
+    try:
+        params = rdzv.RendezvousParameters(name, str(tmp_path), "job", 1, 1)
+        with rdzv.get_rendezvous_handler(params) as handler:
+            assert handler.next_rendezvous().world_size == 1
+    finally:
+        rdzv.unregister_hooks(plugin)
+
+
+def test_it_passes_the_suite(tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rdzv-report", str(report), "tests"]
+    environment = os.environ | {"PYTHONPATH": str(SAMPLE / "src")}
+    done = subprocess.run(command, cwd=SAMPLE, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    backends = {backend["name"]: backend for backend in json.loads(report.read_text())["backends"]}
+    assert outcomes(backends["directory"]) == {"passed", "unsupported"}
+    assert outcomes(backends["file"]) == {"passed"}
+
+
+def outcomes(backend: dict[str, Any]) -> set[str]:
+    """How the tests of a backend ended."""
+    return {test["outcome"] for test in backend["tests"].values()}

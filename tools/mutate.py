@@ -1,0 +1,277 @@
+#!/usr/bin/env python3
+"""Mutation: breaks one decision of the rules at a time, and names every one that no test notices.
+
+A mutant is the source with one expression changed: a comparison turned or moved by one, an ``and`` made an ``or``
+or one of its parts dropped, a condition made always or never true, a ``not``, a flag, a number, ``any`` and
+``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. The fast
+tests are asked first, then, if they notice nothing, some seeds of the simulator.
+
+(mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
+files of the tree. Neither keeps a list of survivors with reasons.)
+
+None may live, unless ``tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
+killed now, or exists no more, is an error as well.
+
+    python3 dev.py mutate                  all of them
+    python3 dev.py mutate rules.decide     those whose name has this in it
+"""
+
+import ast
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCES: Final = ROOT / "core" / "src"
+MODULES: Final = ("rdzv.dynamic.rules", "rdzv.dynamic.records", "rdzv.envelope")
+TESTED: Final = ("rules", "records", "envelope")
+TESTS: Final = sorted(str(path) for path in ROOT.glob("core/tests/test_*.py") if path.stem.split("_")[1] in TESTED)
+SEEDS: Final = range(60)
+"""What the simulator tries with a mutant that the tests let live."""
+PATIENCE: Final = 60
+"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, ten times as many."""
+EXPLAINED: Final = ROOT / "tools" / "survivors.toml"
+
+Swap = tuple[ast.expr, ast.expr]
+
+
+class Noticed(Enum):
+    """Who noticed a mutant."""
+
+    BY_NOBODY = 0
+    BY_TESTS = 1
+    BY_SIMULATOR = 2
+    BY_HANGING = 3
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One module with one expression changed.
+
+    Attributes:
+        name: Module, function, what was there and what is there instead.
+        module: What it is imported as.
+        source: All of it.
+    """
+
+    name: str
+    module: str
+    source: str
+
+
+# Making mutants.
+
+_COMPARISONS: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+_FUNCTIONS: Final = {"any": "all", "all": "any", "min": "max", "max": "min"}
+
+
+def mutants(module: str, source: str) -> Iterator[Mutant]:
+    """Every mutant of a module; those of the same name are numbered."""
+    tree = ast.parse(source)
+    short = module.rpartition(".")[2]
+    seen: Counter[str] = Counter()
+    for function, (old, new) in list(_swaps_in_functions(tree)):
+        name = f"{short}.{function}: {ast.unparse(old)} -> {ast.unparse(new)}"
+        seen[name] += 1
+        _Exchange(old, new).visit(tree)
+        yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, ast.unparse(tree))
+        _Exchange(new, old).visit(tree)
+
+
+def all_mutants() -> list[Mutant]:
+    """The mutants of all modules."""
+    sources = {module: SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in MODULES}
+    return [mutant for module, path in sources.items() for mutant in mutants(module, path.read_text())]
+
+
+class _Exchange(ast.NodeTransformer):
+    """Puts one expression in the place of another."""
+
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._old = old
+        self._new = new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self._new if node is self._old else self.generic_visit(node)
+
+
+def _swaps_in_functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, Swap]]:
+    """What can be changed in which function; constants and defaults of modules and classes decide nothing."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _swaps_in_functions(node, f"{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            for statement in node.body:
+                yield from ((f"{inside}{node.name}", swap) for part in _parts(statement) for swap in _swaps(part))
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and everything below it, but for messages."""
+    if not isinstance(node, ast.JoinedStr):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _parts(child)
+
+
+def _swaps(node: ast.AST) -> Iterator[Swap]:
+    """The ways to change one node of the syntax tree."""
+    match node:
+        case ast.If(test=test) | ast.IfExp(test=test):
+            yield from ((test, ast.Constant(value)) for value in (True, False))
+        case ast.comprehension(ifs=conditions):
+            yield from ((one, ast.Constant(value)) for one in conditions for value in (True, False))
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            for place, before in enumerate(ops):
+                for after in _COMPARISONS[type(before)]:
+                    yield node, ast.Compare(left, [*ops[:place], after(), *ops[place + 1 :]], others)
+        case ast.BoolOp(op=op, values=values):
+            yield node, ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+            for place in range(len(values)):
+                rest = [*values[:place], *values[place + 1 :]]
+                yield node, rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield node, operand
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            yield node, ast.BinOp(left, ast.Sub() if isinstance(op, ast.Add) else ast.Add(), right)
+        case ast.Call(func=ast.Name(id=function) as name) if function in _FUNCTIONS:
+            yield name, ast.Name(_FUNCTIONS[function], ast.Load())
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            yield node, value
+        case ast.Constant(value=bool(value)):
+            yield node, ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield node, ast.Constant(value + 1)
+
+
+# Trying them.
+
+
+class _Stand(MetaPathFinder, InspectLoader):
+    """Imports a mutant in the place of its module."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname == self._mutant.module else None
+
+    def is_package(self, fullname: str) -> bool:
+        return False
+
+    def get_source(self, fullname: str) -> str:
+        return self._mutant.source
+
+
+def try_out(mutant: Mutant | None) -> Noticed:
+    """Who notices a mutant (None: nothing is changed); to be called once in a process that has not imported rdzv."""
+    if mutant is not None:
+        sys.meta_path.insert(0, _Stand(mutant))
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    if pytest.main(["--exitfirst", "--quiet", "-p", "no:cacheprovider", *TESTS]):
+        return Noticed.BY_TESTS
+    from rdzv_conformance.simulator.search import run_seeds
+
+    return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOBODY
+
+
+def try_all(chosen: Sequence[Mutant | None]) -> list[Noticed]:
+    """Who notices which; each in a process of its own, on all cores."""
+    found: dict[int, Noticed] = {}
+    running: dict[int, int] = {}
+    for number, mutant in enumerate(chosen):
+        if len(running) == len(os.sched_getaffinity(0)):
+            _reap(running, found)
+        running[_fork(mutant)] = number
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{number} of {len(chosen)}", end="", file=sys.stderr, flush=True)
+    while running:
+        _reap(running, found)
+    return [found[number] for number in range(len(chosen))]
+
+
+def _fork(mutant: Mutant | None) -> int:
+    pid = os.fork()
+    if pid == 0:
+        noticed = Noticed.BY_TESTS
+        try:
+            signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+            signal.alarm(10 * PATIENCE)
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(nowhere, stream)
+            noticed = try_out(mutant)
+        except Exception:
+            noticed = Noticed.BY_SIMULATOR
+        finally:
+            os._exit(noticed.value)
+    return pid
+
+
+def _reap(running: dict[int, int], found: dict[int, Noticed]) -> None:
+    pid, status = os.wait()
+    hangs = os.WIFSIGNALED(status)
+    found[running.pop(pid)] = Noticed.BY_HANGING if hangs else Noticed(os.waitstatus_to_exitcode(status))
+
+
+# Judging them.
+
+
+def complaints(found: Mapping[str, Noticed], explained: Mapping[str, str]) -> list[str]:
+    """What is wrong with these results."""
+    living = {name for name, noticed in found.items() if noticed is Noticed.BY_NOBODY}
+    return [
+        *(f"noticed by nobody: {name}" for name in found if name in living - explained.keys()),
+        *(f"explained, but noticed: {name}" for name in explained if name in found.keys() - living),
+        *(f"explained, but there is no such mutant: {name}" for name in explained.keys() - found),
+        *(f"explained without a reason: {name}" for name, reason in explained.items() if not reason.strip()),
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Try the mutants that are asked for."""
+    wanted = arguments[0] if arguments else ""
+    began = time.monotonic()
+    os.chdir(ROOT)
+    if try_all([None]) != [Noticed.BY_NOBODY]:
+        sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
+    chosen = [mutant for mutant in all_mutants() if wanted in mutant.name]
+    found = dict(zip((mutant.name for mutant in chosen), try_all(chosen), strict=True))
+    explained = {name: reason for name, reason in tomllib.loads(EXPLAINED.read_text()).items() if wanted in name}
+    wrong = complaints(found, explained)
+    rare = [name for name, noticed in found.items() if noticed in (Noticed.BY_SIMULATOR, Noticed.BY_HANGING)]
+    print(
+        "\r\x1b[K" if sys.stderr.isatty() else "", *(f"noticed by no test: {name}" for name in rare), *wrong, sep="\n"
+    )
+    counts = Counter(found.values())
+    cpu = os.times().children_user + os.times().children_system
+    print(f"{len(found)} mutants in {time.monotonic() - began:.0f} s ({cpu:.0f} s of processor time):", end=" ")
+    print(*(f"{counts[noticed]} {noticed.name.lower().replace('_', ' ')}" for noticed in Noticed), sep=", ")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

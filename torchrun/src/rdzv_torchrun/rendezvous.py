@@ -1,0 +1,239 @@
+"""A handler of rdzv as torchrun wants it."""
+
+import logging
+import os
+import sys
+import weakref
+from typing import Final
+
+import rdzv
+from rdzv.plugins import create_backend
+from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.elastic.events import construct_and_record_rdzv_event
+from torch.distributed.elastic.events.api import NodeState
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousHandler,
+    RendezvousInfo,
+    RendezvousParameters,
+    RendezvousStoreInfo,
+)
+
+from .errors import as_rendezvous_errors
+from .signals import signals_end_the_wait
+from .store import TorchStore
+
+__all__ = ["TorchrunHandler", "create_handler"]
+
+logger = logging.getLogger(__name__)
+
+_ANY: Final = "rdzv"
+_HERE: Final = "rdzv/here"
+"""Under this, each node of a round says in its store that it has come to know the round."""
+
+
+def create_handler(params: RendezvousParameters) -> "TorchrunHandler":
+    """See `rdzv_torchrun.create_handler`."""
+    options = dict(params.config)
+    backend_name = _backend(params.backend, options)
+    ours = rdzv.RendezvousParameters(
+        backend_name,
+        params.endpoint,
+        params.run_id,
+        params.min_nodes,
+        params.max_nodes,
+        params.local_addr,
+        **options,
+    )
+    with as_rendezvous_errors():
+        backend, store = create_backend(ours)
+        return TorchrunHandler(rdzv.create_handler(store, backend, ours), params.backend)
+
+
+def _backend(name: str, options: dict[str, str]) -> str:
+    """The name that rdzv has for a backend; takes it out of `options` where it stands there."""
+    if name == _ANY:
+        if not (chosen := options.pop("plugin", None)):
+            raise rdzv.RendezvousParameterError(
+                f"--rdzv-backend={_ANY} needs the backend's name: --rdzv-conf=plugin=NAME. "
+                f"Installed: {', '.join(rdzv.installed_backends()) or 'none'}."
+            )
+        return chosen
+    return name if name in rdzv.installed_backends() else name.removeprefix("rdzv-")
+
+
+class TorchrunHandler(RendezvousHandler):
+    """One node of a rendezvous, for torchrun's agent.
+
+    Where it differs from torch's own handlers:
+
+    * A member that dies or is cut off counts in `num_nodes_waiting`, so that the agents of the others
+      form a smaller world.
+    * `shutdown` closes the run only if the job is done. If an exception is on its way, or the others
+      are about to form a new world, this node just leaves.
+    * When the process ends by a signal, and torchrun therefore calls no `shutdown`, the node leaves.
+    """
+
+    def __init__(self, handler: rdzv.DynamicRendezvousHandler, backend: str) -> None:
+        """Offer `handler` to torch under the name `backend`."""
+        self._handler = handler
+        self._backend = backend
+        self._round = 0
+        self._store: TorchStore | None = None
+        self._server: TCPStore | None = None
+        self._sent_home = False
+        self._goodbye = weakref.finalize(self, handler.leave, "its process has ended")
+
+    def get_backend(self) -> str:
+        """The name by which torch knows the backend."""
+        return self._backend
+
+    def get_run_id(self) -> str:
+        """Which run."""
+        return self._handler.get_run_id()
+
+    @property
+    def use_agent_store(self) -> bool:
+        """Whether the workers use the TCPStore that rank 0's agent serves; as in torch, the environment decides."""
+        return os.getenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "0") != "1"
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for the next world that this node is part of. Its store and address serve this round alone.
+
+        Raises:
+            torch.distributed.elastic.rendezvous.RendezvousError: One of torch's, as in torch.
+            ValueError: The run was started with other limits.
+            torch.distributed.elastic.multiprocessing.SignalException: A signal has ended the wait.
+        """
+        try:
+            with as_rendezvous_errors(), signals_end_the_wait():
+                info = self._next_round()
+        except Exception as error:
+            self._record(f"{type(error).__name__}: {error}", NodeState.FAILED)
+            raise
+        self._record(f"joined round {self._round} as rank {info.rank} of {info.world_size}", rank=info.rank)
+        return info
+
+    def is_closed(self) -> bool:
+        """Whether the run is closed, as far as this node knows."""
+        with as_rendezvous_errors():
+            return self._handler.is_closed()
+
+    def set_closed(self) -> None:
+        """Close the run for all; the agents of a running world end it."""
+        with as_rendezvous_errors():
+            self._handler.set_closed()
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes wait for a world that would differ from the running one; a lost member counts as one.
+
+        Raises:
+            torch.distributed.elastic.rendezvous.RendezvousClosedError: Somebody has closed the run before
+                the job was done. The agent asks nothing else while its workers run.
+        """
+        with as_rendezvous_errors():
+            closed = self._handler.closed
+            if closed is not None and not closed.done:
+                raise rdzv.RendezvousClosedError(
+                    f"The rendezvous '{self.get_run_id()}' was closed by {closed.by or 'others'}: {closed.reason}."
+                )
+            return self._handler.num_nodes_waiting()
+
+    def shutdown(self) -> bool:
+        """End this node's part: see the class. The option ``on_shutdown`` forces closing or leaving.
+
+        Returns:
+            Whether the others could be told.
+        """
+        self._goodbye.detach()
+        error = sys.exception()
+        reason = self._unfinished(error) if self._handler.settings.on_shutdown == "auto" else None
+        with as_rendezvous_errors():
+            told = self._handler.shutdown() if reason is None else self._handler.leave(reason)
+        self._server = None
+        self._record(f"left the rendezvous: {reason or 'the job is done'}", NodeState.SUCCEEDED)
+        if self._sent_home and isinstance(error, AttributeError):
+            # A spare that goes home has no result, over which torch 2.13's launcher stumbles on its way out.
+            raise SystemExit(0) from None
+        return told
+
+    def _next_round(self) -> RendezvousInfo:
+        while True:
+            try:
+                world = self._handler.next_rendezvous()
+            except rdzv.RendezvousGracefulExitError:
+                self._sent_home = True
+                raise
+            self._round = world.round
+            self._store = TorchStore(world.store, self._broken)
+            try:
+                return RendezvousInfo(self._store, world.rank, world.world_size, self._meet(world, self._store))
+            except DistNetworkError as error:
+                raise rdzv.RendezvousConnectionError(str(error)) from error
+            except DistStoreError as error:
+                if (reason := self._broken()) is None:
+                    raise rdzv.RendezvousTimeoutError(
+                        f"Not every node of round {world.round} of the rendezvous '{self.get_run_id()}' has said that "
+                        f"it is there: {error}"
+                    ) from error
+                logger.info("Round %d of '%s' is over before it began: %s", world.round, self.get_run_id(), reason)
+
+    def _meet(self, world: rdzv.RendezvousInfo, store: TorchStore) -> RendezvousStoreInfo:
+        """Wait until all nodes of a new round know it, and agree on where their workers meet.
+
+        A node may have died while it waited, just before the round. torchrun itself has no way back
+        once it has a world, so this is found out here.
+        """
+        where = world.bootstrap_store_info
+        assert where is not None  # noqa: S101 - rdzv's own handler always says where
+        # Each round has a server of its own: what the workers of the last one left is not for this one's.
+        self._server = None
+        if world.rank == 0:
+            store.multi_get([f"{_HERE}/{rank}" for rank in range(1, world.world_size)])
+            if self.use_agent_store:
+                self._server = _serve(where.master_addr)
+            port = where.master_port if self._server is None else self._server.port
+            keys = [RendezvousStoreInfo.MASTER_ADDR_KEY, RendezvousStoreInfo.MASTER_PORT_KEY]
+            store.multi_set(keys, [where.master_addr, str(port)])
+            return RendezvousStoreInfo(where.master_addr, port)
+        store.set(f"{_HERE}/{world.rank}", "")
+        address, port_text = store.multi_get([RendezvousStoreInfo.MASTER_ADDR_KEY, RendezvousStoreInfo.MASTER_PORT_KEY])
+        return RendezvousStoreInfo(address.decode(), int(port_text))
+
+    def _broken(self) -> str | None:
+        """Why this node's round will not be completed; None as long as it may be."""
+        if (closed := self._handler.closed) is not None:
+            return f"The run is closed: {closed.reason}."
+        notice = self._handler.notice
+        if notice is None or notice.round < self._round or (notice.round == self._round and notice.phase == "running"):
+            return None
+        lost = ", ".join(f"'{loss.node}' is gone ({loss.cause})" for loss in notice.lost)
+        return f"The world of round {self._round} is no longer whole: {lost or 'others form a new one'}."
+
+    def _unfinished(self, error: BaseException | None) -> str | None:
+        """Why the job is not done, although this node ends; None if it is."""
+        if isinstance(error, ChildFailedError):
+            rank, failure = error.get_first_failure()
+            return f"its worker with rank {rank} has failed for good, with exit code {failure.exitcode}"
+        if error is not None:
+            return f"{type(error).__name__}: {error}".partition("\n")[0]
+        return None if self._handler.closed is not None else self._broken()
+
+    def _record(self, message: str, state: NodeState = NodeState.RUNNING, rank: int | None = None) -> None:
+        """Tell torch's event log, which is switched off unless somebody has set it up."""
+        construct_and_record_rdzv_event(
+            run_id=self.get_run_id(),
+            message=f"The node '{self._handler.node_id}': {message}",
+            node_state=state,
+            name=type(self).__name__,
+            hostname=self._handler.node_id,
+            pid=os.getpid(),
+            rank=rank,
+        )
+
+
+def _serve(address: str) -> TCPStore:
+    """Serve a TCPStore on a free port of every interface."""
+    # Connecting to it by the address that others use may need a way back that a network lacks.
+    loopback = "::1" if ":" in address else "127.0.0.1"
+    return TCPStore(loopback, 0, is_master=True, wait_for_workers=False)
