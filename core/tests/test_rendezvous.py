@@ -1,5 +1,6 @@
 """Nodes gather, lose each other and re-form, over a service that lives in this process."""
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -438,6 +439,19 @@ class TestFaults:
         wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
         assert not any(node.is_closed() for node in nodes)
         assert {node._node.state.round for node in nodes} == {1}
+
+    @pytest.mark.parametrize("kind", ["memory", "leaseless"])
+    def test_who_dies_with_a_service_that_forgot_is_missed(self, kind: str) -> None:
+        with contextlib.closing(Run(kind)) as run:
+            nodes = run.nodes(3, 2, 3)
+            run.gather(*nodes)
+            with run.service.changed:
+                run.service.leases.clear()
+                run.service.remove("run")
+            run.crash(nodes[2])
+            # Each may have led on a lease that the service did not know any more.
+            wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[:2]), limit=8 * TTL + 3)
+            assert {info.world_size for info in run.gather(*nodes[:2])} == {2}
 
     def test_wall_clocks_do_not_matter(self, simple: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         def forbidden(*args: Any) -> Any:

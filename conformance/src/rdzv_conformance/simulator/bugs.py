@@ -206,7 +206,7 @@ BUGS: Final[dict[str, Bug]] = {
         "Whoever knew a state that the service has forgotten does not believe what is there now.",
         {4},
         Envelope.is_news_to,
-        {" or self.nonce not in (known.nonce, *known.past)": ""},
+        {"self.nonce not in (known.nonce, *known.past)": "self.epoch > known.epoch"},
         "forget",
         "fail_many",
     ),
