@@ -4,14 +4,17 @@ Sessions use the environment that dev.py made; ``python3 dev.py lint`` is the wh
 """
 
 import shlex
+import shutil
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 
 import nox
 from nox.project import dependency_groups, load_toml
 
 ROOT = Path(__file__).parent
+SAMPLE = ROOT / "examples" / "third-party"
 PACKAGES = sorted(path.parent for pattern in ("*/", "plugins/*/") for path in ROOT.glob(f"{pattern}pyproject.toml"))
 
 nox.needs_version = ">=2025.2"
@@ -36,10 +39,11 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check the types of everything, strictly."""
     # One run per package, inside it: test files of different packages have the same names.
-    for package in PACKAGES:
+    for package in (*PACKAGES, SAMPLE):
         with session.chdir(package):
             run_module(session, "mypy", "--config-file", str(ROOT / "pyproject.toml"), "src", "tests", MYPYPATH="src")
-    run_module(session, "mypy", "dev.py", "noxfile.py", "tests", "examples", "bench", "docs")
+    scripts = ["dev.py", "noxfile.py", "tools", "tests", "examples", "bench", "docs"]
+    run_module(session, "mypy", "--exclude", str(SAMPLE.relative_to(ROOT)), *scripts)
 
 
 @nox.session
@@ -55,9 +59,15 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
-def gather(session: nox.Session) -> None:
-    """Measure how long nodes need to gather and what it costs: `gather [--backend B] [SIZES...]`."""
-    session.run(sys.executable, "bench/gather.py", *session.posargs)
+def bench(session: nox.Session) -> None:
+    """Compare rdzv with its peers, side by side: `bench [--quick]`, `bench --help`."""
+    folder = ROOT / ".nox" / "bench-peers"
+    python = str(folder / "bin" / "python")
+    run_module(session, "uv", "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder))
+    # NVIDIA's wheels are for a newer glibc than many systems have; what is used of them is Python alone.
+    install = ["uv", "pip", "install", "--quiet", "--python", python, "--python-platform", "x86_64-manylinux_2_39"]
+    run_module(session, *install, f"torch=={version('torch')}", "-r", "bench/nodes/requirements.txt")
+    run_module(session, "bench", "--peers", python, *session.posargs)
 
 
 @nox.session
@@ -67,15 +77,20 @@ def simulate(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """Hurt real agents and a real service, and check what they saw: `chaos --backend etcd-v3 --minutes 10`."""
+    run_module(session, "rdzv_conformance.chaos", *session.posargs)
+
+
+@nox.session
 def services(session: nox.Session) -> None:
     """Start a real service around a command that finds it in RDZV_*: `services etcd-v3 rdzv status`."""
-    from rdzv_conformance.servers import EtcdServer
+    from rdzv_conformance.servers import SERVERS
 
-    known = {"etcd-v3": EtcdServer}
     backend, *command = session.posargs or [""]
-    if backend not in known or not command:
-        session.error(f"Usage: services BACKEND COMMAND..., where BACKEND is one of: {', '.join(known)}")
-    with known[backend]() as server:
+    if backend not in SERVERS or not command:
+        session.error(f"Usage: services BACKEND COMMAND..., where BACKEND is one of: {', '.join(SERVERS)}")
+    with SERVERS[backend]() as server:
         here = {"RDZV_BACKEND": backend, "RDZV_ENDPOINT": server.get_endpoint()}
         session.log(shlex.join(f"{name}={value}" for name, value in here.items()))
         session.run(*command, env=here)
@@ -83,7 +98,7 @@ def services(session: nox.Session) -> None:
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Build every wheel and sdist, install the wheels into an empty environment, run the sdists' tests there."""
+    """Build every wheel and sdist, install the wheels into an empty environment, run the sdists' quick tests there."""
     with tempfile.TemporaryDirectory(prefix="rdzv-wheels-") as folder:
         dist, suite, environment = (Path(folder, name) for name in ("dist", "suite", "environment"))
         python = str(environment / "bin" / "python")
@@ -97,4 +112,45 @@ def wheels(session: nox.Session) -> None:
             session.run("tar", "-xzf", str(sdist), "-C", str(suite))
         (suite / "pyproject.toml").write_bytes((ROOT / "pyproject.toml").read_bytes())
         session.chdir(suite)
-        session.run(python, "-m", "pytest", *session.posargs, *map(str, sorted(suite.glob("*/tests"))))
+        # Whether the packages are whole; what takes minutes is tried in the workspace.
+        tests = [path for name in ("plugin", "plugins", "rendezvous") for path in suite.glob(f"*/tests/test_{name}.py")]
+        tests += suite.glob("rdzv_sqlite-*/tests/test_conformance.py")
+        session.run(python, "-m", "pytest", *session.posargs, *map(str, sorted(tests)))
+
+
+@nox.session
+def sample(session: nox.Session) -> None:
+    """Install the sample backend of a third party beside the built wheels, outside of all this, and try it there."""
+    with tempfile.TemporaryDirectory(prefix="rdzv-sample-") as folder:
+        dist, source, environment, shared = (Path(folder, name) for name in ("dist", "source", "environment", "shared"))
+        python = str(environment / "bin" / "python")
+        shutil.copytree(SAMPLE, source, ignore=shutil.ignore_patterns(".*", "__pycache__"))
+        for place in (ROOT / "core", ROOT / "conformance", source):
+            run_module(session, "uv", "build", "--quiet", "--wheel", "--out-dir", str(dist), str(place))
+        run_module(session, "uv", "venv", "--quiet", "--python", sys.executable, str(environment))
+        run_module(session, "uv", "pip", "install", "--python", python, *map(str, dist.glob("*.whl")))
+        session.chdir(source)
+        session.run(python, "-m", "pytest", "-W", "error", *session.posargs)
+        shared.mkdir()
+        rdzv = [python, "-m", "rdzv"]
+        session.run(*rdzv, "backends", "directory")
+        run = ["run", "--backend", "directory", "--endpoint", str(shared), "--run-id", "sample", "--nnodes", "1"]
+        session.run(*rdzv, *run, "--", python, "-c", "import rdzv; print('rank', rdzv.current().rank)")
+
+
+@nox.session
+def capabilities(session: nox.Session) -> None:
+    """Run the suite on all plugins, or on those named, and write docs/capabilities.md from what it reports."""
+    plugins = {path.name: path for path in PACKAGES if path.parent.name == "plugins"}
+    reports = {name: ROOT / ".nox" / "reports" / f"{name}.json" for name in plugins}
+    for name in session.posargs or plugins:
+        tests = str(plugins[name] / "tests" / "test_conformance.py")
+        # Where CI is set, a service that is missing is a failure.
+        run_module(session, "pytest", "--quiet", f"--rdzv-report={reports[name]}", tests, CI="true")
+    session.run(sys.executable, "tools/capabilities.py", *map(str, reports.values()))
+
+
+@nox.session
+def mutate(session: nox.Session) -> None:
+    """Break the rules in one place at a time; fails if no test notices: `mutate [rules.decide]`."""
+    session.run(sys.executable, "tools/mutate.py", *session.posargs)

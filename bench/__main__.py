@@ -1,0 +1,5 @@
+"""Run the comparison: ``python -m bench``."""
+
+from .command import main
+
+main()

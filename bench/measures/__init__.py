@@ -1,0 +1,1 @@
+"""What is measured: one file each, with a generator of samples for one row."""

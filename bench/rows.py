@@ -1,0 +1,71 @@
+"""Who takes part."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rdzv_conformance.servers import SERVERS
+
+__all__ = ["ROWS", "Row", "counted_by"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the tables.
+
+    Attributes:
+        project: Whose rendezvous it is.
+        kind: The module in `nodes` that makes its nodes.
+        backend: The name of its backend there.
+        elastic: Whether a world may have more nodes than its smallest size.
+    """
+
+    project: str
+    kind: str
+    backend: str
+    elastic: bool = True
+
+    @property
+    def name(self) -> str:
+        """Its name, in tables and on the command line."""
+        return f"{self.project}/{self.backend}"
+
+    @property
+    def ours(self) -> bool:
+        """Whether it is rdzv."""
+        return self.kind == "ours"
+
+    def command(self, peers: str) -> Sequence[str]:
+        """How to start its nodes; see `worker.py`.
+
+        Args:
+            peers: The Python that has the peers.
+        """
+        return [sys.executable if self.ours else peers, "-m", "bench.worker", self.kind, self.backend]
+
+
+_PEERS: Final = (
+    Row("pytorch", "pytorch", "c10d"),
+    Row("nvidia", "nvidia", "c10d", elastic=False),  # what is more are spares
+    Row("pytorch", "pytorch", "etcd-v2"),
+)
+
+# Neighbours are those that are compared: in one repetition they run one after the other.
+ROWS: Final = {
+    row.name: row
+    for row in sorted(
+        (*_PEERS, *(Row("rdzv", "ours", backend) for backend in ("sqlite", "c10d", *SERVERS))),
+        key=lambda row: (row.backend == "sqlite", row.backend, row.ours, row.project),
+    )
+}
+"""Every row, by its name."""
+
+
+def counted_by(row: Row) -> str:
+    """What counts the row's calls, in words."""
+    if row.backend == "c10d":
+        return "by the nodes: every call of a method of torch's store"
+    if row.backend == "sqlite":
+        return "by the nodes: every call of the backend (there is no server)"
+    return "by the server"

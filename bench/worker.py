@@ -1,0 +1,214 @@
+"""A process full of nodes, which does what `crew.py` orders: ``python -m bench.worker KIND BACKEND``.
+
+It first imports what such nodes need, once. For every line on its input, such as ``{"meet": PATH, "count": 4}``, it
+then makes so many copies of itself by a fork; each connects to the socket at PATH, takes orders there, and ends when
+its line to `crew.py` does. With ``--load`` it tells instead what the import took.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, TextIO, TypeVar
+
+from bench.nodes import TALLY, Node, Place
+
+_T = TypeVar("_T")
+_GLANCE = 0.01
+"""Seconds between two looks of somebody who waits for an event."""
+
+
+class Worker:
+    """One process's nodes; every public method is an order, and what it returns the answer."""
+
+    def __init__(self, kind: Any) -> None:
+        self._make: Callable[[Place], Node] = kind.make
+        self._nodes: list[Node] = []
+
+    def make(self, places: list[dict[str, Any]]) -> int:
+        """Make the nodes."""
+        self._nodes = [self._make(Place(**place)) for place in places]
+        return len(self._nodes)
+
+    def join(self, at: float) -> dict[str, Any]:
+        """Have all nodes join at a moment: when the first called and the last returned, and worlds by size."""
+        return self._gathered(self._each(lambda node: _span(node.join), at))
+
+    def call(self) -> float:
+        """Have a node join, and do not wait for it: the moment of the call."""
+        began = time.monotonic()
+        threading.Thread(target=self._nodes[0].join, daemon=True).start()
+        return began
+
+    def watch(self, limit: float) -> list[float | None]:
+        """Wait until the nodes see somebody wait: when each did; None if it did not within `limit` seconds."""
+        return self._each(lambda node: _await(node.waiting, limit))
+
+    def come_back(self, limit: float) -> dict[str, Any]:
+        """As `join`, of those who are told to come within `limit` seconds."""
+
+        def come_back(node: Node) -> tuple[float, float, int] | None:
+            return _span(node.join) if _await(node.waiting, limit) else None
+
+        return self._gathered([span for span in self._each(come_back) if span])
+
+    def idle(self, seconds: float) -> float:
+        """Let the nodes be members, with a launcher that asks now and then: CPU seconds of the process."""
+        until = time.monotonic() + seconds
+        before = time.process_time()
+
+        def ask(node: Node) -> None:
+            while (remaining := until - time.monotonic()) > 0:
+                node.waiting()
+                time.sleep(min(remaining, node.pause))
+
+        self._each(ask)
+        return time.process_time() - before
+
+    def store(self, seconds: float) -> dict[str, float]:
+        """How many times in a second the first node's store does each thing, one after the other."""
+        store = self._nodes[0].store()
+        store.set("value", b"x" * 64)
+        return {
+            "set": _rate(lambda: store.set("value", b"x" * 64), seconds),
+            "get": _rate(lambda: store.get("value"), seconds),
+            "add": _rate(lambda: store.add("count", 1), seconds),
+        }
+
+    def tally(self) -> tuple[int, int]:
+        """Calls and lost writes until now."""
+        return TALLY.calls, TALLY.lost
+
+    def end(self) -> bool:
+        """Release everything."""
+        self._each(Node.end)
+        return True
+
+    def _each(self, work: Callable[[Any], _T], at: float = 0.0) -> list[_T]:
+        """Do something with every node, on threads of their own that begin at a moment."""
+        results: list[_T] = []
+        errors: list[Exception] = []
+
+        def run(node: Node) -> None:
+            time.sleep(max(0.0, at - time.monotonic()))
+            try:
+                results.append(work(node))
+            except Exception as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=run, args=(node,), daemon=True) for node in self._nodes]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if errors:
+            raise errors[0]
+        return results
+
+    def _gathered(self, spans: list[tuple[float, float, int]]) -> dict[str, Any]:
+        return {
+            "first": min((first for first, _, _ in spans), default=0.0),
+            "last": max((last for _, last, _ in spans), default=0.0),
+            "worlds": Counter(size for _, _, size in spans),
+        }
+
+
+def _span(join: Callable[[], int]) -> tuple[float, float, int]:
+    began = time.monotonic()
+    size = join()
+    return began, time.monotonic(), size
+
+
+def _await(condition: Callable[[], bool], limit: float) -> float | None:
+    deadline = time.monotonic() + limit
+    while not condition():
+        if time.monotonic() > deadline:
+            return None
+        time.sleep(_GLANCE)
+    return time.monotonic()
+
+
+def _rate(work: Callable[[], object], seconds: float) -> float:
+    work()
+    began, done = time.monotonic(), 0
+    while (now := time.monotonic()) < began + seconds:
+        work()
+        done += 1
+    return done / (now - began)
+
+
+def _serve(kind: Any, path: str) -> None:
+    """The life of a copy: it takes orders until the line ends, and then ends, whatever hangs."""
+    gc.collect()  # touches all memory, so that it is not the first rendezvous that pays for the copying
+    line = socket.socket(socket.AF_UNIX)
+    line.connect(path)
+    stream = line.makefile("rw")
+    print(json.dumps(os.getpid()), file=stream, flush=True)
+    orders: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_work, args=(Worker(kind), orders, stream), daemon=True).start()
+    for order in stream:
+        orders.put(order)
+
+
+def _work(worker: Worker, orders: "SimpleQueue[str]", stream: TextIO) -> None:
+    while True:
+        name, details = json.loads(orders.get())
+        try:
+            answer = {"answer": getattr(worker, name)(**details)}
+        except Exception as error:
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=stream, flush=True)
+
+
+def _multiply(kind: Any) -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the copies' exit codes
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for text in sys.stdin:
+        wanted = json.loads(text)
+        for _ in range(wanted["count"]):
+            if os.fork() == 0:
+                os.dup2(nothing, 0)
+                os.dup2(nothing, 1)
+                with contextlib.suppress(OSError):
+                    _serve(kind, wanted["meet"])
+                os._exit(0)
+
+
+def _memory() -> float:
+    """Resident megabytes of this process."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _leave_dns_alone() -> None:
+    """Look up names in /etc/hosts alone: torch looks up both ends of every connection, and some DNS takes seconds."""
+    with contextlib.suppress(AttributeError):  # only glibc has it
+        ctypes.CDLL(None).__nss_configure_lookup(b"hosts", b"files")
+
+
+def main(kind_name: str, backend: str, *options: str) -> None:
+    """See above."""
+    _leave_dns_alone()
+    kind = importlib.import_module(f"bench.nodes.{kind_name}")
+    before = _memory()
+    began = time.monotonic()
+    kind.load(backend)
+    loaded = {"seconds": time.monotonic() - began, "before": before, "after": _memory()}
+    print(json.dumps(loaded), flush=True)
+    if "--load" not in options:
+        _multiply(kind)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
