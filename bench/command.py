@@ -55,7 +55,9 @@ class Extent:
     deadline: float = float("inf")
 
 
-QUICK: Final = Extent((2, 8, 32, 128), 20, 6.0, (4, 16), 2.0, 0.3, 5, 180.0, 250.0)
+_FEW: Final = 32
+
+QUICK: Final = Extent((2, 8, 32, 128), 15, 6.0, (4, 16), 2.0, 0.3, 5, 180.0, 250.0)
 
 Measurement = Callable[[Stage, Row], Iterator[Sample]]
 Group = tuple[str, str, int, Measurement]
@@ -64,21 +66,24 @@ Group = tuple[str, str, int, Measurement]
 
 def groups(extent: Extent) -> Iterator[Group]:
     """Everything, once."""
-    for nodes in extent.sizes:
-        yield "gather", "gather", nodes, partial(gather.gather, nodes=nodes)
+    gathering = [("gather", "gather", nodes, partial(gather.gather, nodes=nodes)) for nodes in extent.sizes]
+    yield from gathering[:-1]
     yield "start", "import", 1, start.start
     yield "store", "store-set", store.NODES, partial(store.store, seconds=extent.store_seconds)
     yield "late", "late", late.NODES, partial(late.late, bound=extent.bound)
     yield "loss", "loss", loss.NODES, partial(loss.loss, bound=extent.bound)
     for nodes in extent.idle_sizes:
         yield "idle", "idle-calls", nodes, partial(idle.idle, nodes=nodes, seconds=extent.idle_seconds)
+    # What takes longest comes last: there may be no time left for it.
+    yield from gathering[-1:]
 
 
 class Run:
     """One run of the comparison."""
 
-    def __init__(self, extent: Extent, rows: list[Row], only: list[str]) -> None:
+    def __init__(self, extent: Extent, rows: list[Row], only: list[str], out: Path) -> None:
         self.samples = Samples(about=_about(extent))
+        self._out = out
         self._extent = extent
         self._rows = rows
         self._groups = [group for group in groups(extent) if group[0] in only]
@@ -94,6 +99,7 @@ class Run:
                         return
                     self._tell(f"{repetition + 1}.{number + 1}/{len(self._groups)} {group[0]} {group[2]} {row.name}")
                     self._measure(stage, row, *group)
+                self.samples.save(self._out / "samples.json")
 
     def _passed(self) -> float:
         return time.monotonic() - self._began
@@ -103,8 +109,8 @@ class Run:
             if not self.samples.values(row.name, first, nodes) and not self.samples.reason(row.name, first, nodes):
                 self.samples.add(Sample(row.name, first, nodes, None, earlier))
             return
-        # Gathering is a race, and one that was lost by chance shall not end it.
-        tries = 2 if name == "gather" else 1
+        # A few that do not find together have bad luck: that shall not be the end of it.
+        tries = 2 if name == "gather" and nodes <= _FEW else 1
         if not any(self._succeeds(stage, row, first, nodes, measurement) for _ in range(tries)):
             # Whoever did not manage is not asked again, nor for more.
             self._failed[row.name, name] = f"not tried, after {nodes}"
@@ -132,9 +138,10 @@ def main() -> None:
     """See the package."""
     arguments = _parse()
     if arguments.load:
-        samples = Samples.load(arguments.load)
+        samples = Samples.load(*arguments.load)
     else:
-        run = Run(_extent(arguments), [ROWS[name] for name in arguments.rows], arguments.only)
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        run = Run(_extent(arguments), [ROWS[name] for name in arguments.rows], arguments.only, arguments.out)
         samples = run.samples
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -166,7 +173,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--peers", default=sys.executable, help="the Python that has the peers")
     parser.add_argument("--out", type=Path, default=Path("build", "bench"), help="where the results go")
     parser.add_argument("--docs", action="store_true", help="put the results into docs/benchmark.md")
-    parser.add_argument("--load", type=Path, help="measure nothing; show a samples.json")
+    parser.add_argument("--load", type=Path, nargs="+", metavar="FILE", help="measure nothing; show a samples.json")
     return parser.parse_args()
 
 

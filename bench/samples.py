@@ -68,10 +68,11 @@ class Samples:
         path.write_text(json.dumps(content, indent=0))
 
     @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
-        content = json.loads(path.read_text())
-        return cls([Sample(**sample) for sample in content["samples"]], content["about"])
+    def load(cls, *paths: Path) -> Self:
+        """Read what `save` wrote, of one run or of several that measured different things."""
+        contents = [json.loads(path.read_text()) for path in paths]
+        samples = [Sample(**sample) for content in contents for sample in content["samples"]]
+        return cls(samples, {name: text for content in contents for name, text in content["about"].items()})
 
     def _at(self, row: str, measure: str, nodes: int) -> list[Sample]:
         return [s for s in self._samples if (s.row, s.measure, s.nodes) == (row, measure, nodes)]

@@ -3,7 +3,7 @@
 import pytest
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError
-from rdzv_conformance.line import Line, answer
+from rdzv_conformance.http_line import Line, answer
 from rdzv_conformance.servers import ConsulServer
 
 from rdzv_consul import ConsulBackend, backend

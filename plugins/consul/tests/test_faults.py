@@ -8,7 +8,7 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.line import Line, answer
+from rdzv_conformance.http_line import Line, answer
 from rdzv_conformance.servers import ConsulServer
 
 from .clients import CALL, Connect, follow, in_background
