@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["KEEP_ALIVE", "TTL", "Agent", "Agents", "program", "wait_until"]
+__all__ = ["BUSY", "KEEP_ALIVE", "TTL", "Agent", "Agents", "program", "wait_until"]
 
 _T = TypeVar("_T")
 
 KEEP_ALIVE = {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "4"}
 TTL = 2.0
+BUSY = 10.0
+"""Seconds that a machine may lose which does other things as well; `python3 dev.py bench` measures."""
 
 
 def wait_until(condition: Callable[[], _T], limit: float = 30.0) -> _T:

@@ -81,3 +81,17 @@ def test_a_mutant_is_tried_in_the_place_of_its_module() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 by tests" in done.stdout
+
+
+def test_what_no_mutant_is_called_is_refused(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        tool.main(["nosuch.thing"])
+    said = capsys.readouterr().err
+    assert "no mutant has 'nosuch.thing' in its name" in said
+    assert "rules.decide" in said
+
+
+def test_help_says_how_to_choose(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        tool.main(["--help"])
+    assert "only mutants whose name has this in it" in capsys.readouterr().out

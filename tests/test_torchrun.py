@@ -18,7 +18,7 @@ from rdzv.observer import Observer, Status
 from rdzv.plugins import create_backend
 from rdzv_conformance.servers import SERVERS, EtcdServer, LocalService, TcpStoreServer, free_ports, require_service
 
-from .agents import TTL, Agent, wait_until
+from .agents import BUSY, TTL, Agent, wait_until
 
 ROOT = Path(__file__).parent.parent
 TRAIN = ROOT / "examples" / "train_ddp.py"
@@ -265,8 +265,9 @@ def test_a_lost_node_is_noticed_although_no_worker_fails(nodes: Nodes, work: Pat
         node.says("rank . of 3", limit=PATIENCE)
     killed = kill(three[0])
     for node in three[1:]:
-        # etcd grants whole seconds and looks for dead leases twice a second.
-        assert node.says("rank . of 2", after=killed, limit=PATIENCE) - killed < TTL + 2 + 1
+        took = node.says("rank . of 2", after=killed, limit=PATIENCE) - killed
+        print(f"going on without the dead one after {took:.2f} s")
+        assert took < TTL + BUSY
     assert finish(work, *three[1:]) == [0, 0]
 
 

@@ -16,6 +16,7 @@ killed now, or exists no more, is an error as well.
     python3 dev.py mutate rules.decide     those whose name has this in it
 """
 
+import argparse
 import ast
 import os
 import signal
@@ -253,12 +254,18 @@ def complaints(found: Mapping[str, Noticed], explained: Mapping[str, str]) -> li
 
 def main(arguments: Sequence[str]) -> None:
     """Try the mutants that are asked for."""
-    wanted = arguments[0] if arguments else ""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", default="", help="only mutants whose name has this in it")
+    wanted = parser.parse_args(arguments).name
+    there = all_mutants()
+    chosen = [mutant for mutant in there if wanted in mutant.name]
+    if not chosen:
+        functions = dict.fromkeys(mutant.name.partition(":")[0] for mutant in there)
+        parser.error(f"no mutant has {wanted!r} in its name; there are some of {', '.join(functions)}")
     began = time.monotonic()
     os.chdir(ROOT)
     if try_all([None]) != [Noticed.BY_NOBODY]:
         sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
-    chosen = [mutant for mutant in all_mutants() if wanted in mutant.name]
     found = dict(zip((mutant.name for mutant in chosen), try_all(chosen), strict=True))
     explained = {name: reason for name, reason in tomllib.loads(EXPLAINED.read_text()).items() if wanted in name}
     wrong = complaints(found, explained)

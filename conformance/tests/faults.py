@@ -255,7 +255,8 @@ FAULTS = {
     f"{fault.faulty.__name__}-{fault.test}": fault
     for fault in (
         Fault(LostUpdate, "test_concurrent_processes_lose_no_update", "lost update: 100 puts won"),
-        Fault(LostUpdate, "test_keys_are_linearizable_among_processes", "Not linearizable: lost update"),
+        # Beside reads, an update that was lost may show as an old value that comes back.
+        Fault(LostUpdate, "test_keys_are_linearizable_among_processes", "Not linearizable: "),
         Fault(LostUpdate, "test_register_is_linearizable_among_processes", "Not linearizable: lost update"),
         Fault(StaleRead, "test_keys_are_linearizable_among_processes", "Not linearizable: stale"),
         Fault(StaleRead, "test_reads_see_what_was_written_before", "a stale value was read"),

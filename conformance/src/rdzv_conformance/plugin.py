@@ -1,15 +1,17 @@
 """The pytest plugin: its markers, its option, the rules at collection, the summary at the end."""
 
 import inspect
+from collections.abc import Generator
 from pathlib import Path
 from typing import Final
 
 import pytest
 
 from .report import Report
-from .suite.base import Conformance
+from .suite.base import CONNECT, Conformance, is_fixture
 
 _SUITE: Final = "rdzv_conformance.suite."
+_WEAKENING: Final = frozenset({"skip", "skipif", "xfail"})
 _REPORT: Final = pytest.StashKey[Report]()
 
 
@@ -25,26 +27,29 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Declare the markers, and begin to collect results."""
+    path = config.getoption("rdzv_report")
+    if path is not None:
+        _refuse_unwritable(path)
     config.addinivalue_line("markers", "rdzv_requires(capability): makes sense with this capability only")
     config.addinivalue_line("markers", "rdzv_lacks(capability): makes sense without this capability only")
     report = config.stash[_REPORT] = Report()
     config.pluginmanager.register(report, "rdzv-conformance-report")
 
 
-def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str, obj: object) -> None:
-    """Refuse a class that does not say how to connect: it would test nothing."""
-    if (
-        inspect.isclass(obj)
-        and issubclass(obj, Conformance)
-        and collector.istestclass(obj, name)
-        and not hasattr(obj, "connect")
-    ):
-        raise pytest.Collector.CollectError(
-            f"{name} must define the fixture `connect`, which returns a function that makes a new client:\n\n"
-            "    @pytest.fixture\n"
-            "    def connect(self, run_id):\n"
-            "        return lambda: MyBackend(..., run_id)\n"
-        )
+@pytest.hookimpl(wrapper=True)
+def pytest_pycollect_makeitem(
+    collector: pytest.Module | pytest.Class, name: str, obj: object
+) -> Generator[None, object, object]:
+    """Refuse a class that would test nothing, and deviations from parameters that a test does not have."""
+    if inspect.isclass(obj) and issubclass(obj, Conformance):
+        if collector.istestclass(obj, name):
+            _refuse_unconnected(name, obj)
+        else:
+            _refuse_uncollected(collector, obj)
+    made = yield
+    if isinstance(collector, pytest.Class) and issubclass(collector.obj, Conformance) and isinstance(made, list):
+        _refuse_unknown_parameters(collector.obj, name, [item.name for item in made])
+    return made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -54,6 +59,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         module = item.function.__module__
         if module.startswith(_SUITE):
+            _refuse_weakening_marks(item)
             Report.assign(item, module.removeprefix(_SUITE))
             reason = item.cls.deviations.get(item.originalname, item.cls.deviations.get(item.name))
             if reason is not None:
@@ -67,3 +73,53 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     path = config.getoption("rdzv_report")
     if path is not None:
         report.write_json(path)
+
+
+def _refuse_unconnected(name: str, cls: type[Conformance]) -> None:
+    if not is_fixture(getattr(cls, "connect", None)):
+        raise pytest.Collector.CollectError(
+            f"{name} must define the fixture `connect`, which returns a function that makes a new client:\n\n"
+            f"class {name}(...):\n"
+            "    @pytest.fixture\n"
+            "    def connect(self):\n"
+            f"        {CONNECT}\n"
+        )
+
+
+def _refuse_uncollected(collector: pytest.Module | pytest.Class, cls: type[Conformance]) -> None:
+    """Refuse a class whose name pytest passes over, unless others derive from it, or it says ``__test__ = False``."""
+    module = collector.getparent(pytest.Module)
+    is_defined_here = module is not None and cls.__module__ == module.obj.__name__
+    if is_defined_here and not cls.__subclasses__() and getattr(cls, "__test__", True):
+        wanted = " or ".join(collector.config.getini("python_classes"))
+        raise pytest.Collector.CollectError(
+            f"pytest passes over {cls.__name__}, so it would test nothing: pytest collects classes named {wanted}... "
+            "(its setting python_classes). Rename it; a base for other files says __test__ = False."
+        )
+
+
+def _refuse_unknown_parameters(cls: type[Conformance], name: str, tests: list[str]) -> None:
+    for test in cls.deviations:
+        if test.startswith(f"{name}[") and test not in tests:
+            raise pytest.Collector.CollectError(
+                f"{cls.__name__} declares a deviation from '{test}', which the suite does not have. "
+                f"It has: {', '.join(tests)}."
+            )
+
+
+def _refuse_weakening_marks(item: pytest.Function) -> None:
+    for mark in item.iter_markers():
+        if mark.name in _WEAKENING:
+            raise pytest.UsageError(
+                f"The mark '{mark.name}' is on tests of the conformance suite ({item.nodeid}), so faults would pass. "
+                "If the backend is known to fail a test, say why: deviations = {'test_...': 'the reason'}. "
+                "Where the service cannot run, the fixture `connect` or `server` may skip, and say why."
+            )
+
+
+def _refuse_unwritable(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise pytest.UsageError(f"--rdzv-report: '{path}' cannot be written ({error}). Name another file.") from error

@@ -7,9 +7,12 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.simulator.command import main
 from rdzv_conformance.simulator.connection import LEVELS
 
 COMMAND = (sys.executable, "-m", "rdzv_conformance.simulator")
@@ -99,6 +102,48 @@ def test_search_shows_what_it_does_and_ends_with_ctrl_c() -> None:
     assert re.match(r"[1-9][\d,]* seeds, [\d,]+ steps, [\d,]+ rounds, 0 violations, ", out)
     assert shown.endswith("Ctrl-C has ended the search early.\r\n")
     assert "Traceback" not in shown
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the first worker in /proc")
+def test_ctrl_c_before_the_first_result_is_quiet() -> None:
+    with subprocess.Popen(
+        [*COMMAND, "--minutes", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as search:
+        # Its workers are being imported when there are any.
+        eventually(lambda: "spawn_main" in command_lines_of_children(search.pid), "a worker to start", 60)
+        os.killpg(search.pid, signal.SIGINT)
+        out, err = search.communicate(timeout=60)
+    assert (search.returncode, out, err) == (130, "", "")
+
+
+def command_lines_of_children(pid: int) -> str:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return " ".join(Path(f"/proc/{child}/cmdline").read_text() for child in children)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--seeds", "5:2"], "'5:2' has no seed in it"),
+        (["--seeds", "0:0"], "'0:0' has no seed in it"),
+        (["--seeds", "a:b"], "'a:b' is not A:B"),
+        (["--seeds", "5"], "'5' is not A:B"),
+        *((["--minutes", text], f"{text!r} is not a number above 0") for text in ("0", "-1", "nan", "inf", "x")),
+        *(
+            ([option, text], f"{text!r} is not a whole number")
+            for option in ("--nodes", "--jobs")
+            for text in ("0", "-1")
+        ),
+        (["--nodes", "10", "--bug", "no-exclusivity"], "--bug is not for --nodes"),
+        (["--nodes", "10", "--jobs", "1"], "--jobs is for many seeds only"),
+        (["--seed", "7", "--jobs", "1"], "--jobs is for many seeds only"),
+        (["--seed", "7", "--level", "leases"], "--level is for --nodes only"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], says: str) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert says in capsys.readouterr().err
 
 
 def test_gathering_prints_what_it_costs() -> None:

@@ -10,6 +10,7 @@ HEAD = """
 import pytest
 from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
 from rdzv_conformance import BackendConformance, Conformance, RegisterConformance, lacks, requires
+from rdzv_sqlite import SqliteBackend
 """
 REGISTER = (
     HEAD
@@ -45,7 +46,76 @@ def test_missing_connect_is_refused(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(HEAD + "class TestIt(BackendConformance): pass")
     result = pytester.runpytest()
     assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(
+        [
+            "*TestIt must define the fixture `connect`*",
+            "*class TestIt(...):",
+            "*    @pytest.fixture",
+            "*    def connect(self):",
+            "*        return lambda run_id: MyBackend(..., run_id)",
+        ]
+    )
+
+
+def test_connect_that_is_no_fixture_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HEAD + "class TestIt(BackendConformance):\n    def connect(self): pass\n")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*TestIt must define the fixture `connect`*"])
+
+
+@pytest.mark.parametrize(
+    ("base", "connect", "message"),
+    [
+        ("RegisterConformance", "object()", "*`connect` of TestIt must return a function that makes clients*"),
+        ("BackendConformance", "Register", "*derive TestIt from RegisterConformance instead of BackendConformance*"),
+    ],
+    ids=["client", "level 1"],
+)
+def test_wrong_connect_is_told_in_words(pytester: pytest.Pytester, base: str, connect: str, message: str) -> None:
+    body = f"class TestIt({base}):\n    @pytest.fixture\n    def connect(self):\n        return {connect}\n"
+    pytester.makepyfile(REGISTER + body)
+    result = pytester.runpytest("-k", "at_first")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines([message])
+
+
+def test_wait_that_returns_nothing_is_told_in_words(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CAPABLE + SERVED.format(line="") + "\nCapable.wait = lambda *args, **options: None\n")
+    result = pytester.runpytest("-k", "wait_may_be_on_one_key")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*wait returned None: it returns a Snapshot*"])
+
+
+@pytest.mark.parametrize("method", ["def __init__(self): pass", "def __new__(cls): return super().__new__(cls)"])
+def test_constructor_is_refused(pytester: pytest.Pytester, method: str) -> None:
+    pytester.makepyfile(f"{REGISTER}\nclass TestIt(Connected, RegisterConformance):\n    {method}\n")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*TestIt has the method `__*__`, so pytest would not collect it*"])
+
+
+def test_name_that_pytest_passes_over_is_refused(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(REGISTER + "class MyBackendTests(Connected, RegisterConformance): pass\n")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*pytest passes over MyBackendTests, so it would test nothing*"])
+
+
+@pytest.mark.parametrize("rest", ["    pass\nclass TestIt(Shared): pass\n", "    __test__ = False\n"])
+def test_base_of_others_may_have_any_name(pytester: pytest.Pytester, rest: str) -> None:
+    body = "class Shared(Connected, RegisterConformance):\n"
+    pytester.makepyfile(REGISTER + body + rest + "def test_other_at_first(): pass\n")
+    assert pytester.runpytest("-k", "at_first").ret == pytest.ExitCode.OK
+
+
+@pytest.mark.parametrize("mark", ["skip(reason='x')", "skipif(True, reason='x')", "xfail(reason='x')"])
+@pytest.mark.parametrize("place", ["@pytest.mark.{mark}", "pytestmark = pytest.mark.{mark}"], ids=["class", "module"])
+def test_marks_that_let_faults_pass_are_refused(pytester: pytest.Pytester, place: str, mark: str) -> None:
+    pytester.makepyfile(f"{REGISTER}\n{place.format(mark=mark)}\nclass TestIt(Connected, RegisterConformance): pass\n")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*The mark '{mark.partition('(')[0]}' is on tests of the conformance suite*"])
 
 
 @pytest.mark.parametrize(
@@ -66,8 +136,16 @@ def test_replacing_a_test_is_refused(pytester: pytest.Pytester, body: str) -> No
     result.stdout.fnmatch_lines(["*replaces 'test_register_is_empty_at_first' of the conformance suite*"])
 
 
-def test_replacing_a_fixture_is_refused(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(HEAD + "class TestIt(BackendConformance):\n    applicable = None")
+@pytest.mark.parametrize(
+    "body",
+    [
+        "applicable = None",
+        "@pytest.fixture(name='applicable', autouse=True)\n    def mine(self): pass",
+    ],
+    ids=["attribute", "name"],
+)
+def test_replacing_a_fixture_is_refused(pytester: pytest.Pytester, body: str) -> None:
+    pytester.makepyfile(f"{HEAD}\nclass TestIt(BackendConformance):\n    {body}\n")
     result = pytester.runpytest()
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines(["*replaces 'applicable' of the conformance suite*"])
@@ -79,15 +157,30 @@ def test_replacing_a_fixture_is_refused(pytester: pytest.Pytester) -> None:
         ({"test_register_is_emty_at_first": "x"}, "*Did you mean 'test_register_is_empty_at_first'?*"),
         ({"clients": "x"}, "*declares a deviation from 'clients', which the suite does not have*"),
         ({"test_register_is_empty_at_first": " "}, "*without a reason*"),
+        ({"test_register_is_empty_at_first": None}, "*without a reason*"),
+        (["test_register_is_empty_at_first"], "*TestIt.deviations must be a dict of tests and reasons*"),
     ],
 )
 def test_deviation_must_be_from_a_test_and_have_a_reason(
-    pytester: pytest.Pytester, deviations: dict[str, str], message: str
+    pytester: pytest.Pytester, deviations: object, message: str
 ) -> None:
     pytester.makepyfile(f"{HEAD}\nclass TestIt(BackendConformance):\n    deviations = {deviations!r}\n")
     result = pytester.runpytest()
     assert result.ret == pytest.ExitCode.INTERRUPTED
     result.stdout.fnmatch_lines([message])
+
+
+def test_deviation_of_a_fixture_suggests_no_fixture(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(HEAD + "class TestIt(BackendConformance):\n    deviations = {'run_id': 'x'}\n")
+    pytester.runpytest().stdout.no_fnmatch_line("*Did you mean 'run_id'*")
+
+
+def test_deviation_must_be_from_a_parameter_that_is_there(pytester: pytest.Pytester) -> None:
+    deviations = "    deviations = {'test_register_keeps_every_byte[gone]': 'x'}\n"
+    pytester.makepyfile(REGISTER + "class TestIt(Connected, RegisterConformance):\n" + deviations)
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*deviation from 'test_register_keeps_every_byte?gone?'*It has: *every_byte?zero?*"])
 
 
 def test_deviation_is_a_strict_xfail(pytester: pytest.Pytester) -> None:
@@ -133,13 +226,12 @@ def test_class_written_for_pytorch_passes_level_1_unchanged(pytester: pytest.Pyt
 CAPABLE = (
     HEAD
     + """
-class Capable(RendezvousBackend):
+class Capable(SqliteBackend):
     name = "capable"
     capabilities = frozenset({Capability.WATCH})
     lacking = {Capability.LEASE: "it is only an example"}
-    def __init__(self, run_id): pass
-    def get_state(self): pass
-    def set_state(self, state, token=None): pass
+    def __init__(self, run_id):
+        super().__init__("capable.db", run_id)
 """
 )
 
@@ -203,6 +295,13 @@ def test_of_no_class(): pass
     }
 
 
+def test_report_that_cannot_be_written_is_refused_at_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest("--rdzv-report=.")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--rdzv-report: '.' cannot be written*"])
+
+
 SERVED = """
 class TestIt(BackendConformance):
     {line}
@@ -240,6 +339,24 @@ def test_connect_must_take_an_endpoint_where_there_is_a_server(pytester: pytest.
     result = pytester.runpytest("-k", "reply and register")
     result.assert_outcomes(errors=1, deselected=result.parseoutcomes()["deselected"])
     result.stdout.fnmatch_lines(["*must take an endpoint as its second argument*"])
+
+
+def test_server_and_no_server_is_refused(pytester: pytest.Pytester) -> None:
+    server = "no_server = 'it is a file'\n    @pytest.fixture\n    def server(self): pass"
+    pytester.makepyfile(CAPABLE + SERVED.format(line=server))
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*TestIt has a fixture `server`, and says in `no_server` why not*"])
+
+
+def test_without_host_and_port_lines_are_not_tried_and_it_is_said(pytester: pytest.Pytester) -> None:
+    server = "class Server:\n    def get_endpoint(self): return '/run/socket'\n"
+    fixture = "@pytest.fixture\n    def server(self): return Server()"
+    body = SERVED.format(line=fixture).replace("return Capable", "return lambda run_id, endpoint='': Capable(run_id)")
+    pytester.makepyfile(CAPABLE + server + body)
+    result = pytester.runpytest("-k", "reply and register")
+    result.assert_outcomes(skipped=1, deselected=result.parseoutcomes()["deselected"])
+    result.stdout.fnmatch_lines(["outages *1 not tried", "not tried: *takes host:port, *'/run/socket'"])
 
 
 def test_declared_capabilities_that_nothing_tries_are_named(pytester: pytest.Pytester) -> None:

@@ -1,5 +1,6 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
+import copy
 import time
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,7 +23,7 @@ from .dynamic.records import (
     decode,
 )
 from .parameters import RendezvousParameters
-from .plugins import create_backend
+from .plugins import create_backend, load_backend_plugin
 from .service import Service, View
 from .settings import RendezvousSettings
 
@@ -80,6 +81,16 @@ class Status:
     closed_reason: str | None
 
 
+def _looking_on(params: RendezvousParameters) -> RendezvousParameters:
+    """The same for somebody who serves nothing: where a node may host the store, a mistyped port would be a new one."""
+    options = {option.name for option in load_backend_plugin(params.backend).options}
+    if "is_host" not in options or "is_host" in params.config:
+        return params
+    params = copy.copy(params)
+    params.config = {**params.config, "is_host": False}
+    return params
+
+
 class Observer:
     """Somebody who looks at a run, and may close it, but is no node of it."""
 
@@ -90,7 +101,7 @@ class Observer:
             RendezvousParameterError: A parameter cannot be used.
         """
         settings = RendezvousSettings.from_parameters(params)
-        backend, _ = create_backend(params)
+        backend, _ = create_backend(_looking_on(params))
         self._run_id = params.run_id
         self._service = Service(lift(backend, settings), "observer")
         self._control: View | None = None

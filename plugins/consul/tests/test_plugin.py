@@ -65,7 +65,8 @@ def test_options_of_others_are_left_to_them() -> None:
         ({"cert": __file__}, "cert.*cannot be used"),
         ({"key": __file__}, "'key' needs 'cert'"),
         ({"protocol": "http", "server_name": "consul"}, "'server_name' needs TLS"),
-        ({"token": "sec\nret"}, r"token.*cannot be sent"),
+        ({"token": "sec\nret"}, r"token.*is empty, or has blanks"),
+        ({"token": ""}, r"token.*is empty"),
     ],
 )
 def test_what_cannot_be_used_is_refused(options: dict[str, str], complaint: str) -> None:

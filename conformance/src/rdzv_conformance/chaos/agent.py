@@ -97,12 +97,16 @@ def live(link: Link, job: Job, name: str, attempt: int, folder: Path, alone: boo
     if alone:
         be_alone()
     link.send()
-    parameters = job.parameters(link.receive(_DAY), name, attempt)
-    agent = Agent(parameters, Diary(folder / f"{name}.jsonl", name), job.ttl)
-    threading.Thread(target=agent.work, daemon=True).start()
-    while True:
-        command, *arguments = link.receive(_DAY)
-        getattr(agent, command)(*arguments)
+    endpoint = link.receive(_DAY)
+    diary = Diary(folder / f"{name}.jsonl", name)
+    try:
+        agent = Agent(job.parameters(endpoint, name, attempt), diary, job.ttl)
+        threading.Thread(target=agent.work, daemon=True).start()
+        while True:
+            command, *arguments = link.receive(_DAY)
+            getattr(agent, command)(*arguments)
+    except Exception:
+        diary.write("broke", text=traceback.format_exc())
 
 
 class Agent:

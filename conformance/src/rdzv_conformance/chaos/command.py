@@ -1,6 +1,7 @@
 """The command: so many minutes of faults on one backend."""
 
 import argparse
+import math
 import secrets
 import sys
 import tempfile
@@ -12,6 +13,7 @@ from typing import Final
 
 from rdzv import RendezvousError, RendezvousParameterError, RendezvousParameters
 from rdzv.observer import Observer
+from rdzv.parameters import parse_nnodes
 
 from ..servers import ServiceMissingError
 from ..simulator.bugs import BUGS, put_back
@@ -19,7 +21,8 @@ from .agent import Job
 from .campaign import Campaign
 from .history import tell
 from .service import find_service
-from .stage import Stage
+from .stage import DIARY, Stage
+from .trial import try_out
 
 __all__ = ["main"]
 
@@ -33,6 +36,9 @@ _PURGE: Final = 3.0
 
 _BEFORE: Final = 3.0
 """Times to live that the story begins before the first violation."""
+
+_OURS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr", "attempt", "node_name")
+"""What every agent is told anyway, and no --option may say."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,27 +62,50 @@ def _parser() -> argparse.ArgumentParser:
         "service is; then checks what each of them wrote down. Exit code 1: an invariant was violated.",
     )
     parser.add_argument("--backend", required=True, help="the backend's name")
-    parser.add_argument("--endpoint", help="a service that runs already, and is left alone (default: start one)")
-    parser.add_argument("--server", metavar="MODULE:CLASS", help="what to start instead of the service that we know")
+    service = parser.add_mutually_exclusive_group()
+    service.add_argument("--endpoint", help="a service that runs already, and is left alone (default: start one)")
+    service.add_argument("--server", metavar="MODULE:CLASS", help="what to start instead of the service that we know")
     parser.add_argument(
-        "--option", action="append", default=[], metavar="NAME=VALUE", help="for the core or the backend"
+        "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="for the core or the backend"
     )
-    parser.add_argument("--minutes", type=float, default=1.0, help="how long things go wrong (default: 1)")
+    parser.add_argument("--minutes", type=_positive, default=1.0, help="how long things go wrong (default: 1)")
     parser.add_argument("--seed", type=int, help="what goes wrong, and when (default: by chance, and told)")
     parser.add_argument("--agents", type=int, default=8, help="how many agents there are (default: 8)")
     parser.add_argument("--nnodes", type=_limits, default=(4, 7), metavar="MIN:MAX", help="of a world (default: 4:7)")
-    parser.add_argument("--ttl", type=float, default=3.0, help="the time to live, in seconds (default: 3)")
-    parser.add_argument("--bound", type=float, help="seconds of calm within which all must be well (default: 10 ttl)")
+    parser.add_argument("--ttl", type=_positive, default=3.0, help="the time to live, in seconds (default: 3)")
+    parser.add_argument("--bound", type=_positive, help="seconds of calm until all must be well (default: 10 ttl)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the histories there")
     parser.add_argument("--bug", choices=_BUGS, help="put a bug of the simulator's back, to see it found")
     return parser
 
 
 def _limits(text: str) -> tuple[int, int]:
-    low, colon, high = text.partition(":")
-    if not colon:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX")
-    return int(low), int(high)
+    try:
+        low, high = parse_nnodes(text)
+    except RendezvousParameterError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, such as 4:7") from error
+    if not 1 <= low <= high:
+        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX with 1 <= MIN <= MAX")
+    return low, high
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
+
+
+def _option(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    if name in _OURS:
+        raise argparse.ArgumentTypeError(f"{name!r} is no option of the agents' that can be chosen")
+    return name, value
 
 
 def _run(asked: argparse.Namespace, cleanup: ExitStack) -> int:
@@ -97,26 +126,38 @@ def _run(asked: argparse.Namespace, cleanup: ExitStack) -> int:
 
 def _set(asked: argparse.Namespace, cleanup: ExitStack) -> Stage:
     """The stage, with all that it needs; `cleanup` takes it down."""
+    low, high = asked.nnodes
+    if asked.agents < low:
+        raise RendezvousParameterError(f"{asked.agents} agents form no world of at least {low}: raise --agents.")
     folder = asked.keep or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="rdzv-chaos-")))
-    folder.mkdir(parents=True, exist_ok=True)
-    _check(asked, folder)
     if asked.bug:
         cleanup.enter_context(put_back(asked.bug))
-    options = dict(option.partition("=")[::2] for option in asked.option)
-    low, high = asked.nnodes
-    job = Job(asked.backend, f"chaos-{time.time_ns()}", low, high, asked.ttl, options)
+    job = Job(asked.backend, f"chaos-{time.time_ns()}", low, high, asked.ttl, dict(asked.option))
     service = cleanup.enter_context(find_service(asked.backend, asked.endpoint, asked.server))
+    try_out(job.parameters(service.endpoint, "nobody", 0))
+    # Now only: a run that was refused leaves nothing there.
+    _claim(folder)
     if asked.endpoint is not None:
         cleanup.callback(_purge, job.parameters(asked.endpoint, "nobody", 0), asked.ttl)
     return cleanup.enter_context(Stage(job, service, folder, asked.agents))
 
 
-def _check(asked: argparse.Namespace, folder: Path) -> None:
-    low, _ = asked.nnodes
-    if asked.agents < low:
-        raise RendezvousParameterError(f"{asked.agents} agents form no world of at least {low}: raise --agents.")
-    if any(folder.glob("*.jsonl")):
-        raise RendezvousParameterError(f"--keep {folder} has histories already: empty it, or name another folder.")
+def _claim(folder: Path) -> None:
+    """Make a folder ours alone: the agents of another run would be taken for some of this one."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RendezvousParameterError(f"--keep {folder} cannot be made a folder: {error.strerror}.") from error
+    try:
+        if any(folder.glob("*.jsonl")):
+            raise FileExistsError
+        (folder / DIARY).touch(0o600, exist_ok=False)
+    except FileExistsError as error:
+        raise RendezvousParameterError(
+            f"--keep {folder} has histories already, or another run uses it: empty it, or name another folder."
+        ) from error
+    except OSError as error:
+        raise RendezvousParameterError(f"--keep {folder} cannot be written: {error.strerror}.") from error
 
 
 def _purge(parameters: RendezvousParameters, ttl: float) -> None:

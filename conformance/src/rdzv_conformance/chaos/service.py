@@ -55,7 +55,7 @@ def find_service(backend: str, endpoint: str | None, server: str | None) -> Iter
     if endpoint is not None:
         yield Service(endpoint, (), durable, _targets(endpoint))
     elif make is not None:
-        with make() as running:
+        with _make(make, server) as running:
             there = running.get_endpoint()
             yield Service(there, tuple(getattr(running, "members", [running])), durable, _targets(there))
     elif backend == "sqlite":
@@ -76,6 +76,19 @@ def _load(server: str) -> Any:
         raise RendezvousParameterError(
             f"--server {server} is not module:Class of something to import: {error}."
         ) from error
+
+
+def _make(make: Any, server: str | None) -> Any:
+    try:
+        made = make()
+    except TypeError as error:
+        raise RendezvousParameterError(f"--server {server} cannot be called without arguments: {error}.") from error
+    if missing := [name for name in ("__enter__", "__exit__", "get_endpoint") if not hasattr(made, name)]:
+        raise RendezvousParameterError(
+            f"--server {server} makes {made!r}, which has no {', no '.join(missing)}: name a class like those of "
+            "rdzv_conformance.servers."
+        )
+    return made
 
 
 def _targets(endpoint: str) -> tuple[tuple[str, int], ...]:

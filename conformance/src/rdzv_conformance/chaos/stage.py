@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from ..processes import Processes, Worker
 from ..servers import LocalService
@@ -20,7 +20,10 @@ from .service import Service
 if TYPE_CHECKING:
     from ..suite.server import Server
 
-__all__ = ["Player", "Stage"]
+__all__ = ["DIARY", "Player", "Stage"]
+
+DIARY: Final = "chaos.jsonl"
+"""The history of the run itself, beside those of the agents."""
 
 _LOOK = 0.1
 """Seconds between two looks at what the agents have written."""
@@ -91,7 +94,7 @@ class Stage:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._cleanup.callback(signal.signal, number, signal.signal(number, self._interrupt))
         self.alone = bool(self.service.targets) and namespaces.are_possible()
-        self.diary = Diary(self._folder / "chaos.jsonl", "the run")
+        self.diary = Diary(self._folder / DIARY, "the run")
         self._cleanup.callback(self.diary.close)
         if self.service.targets:
             self.lines = Lines(self._cleanup.enter_context(Processes()))

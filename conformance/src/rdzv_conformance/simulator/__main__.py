@@ -2,7 +2,16 @@
 
 import sys
 
-from .command import main
+
+def _run() -> int:
+    try:
+        # Ctrl-C may come while this is imported, which takes a while.
+        from .command import main
+
+        return main()
+    except KeyboardInterrupt:
+        return 130
+
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(_run())

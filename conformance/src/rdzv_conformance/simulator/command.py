@@ -21,16 +21,36 @@ SIZES = (10, 100, 1_000, 10_000)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, or 1 if an invariant was violated."""
+    """Run the command; returns its exit code: 0, 1 if an invariant was violated, 130 after an early Ctrl-C."""
     parser = _parser()
     asked = parser.parse_args(arguments)
+    if unused := _unused(asked):
+        parser.error(unused)
     logging.disable(logging.CRITICAL)
+    try:
+        return _run(asked)
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(asked: argparse.Namespace) -> int:
     if asked.nodes is not None:
         return _gather(asked.nodes, asked.level)
     with put_back(asked.bug):
         if asked.seed is not None:
             return _tell_one(asked.seed, asked.bug)
         return _search(asked.seeds, asked.minutes, asked.jobs, asked.bug)
+
+
+def _unused(asked: argparse.Namespace) -> str | None:
+    """What is wrong if an option would do nothing beside the others."""
+    if asked.level is not None and asked.nodes is None:
+        return "--level is for --nodes only: a seed decides what its service has"
+    if asked.bug is not None and asked.nodes is not None:
+        return "--bug is not for --nodes, which counts what the code costs as it is"
+    if asked.jobs is not None and (asked.nodes is not None or asked.seed is not None):
+        return "--jobs is for many seeds only: --seed and --nodes run in one process"
+    return None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -41,18 +61,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--seeds", type=_range, metavar="A:B", help="run the seeds from A up to B, without B")
-    what.add_argument("--minutes", type=float, default=1.0, help="run seeds from 0 on for so long (default: 1)")
+    what.add_argument("--minutes", type=_minutes, default=1.0, help="run seeds from 0 on for so long (default: 1)")
     what.add_argument("--seed", type=int, help="run one seed, and tell its story")
     what.add_argument(
         "--nodes",
-        type=int,
+        type=_count,
         nargs="*",
         metavar="N",
         help="gather so many nodes in one round, and print what it costs (default: 10 100 1000 10000, "
         "as far as each kind of service goes)",
     )
     parser.add_argument("--level", choices=LEVELS, help="with --nodes: only for a service that has this")
-    parser.add_argument("--jobs", type=int, help="how many processes (default: one for each core)")
+    parser.add_argument("--jobs", type=_count, help="how many processes (default: one for each core)")
     parser.add_argument(
         "--bug", choices=BUGS, metavar="NAME", help=f"put a bug back, to see it found; one of: {', '.join(BUGS)}"
     )
@@ -60,10 +80,34 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _range(text: str) -> Iterator[int]:
-    begin, colon, end = text.partition(":")
-    if not colon:
-        raise argparse.ArgumentTypeError(f"{text!r} is not A:B")
-    return iter(range(int(begin or 0), int(end)))
+    begin, _, end = text.partition(":")
+    try:
+        seeds = range(int(begin or 0), int(end))
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not A:B, such as 0:100") from error
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text!r} has no seed in it: A:B is from A up to B, without B")
+    return iter(seeds)
+
+
+def _minutes(text: str) -> float:
+    try:
+        minutes = float(text)
+    except ValueError:
+        minutes = math.nan
+    if not 0 < minutes < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return minutes
+
+
+def _count(text: str) -> int:
+    try:
+        count = int(text)
+    except ValueError:
+        count = 0
+    if count < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return count
 
 
 def _search(seeds: Iterator[int] | None, minutes: float, jobs: int | None, bug: str | None) -> int:
@@ -71,6 +115,8 @@ def _search(seeds: Iterator[int] | None, minutes: float, jobs: int | None, bug: 
     progress = _Progress(seconds)
     found = search(seeds or itertools.count(), seconds=seconds, jobs=jobs, bug=bug, progress=progress)
     progress.end()
+    if found.interrupted and not found.seeds:
+        raise KeyboardInterrupt
     print(f"{found}; slowest world after {found.settled_in:.1f} s of calm", flush=True)
     if found.interrupted:
         print("Ctrl-C has ended the search early.", file=sys.stderr)

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from .bugs import draw, put_back
@@ -82,7 +83,8 @@ def search(
             while True:
                 over = bool(found.violations) or time.monotonic() - began >= seconds
                 while not over and len(running) < 2 * jobs and (chunk := list(itertools.islice(seeds, _CHUNK))):
-                    running.add(pool.submit(run_seeds, chunk, bug))
+                    with _ctrl_c_later():
+                        running.add(pool.submit(run_seeds, chunk, bug))
                 if not running:
                     break
                 done, running = wait(running, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -96,10 +98,21 @@ def search(
     return found
 
 
+@contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Hold Ctrl-C back, here and in the processes that start meanwhile: while they import, they would complain."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _prepare() -> None:
     """In a process of the pool: what it would log is part of the simulation, and Ctrl-C ends it without a word."""
     logging.disable()
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def run_seeds(seeds: list[int], bug: str | None) -> Found:

@@ -54,3 +54,5 @@ class BackendConformance(
 
     With the fixture ``server`` (see `Server`) it is also tried what an outage does.
     """
+
+    _needs_level_2 = True

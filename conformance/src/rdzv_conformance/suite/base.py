@@ -6,15 +6,17 @@ import inspect
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol, TypeGuard
 
 import pytest
+from _pytest.fixtures import FixtureFunctionDefinition
 from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
 
 from ..processes import Processes
 
 __all__ = [
     "CALL",
+    "CONNECT",
     "DECLARED",
     "KEY",
     "ROOT",
@@ -24,6 +26,7 @@ __all__ = [
     "Conformance",
     "Connect",
     "Verdict",
+    "is_fixture",
     "lacks",
     "remove_keys",
     "requires",
@@ -40,6 +43,9 @@ ROOT: Final = "suite"
 
 KEY: Final = "suite/key"
 """The key of tests that need but one."""
+
+CONNECT: Final = "return lambda run_id: MyBackend(..., run_id)"
+"""What the fixture ``connect`` does, as messages show it."""
 
 DECLARED: Final = "rdzv_backend"
 """Under this name the reports of a test tell what the backend declares."""
@@ -84,7 +90,7 @@ class Conformance:
 
     A subclass outside the suite brings the fixture ``connect``: a function that takes a run id and makes
     a new, independent client of that run. It brings nothing that weakens a test: replacing or hiding
-    a test or fixture of the suite is an error.
+    a test or fixture of the suite is an error, and so is what keeps pytest from collecting the class.
 
     It may bring the fixture ``server``, a service that tests may stop (see `suite.server.Server`).
     """
@@ -95,13 +101,21 @@ class Conformance:
     no_server: ClassVar[str] = ""
     """Why there is no ``server``, if that is as it should be. The tests that need one then count as unsupported."""
 
+    _needs_level_2: ClassVar[bool] = False
+    """Whether tests call methods that level 1 lacks."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse what would let a fault pass."""
         super().__init_subclass__(**kwargs)
         if not _is_of_suite(cls):
             suite = _members_of_suite(cls)
             _refuse_replacements(cls, suite)
+            _refuse_constructors(cls)
             _refuse_idle_deviations(cls, suite)
+            if cls.no_server and hasattr(cls, SERVER):
+                raise TypeError(
+                    f"{cls.__name__} has a fixture `{SERVER}`, and says in `no_server` why not: remove one."
+                )
 
     @pytest.fixture
     def run_id(self) -> str:
@@ -113,6 +127,8 @@ class Conformance:
         self, request: pytest.FixtureRequest, connect: Callable[[str], RendezvousBackend], run_id: str
     ) -> None:
         """Let a test run only where it applies, by the backend's own declaration."""
+        if not callable(connect):
+            pytest.fail(f"`connect` of {type(self).__name__} must return a function that makes clients: {CONNECT}")
         backend = connect(run_id)
         _close(backend)
         name = backend.name
@@ -151,6 +167,11 @@ class Conformance:
                 runs.add(run)
                 backend = connect(run)
                 opened.callback(_close, backend)
+                if self._needs_level_2 and not isinstance(backend, KeyValueBackend):
+                    pytest.fail(
+                        f"{type(backend).__name__} is no KeyValueBackend (level 2). If it has level 1 only, "
+                        f"derive {type(self).__name__} from RegisterConformance instead of BackendConformance."
+                    )
                 return backend
 
             yield client
@@ -197,21 +218,44 @@ def _members_of_suite(cls: type) -> dict[str, object]:
     return members
 
 
+def is_fixture(member: object) -> TypeGuard[FixtureFunctionDefinition]:
+    """Whether a member of a class is one of pytest's fixtures."""
+    return isinstance(member, FixtureFunctionDefinition)
+
+
 def _refuse_replacements(cls: type[Conformance], suite: Mapping[str, object]) -> None:
-    for name, original in suite.items():
-        if inspect.getattr_static(cls, name) is not original:
+    replaced = {name for name, original in suite.items() if inspect.getattr_static(cls, name) is not original}
+    # pytest goes by the name that a fixture gives itself: @pytest.fixture(name=...).
+    own = (member for base in cls.__mro__ if not _is_of_suite(base) for member in vars(base).values())
+    replaced.update(member.name for member in own if is_fixture(member) and member.name in suite)
+    if replaced:
+        raise TypeError(
+            f"{cls.__name__} replaces '{min(replaced)}' of the conformance suite. If the backend is known to fail "
+            f"a test, say why: deviations = {{'test_...': 'the reason'}}."
+        )
+
+
+def _refuse_constructors(cls: type[Conformance]) -> None:
+    for name in ("__init__", "__new__"):
+        if inspect.getattr_static(cls, name) is not inspect.getattr_static(object, name):
             raise TypeError(
-                f"{cls.__name__} replaces '{name}' of the conformance suite. If the backend is known to fail "
-                f"a test, say why: deviations = {{'test_...': 'the reason'}}."
+                f"{cls.__name__} has the method `{name}`, so pytest would not collect it, and it would test nothing. "
+                "What tests need, fixtures bring."
             )
 
 
 def _refuse_idle_deviations(cls: type[Conformance], suite: Mapping[str, object]) -> None:
+    if not isinstance(cls.deviations, Mapping):
+        raise TypeError(
+            f"{cls.__name__}.deviations must be a dict of tests and reasons, {{'test_...': 'the reason'}}, "
+            f"not {cls.deviations!r}."
+        )
+    tests = [name for name in suite if name.startswith("test")]
     for test, reason in cls.deviations.items():
-        name = test.partition("[")[0]
-        if not name.startswith("test") or name not in suite:
-            near = difflib.get_close_matches(name, suite, n=1)
+        name = str(test).partition("[")[0]
+        if name not in tests:
+            near = difflib.get_close_matches(name, tests, n=1)
             hint = f" Did you mean '{near[0]}'?" if near else ""
             raise TypeError(f"{cls.__name__} declares a deviation from '{test}', which the suite does not have.{hint}")
-        if not reason.strip():
+        if not (isinstance(reason, str) and reason.strip()):
             raise TypeError(f"{cls.__name__} declares a deviation from '{test}' without a reason.")

@@ -9,11 +9,11 @@ from typing import Protocol, TypeVar
 import pytest
 from rdzv.backend import KeyValueBackend
 from rdzv.endpoints import parse_endpoints
-from rdzv.errors import RendezvousConnectionError
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 
 from ..chaos.lines import Lines
 from ..processes import Processes
-from .base import CALL, SERVER, Conformance, remove_keys
+from .base import CALL, SERVER, VERDICT, Conformance, Verdict, remove_keys
 
 __all__ = ["ConnectTo", "Line", "Server", "ServerConformance", "Site", "patiently"]
 
@@ -28,7 +28,10 @@ class Server(Protocol):
     """
 
     def get_endpoint(self) -> str:
-        """Where it serves, as ``host:port``; the same for its whole life."""
+        """Where it serves, as ``host:port``; the same for its whole life.
+
+        At another kind of endpoint, such as a Unix socket, the tests that need a line to the server are not tried.
+        """
 
     def terminate(self) -> None:
         """Stop it in good order. What it has stored stays, if it stores anything."""
@@ -81,11 +84,19 @@ class Line:
 class Site:
     """The server of one test, clients of it, and lines to it."""
 
-    def __init__(self, server: Server, connect: ConnectTo, run_id: str, processes: Processes) -> None:
+    def __init__(
+        self,
+        server: Server,
+        connect: ConnectTo,
+        run_id: str,
+        processes: Processes,
+        properties: list[tuple[str, object]],
+    ) -> None:
         self._server = server
         self._connect = connect
         self._run_id = run_id
         self._processes = processes
+        self._properties = properties
         self._lines: Lines | None = None
         self._names = iter(map(str, range(1000)))
         self._opened = contextlib.ExitStack()
@@ -107,9 +118,13 @@ class Site:
 
     def line(self) -> Line:
         """A new line. Its process is made by a fork: ask for it before the first client."""
+        try:
+            (there,) = parse_endpoints(self.endpoint, 0)
+        except RendezvousParameterError:
+            self._properties.append((VERDICT, Verdict.NOT_TRIED))
+            pytest.skip(f"a line to the server takes host:port, and its endpoint is '{self.endpoint}'")
         if self._lines is None:
             self._lines = Lines(self._processes)
-        (there,) = parse_endpoints(self.endpoint, 0)
         return Line(self._lines, next(self._names), there.host, there.port)
 
     @contextlib.contextmanager
@@ -143,7 +158,7 @@ class ServerConformance(Conformance):
                 f"{type(self).__name__} has a `server`, so the function that `connect` gives must take an endpoint "
                 "as its second argument: lambda run_id, endpoint=...: MyBackend(endpoint, run_id)"
             )
-        site = Site(server, connect, run_id, processes)
+        site = Site(server, connect, run_id, processes, request.node.user_properties)
         yield site
         site.close()
 

@@ -37,6 +37,7 @@ def follow(
         remaining = deadline - time.monotonic()
         assert remaining > 0, f"a change was missed: waited {seconds:.1f} s in vain for {what}"
         since = client.wait(prefix, since, timeout=remaining)
+        assert isinstance(since, Snapshot), f"wait returned {since!r}: it returns a Snapshot, also when its time is up"
     return since
 
 

@@ -17,6 +17,7 @@ from ..dynamic import DynamicRendezvousHandler
 from ..errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousDeniedError,
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousParameterError,
@@ -57,6 +58,8 @@ class Outcome(Enum):
             RendezvousTimeoutError: cls.TIMED_OUT,
             RendezvousClosedError: cls.CLOSED,
             RendezvousGracefulExitError: cls.SPARE,
+            # Before the error that it refines: to start again would be refused again.
+            RendezvousDeniedError: cls.UNUSABLE,
             RendezvousConnectionError: cls.UNREACHABLE,
         }
         return next((outcome for kind, outcome in kinds.items() if isinstance(error, kind)), cls.ERROR)

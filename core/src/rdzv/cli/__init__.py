@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 
 from ..agent import Outcome
@@ -46,3 +47,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _log(verbosity: int) -> None:
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
     logging.basicConfig(level=level, format="rdzv: %(message)s", stream=sys.stderr)
+    # Python shows these to whoever runs a program of their own, and hides them otherwise.
+    warnings.filterwarnings("default", category=DeprecationWarning, module="rdzv")

@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import sys
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -134,8 +135,22 @@ class FilePlace(Place):
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
             raise RendezvousParameterError(f"There is no folder '{folder}' for the file '{self._path}'. Make it first.")
+        self._check_file()
         store: Store = stores().FileStore(self._path)
         return store
+
+    def _check_file(self) -> None:
+        """Refuse what no store has written: torch would read it for ever, and not even end at Ctrl-C."""
+        try:
+            with open(self._path, "rb") as file:
+                head, size = file.read(9), os.fstat(file.fileno()).st_size
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise RendezvousParameterError(f"The file '{self._path}' cannot be used: {error.strerror}.") from error
+        # It begins with the length of a key, and the key with a sign.
+        if head and not (0 < int.from_bytes(head[:8], sys.byteorder) <= size - 8 and head[8:] in (b"+", b"-")):
+            raise RendezvousParameterError(f"The file '{self._path}' is no FileStore. Give the path of a new file.")
 
 
 class GivenPlace(Place):

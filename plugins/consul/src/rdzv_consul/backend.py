@@ -74,7 +74,7 @@ class ConsulBackend(KeyValueBackend):
             )
         for option, text in (("token", token), ("namespace", namespace)):
             if text is not None and not re.fullmatch(r"[!-~]+", text):
-                raise RendezvousParameterError(f"The option '{option}' holds what cannot be sent: blanks or non-ASCII.")
+                raise RendezvousParameterError(f"The option '{option}' is empty, or has blanks or non-ASCII in it.")
         self._root = f"{path}/{escape(run_id)}/"
 
         def link() -> _Link:

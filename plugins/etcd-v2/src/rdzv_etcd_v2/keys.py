@@ -185,7 +185,7 @@ def check(reply: Reply) -> None:
         )
     if reply.status == 400 and "HTTPS server" in reply.text:
         raise AttemptError("it speaks TLS; set protocol=https", applied=False, denied=True)
-    if reply.status == 404 and not reply.body.startswith(b"{"):
+    if reply.status == 404 and reply.body.startswith(b"404 page not found"):
         raise AttemptError(
             f"it does not serve etcd's v2 API (it answered 404, {reply.text!r}): etcd 3.6 and newer have none, "
             "older ones need --enable-v2=true. Use the backend etcd-v3 instead (package rdzv-etcd-v3)",

@@ -29,6 +29,8 @@ OPTIONS: Final = (
     Option("cacert", "path", None, "PEM file of who must have signed the servers' certificates; unset: the system's."),
     Option("cert", "path", None, "PEM file of this client's certificate, and its key if that is not apart."),
     Option("key", "path", None, "PEM file of the key of this client's certificate."),
+    Option("user", "text", None, "Who logs in, where etcd demands it; PyTorch had no such option."),
+    Option("password", "text", None, "The password of user."),
 )
 """Every option of this backend, by PyTorch's names."""
 
