@@ -35,7 +35,8 @@ def install(folder: Path, name: str, source: str, entries: str) -> None:
 
 def python(folder: Path, code: str) -> str:
     """What a program says, with nothing but that: no warning, no traceback."""
-    environment = os.environ | {"PYTHONPATH": str(folder)}
+    # torch tells of names that it looked up in vain.
+    environment = os.environ | {"PYTHONPATH": str(folder), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -83,10 +83,20 @@ def test_one_seed_tells_its_story() -> None:
     assert re.search(r"^ +\d+\.\d{3}  n\d is rank 0 of \d in round 1$", done.stdout, re.M)
 
 
+def heed_ctrl_c() -> None:
+    """What runs in the background ignores it, and so does whatever is started there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_search_shows_what_it_does_and_ends_with_ctrl_c() -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
-        [*COMMAND, "--minutes", "60"], stdout=subprocess.PIPE, stderr=theirs, text=True, start_new_session=True
+        [*COMMAND, "--minutes", "60"],
+        stdout=subprocess.PIPE,
+        stderr=theirs,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
     ) as search:
         os.close(theirs)
         shown = ""
@@ -107,7 +117,12 @@ def test_search_shows_what_it_does_and_ends_with_ctrl_c() -> None:
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="looks for the first worker in /proc")
 def test_ctrl_c_before_the_first_result_is_quiet() -> None:
     with subprocess.Popen(
-        [*COMMAND, "--minutes", "60"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        [*COMMAND, "--minutes", "60"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_ctrl_c,
     ) as search:
         # Its workers are being imported when there are any.
         eventually(lambda: "spawn_main" in command_lines_of_children(search.pid), "a worker to start", 60)

@@ -28,7 +28,8 @@ def test_hundreds_of_clients_leave_nothing(shared_consul: ConsulServer, connect:
             backend.wait("key", since, timeout=0.001)
         backend.close()
     gc.collect()
-    eventually(lambda: _held() == before, "the last ones to let go")
+    # Fewer, too: what a test before had is let go meanwhile.
+    eventually(lambda: all(now <= then for now, then in zip(_held(), before, strict=True)), "the last ones to let go")
 
 
 def test_calls_at_once_leave_few_connections(shared_consul: ConsulServer, connect: Connect) -> None:

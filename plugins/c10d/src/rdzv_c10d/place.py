@@ -20,6 +20,8 @@ from .values import nonce
 
 __all__ = ["FilePlace", "GivenPlace", "Place", "TcpPlace", "enter"]
 
+_LONGEST_KEY: Final = 1 << 20
+
 _MARK: Final = "rdzv-c10d/store"
 """The key that says which life of the store this is, and whose it is."""
 
@@ -143,13 +145,13 @@ class FilePlace(Place):
         """Refuse what no store has written: torch would read it for ever, and not even end at Ctrl-C."""
         try:
             with open(self._path, "rb") as file:
-                head, size = file.read(9), os.fstat(file.fileno()).st_size
+                head = file.read(4)
         except FileNotFoundError:
             return
         except OSError as error:
             raise RendezvousParameterError(f"The file '{self._path}' cannot be used: {error.strerror}.") from error
-        # It begins with the length of a key, and the key with a sign.
-        if head and not (0 < int.from_bytes(head[:8], sys.byteorder) <= size - 8 and head[8:] in (b"+", b"-")):
+        # It begins with the length of a key. Four letters would be a very long one.
+        if int.from_bytes(head, sys.byteorder) > _LONGEST_KEY:
             raise RendezvousParameterError(f"The file '{self._path}' is no FileStore. Give the path of a new file.")
 
 
