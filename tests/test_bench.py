@@ -105,13 +105,19 @@ def test_report_tells_by_how_much_a_target_was_missed(tmp_path: Path) -> None:
 
 def test_ctrl_c_leaves_nothing_running_and_shows_what_there_is(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench", "--quick", "--rows", "rdzv/sqlite", "--out", str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, preexec_fn=heed_ctrl_c, **pipes) as process:
         wait_until(lambda: len(list(descendants(process.pid))) > 2)
         started = list(descendants(process.pid))
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=30)
     assert "All of it is in" in said
     wait_until(lambda: not any(map(runs, started)))
+
+
+def heed_ctrl_c() -> None:
+    """What runs in the background ignores it, and so does whatever is started there."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def descendants(pid: int) -> Iterator[int]:
