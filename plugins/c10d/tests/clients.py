@@ -2,14 +2,9 @@
 
 import signal
 import socket
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import Any, Protocol
 
-from rdzv.backend import Snapshot
-from rdzv.errors import RendezvousConnectionError
 from rdzv.parameters import RendezvousParameters
 from rdzv_conformance.processes import Link, Processes, Worker
 from rdzv_conformance.servers import free_ports
@@ -87,31 +82,3 @@ def tcp_client(endpoint: str, run_id: str, **options: Any) -> C10dRendezvousBack
     given = {name: value for name, value in {"is_host": False, "linger": 10, **options}.items() if value is not None}
     backend, _ = create_backend(RendezvousParameters("c10d", endpoint, run_id, 1, 1, **given))
     return backend
-
-
-def follow(
-    backend: C10dRendezvousBackend,
-    prefix: str,
-    since: Snapshot,
-    key: str,
-    value: bytes,
-    seconds: float,
-) -> Snapshot:
-    """Wait as the core does, through failures, until `key` holds `value`."""
-    deadline = time.monotonic() + seconds
-    while (remaining := deadline - time.monotonic()) > 0:
-        entry = since.entries.get(key)
-        if entry is not None and entry.value == value:
-            return since
-        try:
-            since = backend.wait(prefix, since, timeout=remaining)
-        except RendezvousConnectionError:
-            time.sleep(0.05)
-    raise AssertionError(f"'{key}' did not become {value!r} within {seconds} s, but {since.entries.get(key)}")
-
-
-@contextmanager
-def in_background(work: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Do something in another thread meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(work)

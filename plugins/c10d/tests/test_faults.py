@@ -13,11 +13,12 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 
 from rdzv_c10d import C10dRendezvousBackend
 from rdzv_c10d.store import stores
 
-from .clients import CALL, Connect, ForkedStore, follow, in_background
+from .clients import CALL, Connect, ForkedStore
 
 _CALLS: dict[str, Callable[[C10dRendezvousBackend, float], Any]] = {
     "read": lambda backend, timeout: backend.read("nodes/a", timeout=timeout),

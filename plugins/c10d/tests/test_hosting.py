@@ -13,12 +13,13 @@ import pytest
 from rdzv.backend import ANY, Outcome
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import free_ports
 
 from rdzv_c10d import C10dRendezvousBackend
 
-from .clients import CALL, Connect, in_background, tcp_client
+from .clients import CALL, Connect, tcp_client
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from rdzv.backend import ANY, Outcome
+from rdzv_conformance.meanwhile import follow
 from rdzv_conformance.processes import Link, Processes
 
-from .clients import CALL, Connect, ForkedStore, follow
+from .clients import CALL, Connect, ForkedStore
 
 
 def test_a_fork_amid_calls_and_waits(shared_store: ForkedStore, connect: Connect) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from rdzv.backend import ABSENT, ANY, Snapshot
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, watch
@@ -15,7 +16,7 @@ from rdzv_c10d.run import Attempt, Run
 from rdzv_c10d.store import Connection, Session, extend, stores
 from rdzv_c10d.values import Frame, Roll
 
-from .clients import CALL, ForkedStore, in_background, tcp_client
+from .clients import CALL, ForkedStore, tcp_client
 
 
 @pytest.fixture

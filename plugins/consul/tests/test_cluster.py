@@ -11,11 +11,12 @@ import rdzv
 from rdzv.backend import ANY, Outcome, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ConsulCluster, ConsulServer, free_ports, require_service
 
 from rdzv_consul import kv
 
-from .clients import CALL, Connect, follow, in_background, watching
+from .clients import CALL, Connect, watching
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,12 @@ from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv.http import watches
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ConsulServer, require_service
 
 from rdzv_consul import kv, watch
 
-from .clients import CALL, Connect, follow, in_background, watching
+from .clients import CALL, Connect, watching
 
 
 def test_a_change_costs_one_query(consul: ConsulServer, connect: Connect) -> None:

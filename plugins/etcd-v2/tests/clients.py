@@ -5,14 +5,14 @@ import json
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v2 import EtcdV2Backend
@@ -37,20 +37,6 @@ def request(server: EtcdServer, method: str, path: str, **fields: str) -> Any:
         return json.load(answer)
 
 
-def follow(backend: EtcdV2Backend, prefix: str, since: Snapshot, key: str, value: bytes, seconds: float) -> Snapshot:
-    """Wait as the core does, through failures, until `key` holds `value`."""
-    deadline = time.monotonic() + seconds
-    while (remaining := deadline - time.monotonic()) > 0:
-        entry = since.entries.get(key)
-        if entry is not None and entry.value == value:
-            return since
-        try:
-            since = backend.wait(prefix, since, timeout=remaining)
-        except RendezvousConnectionError:
-            time.sleep(0.05)
-    raise AssertionError(f"'{key}' did not become {value!r} within {seconds} s, but {since.entries.get(key)}")
-
-
 def persist(call: Callable[[], Any], seconds: float = 20) -> Any:
     """Call until there is a result, as the core does."""
     deadline = time.monotonic() + seconds
@@ -61,13 +47,6 @@ def persist(call: Callable[[], Any], seconds: float = 20) -> Any:
         except RendezvousConnectionError:
             time.sleep(0.05)
     raise AssertionError(f"no result within {seconds} s")
-
-
-@contextmanager
-def in_background(work: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Do something in another thread meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(work)
 
 
 @contextmanager

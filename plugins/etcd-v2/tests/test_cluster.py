@@ -10,11 +10,12 @@ import rdzv
 from rdzv.backend import ANY, Outcome, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdCluster, EtcdServer, free_ports, require_service
 
 from rdzv_etcd_v2 import watch
 
-from .clients import CALL, Connect, follow, in_background, persist, watching
+from .clients import CALL, Connect, persist, watching
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,10 @@ from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.http_line import Line, answer
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
 
-from .clients import CALL, Connect, follow, in_background, request
+from .clients import CALL, Connect, request
 
 
 @pytest.fixture

@@ -12,10 +12,11 @@ import pytest
 from rdzv.backend import ANY, Outcome
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import EtcdServer
 
-from .clients import CALL, Connect, follow, in_background, watching
+from .clients import CALL, Connect, watching
 
 
 def test_hundreds_of_clients_leave_nothing(shared_etcd: EtcdServer, connect: Connect) -> None:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import rdzv
 from rdzv.errors import RendezvousParameterError
+from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.servers import EtcdCluster, EtcdServer
 
 from rdzv_etcd_v2 import EtcdRendezvousBackend, EtcdStore
 
-from .clients import CALL, in_background, python_etcd, request
+from .clients import CALL, python_etcd, request
 from .security import Certificates
 
 MOMENT = timedelta(seconds=0.2)

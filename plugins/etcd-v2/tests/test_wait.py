@@ -11,11 +11,12 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer, require_service
 
 from rdzv_etcd_v2 import watch
 
-from .clients import CALL, Connect, follow, in_background, request, watching
+from .clients import CALL, Connect, request, watching
 
 
 def test_a_change_costs_one_poll(etcd: EtcdServer, connect: Connect) -> None:

@@ -1,13 +1,6 @@
 """What the tests do with clients, again and again."""
 
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any, Protocol
-
-from rdzv.backend import Snapshot
-from rdzv.errors import RendezvousConnectionError
+from typing import Protocol
 
 from rdzv_etcd_v3 import EtcdV3Backend
 
@@ -18,24 +11,3 @@ class Connect(Protocol):
     """Makes clients of one run, and closes them in the end."""
 
     def __call__(self, endpoint: str, **options: object) -> EtcdV3Backend: ...
-
-
-def follow(backend: EtcdV3Backend, prefix: str, since: Snapshot, key: str, value: bytes, seconds: float) -> Snapshot:
-    """Wait as the core does, through failures, until `key` holds `value`."""
-    deadline = time.monotonic() + seconds
-    while (remaining := deadline - time.monotonic()) > 0:
-        entry = since.entries.get(key)
-        if entry is not None and entry.value == value:
-            return since
-        try:
-            since = backend.wait(prefix, since, timeout=remaining)
-        except RendezvousConnectionError:
-            time.sleep(0.05)
-    raise AssertionError(f"'{key}' did not become {value!r} within {seconds} s, but {since.entries.get(key)}")
-
-
-@contextmanager
-def in_background(work: Callable[[], Any]) -> Iterator[Future[Any]]:
-    """Do something in another thread meanwhile."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(work)

@@ -7,9 +7,10 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdCluster, EtcdServer, free_ports, require_service
 
-from .clients import CALL, Connect, follow, in_background
+from .clients import CALL, Connect
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
 
-from .clients import CALL, Connect, follow, in_background
+from .clients import CALL, Connect
 
 
 class Line:

@@ -11,9 +11,10 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer, require_service
 
-from .clients import CALL, Connect, follow, in_background
+from .clients import CALL, Connect
 
 
 def test_one_call_starts_a_watch_and_none_keeps_it(etcd: EtcdServer, connect: Connect) -> None:

@@ -7,9 +7,10 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer, free_ports, require_service
 
-from .clients import CALL, Connect, follow, in_background, patiently, watching
+from .clients import CALL, Connect, patiently, watching
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 
-from .clients import CALL, Connect, follow, in_background, patiently
+from .clients import CALL, Connect, patiently
 from .line import Line
 
 

@@ -7,11 +7,12 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 
 from rdzv_zookeeper import ZooKeeperBackend, mirror
 
-from .clients import CALL, Connect, follow, in_background, patiently, watching
+from .clients import CALL, Connect, patiently, watching
 
 PER_PREFIX = 2
 """How many watches ZooKeeper counts for one of ours: one for the nodes, one for their children."""
