@@ -7,7 +7,7 @@ import pytest
 from rdzv.backend import Lease, Snapshot
 from rdzv.dynamic import member
 from rdzv.dynamic.node import Node
-from rdzv.dynamic.records import LEADER_KEY, Closed, State
+from rdzv.dynamic.records import LEADER_KEY, Closed, NodeRecord, State, decode
 from rdzv.dynamic.steps import Changed, Lane, OpenLease, Put, Step
 from rdzv.envelope import Envelope
 from rdzv.errors import RendezvousClosedError
@@ -29,8 +29,8 @@ def held(payload: bytes) -> Held:
     return Held(Envelope.seal(payload, writer="service"), token=1, order=1)
 
 
-def asking_for_the_lead() -> tuple[Node, Lane[State]]:
-    """A node whose record is written, and that has just asked to lead."""
+def writing_its_record() -> tuple[Node, Lane[State], Put]:
+    """A node whose record is on its way to the service."""
     settings = RendezvousSettings("run", 2, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
     node = Node(settings, "memory", clock=lambda: 0.0)
     node.look(View(Snapshot()))
@@ -38,6 +38,12 @@ def asking_for_the_lead() -> tuple[Node, Lane[State]]:
     assert isinstance(next(lane), OpenLease)
     enrolled = lane.send(Granted())
     assert isinstance(enrolled, Put)
+    return node, lane, enrolled
+
+
+def asking_for_the_lead() -> tuple[Node, Lane[State]]:
+    """A node whose record is written, and that has just asked to lead."""
+    node, lane, enrolled = writing_its_record()
     asked = lane.send((True, held(enrolled.payload)))
     assert isinstance(asked, Put)
     assert asked.key == LEADER_KEY
@@ -72,3 +78,23 @@ def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None
 def test_node_that_has_missed_nothing_waits() -> None:
     _, lane = asking_for_the_lead()
     assert isinstance(somebody_else_leads(lane), Changed)
+
+
+def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
+    node, _, enrolled = writing_its_record()
+    leaving = member.leave(node, "enough", 600.0)
+    goodbye = next(leaving)
+    assert isinstance(goodbye, Put)
+    assert goodbye.after is None
+    arrived = held(enrolled.payload)
+    again = leaving.send((False, arrived))
+    assert isinstance(again, Put)
+    assert again.after == arrived
+    assert decode(NodeRecord, again.payload).left == "enough"
+
+
+def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:
+    node, _, _ = writing_its_record()
+    leaving = member.leave(node, "enough", 600.0)
+    next(leaving)
+    assert not isinstance(leaving.send((False, None)), Put)

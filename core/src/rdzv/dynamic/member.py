@@ -8,6 +8,7 @@ import logging
 import math
 from dataclasses import replace
 
+from ..backend import Lease
 from ..errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -350,8 +351,7 @@ def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.record = None
-        gone = replace(record, left=reason)
-        yield Put(gone.key, gone.encode(), deadline, after=node.written, lease=lease)
+        yield from _say_goodbye(replace(record, left=reason), node.written, lease, deadline)
         if node.leading:
             node.step_down()
             yield Delete(LEADER_KEY, deadline)
@@ -360,6 +360,15 @@ def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
         yield from _withdraw(node, deadline)
     if node.known:
         yield from _turn_off_the_lights(node, deadline)
+
+
+def _say_goodbye(record: NodeRecord, before: Held | None, lease: Lease, deadline: float) -> Lane[None]:
+    """Replace the record by its last version, also one that was still on its way when this node decided to leave."""
+    while True:
+        won, now = yield Put(record.key, record.encode(), deadline, after=before, lease=lease)
+        if won or _same(before, now):
+            return
+        before = now
 
 
 def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
