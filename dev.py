@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
-NEED_SERVICES = {"test", "tox", "wheels", "services", "bench", "capabilities"}
+NEED_SERVICES = {"test", "tox", "wheels", "services", "chaos", "bench", "capabilities"}
 
 
 def main(arguments: list[str]) -> None:

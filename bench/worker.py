@@ -151,6 +151,7 @@ def _rate(work: Callable[[], object], seconds: float) -> float:
 def _serve(kind: Any, path: str) -> None:
     """The life of a copy: it takes orders until the line ends, and then ends, whatever hangs."""
     gc.collect()  # touches all memory, so that it is not the first rendezvous that pays for the copying
+    gc.freeze()  # nor for a look through all of torch, which takes longer than a rendezvous
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     stream = line.makefile("rw")

@@ -256,7 +256,8 @@ def test_a_process_group_meets_in_the_store(everywhere: Nodes, tmp_path: Path) -
     two = [Agent([*command, str(rank)], {"PYTHONDONTWRITEBYTECODE": ""}) for rank in range(2)]
     everywhere.running += two
     assert [process.ends(PATIENCE) for process in two] == [0, 0], [process.said for process in two]
-    assert [process.said for process in two] == ["sum 6"] * 2
+    # torch may have more to say: which names it cannot look up.
+    assert ["sum 6" in process.said.splitlines() for process in two] == [True, True], [process.said for process in two]
 
 
 def test_a_lost_node_is_noticed_although_no_worker_fails(nodes: Nodes, work: Path, tmp_path: Path) -> None:

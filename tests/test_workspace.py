@@ -22,8 +22,7 @@ each_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda path: pat
 def test_package_is_whole(package: Path) -> None:
     assert [name for name in ("README.md", "CHANGELOG.md", "LICENSE") if not (package / name).read_text().strip()] == []
     assert (package / "LICENSE").read_bytes() == (ROOT / "LICENSE").read_bytes()
-    (source,) = (package / "src").iterdir()
-    assert (source / "py.typed").exists()
+    assert [path.parent.parent.name for path in package.glob("src/*/py.typed")] == ["src"]
     assert list((package / "tests").rglob("test_*.py"))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdzv.backend import ABSENT, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, Entry, Outcome, Snapshot
 from rdzv.dynamic.beats import CountedBeats
 from rdzv.errors import RendezvousConnectionError
 
@@ -22,11 +22,16 @@ class VirtualTime(MemoryBackend):
 
     now = 1000.0
     waits = 0
+    reads = 0
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         self.now += timeout
         self.waits += 1
         return self.read_all(prefix, timeout=CALL)
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        self.reads += 1
+        return super().read(key, timeout=timeout)
 
 
 @pytest.mark.parametrize("interval", [0.5, 5.0, 60.0])
@@ -54,6 +59,35 @@ def test_the_dead_are_not_looked_at_more_often_than_the_living() -> None:
     before = backend.waits
     beats.wait("nodes", dead, timeout=30.0)
     assert backend.waits - before <= 30.0 / 0.75 + 1
+
+
+class Busy(VirtualTime):
+    """Something changes, now and then."""
+
+    pause = 0.0
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        self.put("nodes/busy", b"\n" + str(self.now).encode(), expect=ANY, timeout=CALL)
+        return super().wait(prefix, since, timeout=min(timeout, self.pause))
+
+
+@pytest.mark.parametrize(("pause", "looks"), [(0.01, 1), (0.2, 11)])
+def test_changes_do_not_make_an_observer_look_more_often(pause: float, looks: int) -> None:
+    backend = Busy()
+    beats = CountedBeats(backend, 5.0, lambda: backend.now)
+    lease = beats.open_lease(15.0, timeout=CALL)
+    beats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    view = beats.read_all("nodes", timeout=CALL)
+    before, backend.pause = backend.reads, pause
+    for _ in range(40):
+        view = beats.wait("nodes", view, timeout=10.0)
+    # 0.4 s and 8 s: a look each 0.75 s.
+    assert backend.reads - before <= looks
+    backend.now += 15.0
+    assert "nodes/a" in beats.wait("nodes", view, timeout=10.0).entries, "it is us who did not look"
+    died = backend.now
+    while "nodes/a" in (view := beats.wait("nodes", view, timeout=10.0)).entries:
+        assert backend.now <= died + 16.0
 
 
 def test_a_beat_whose_reply_was_lost_is_followed_by_another() -> None:

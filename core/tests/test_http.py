@@ -163,9 +163,43 @@ def test_a_refusal_by_all_is_told_from_an_outage(serve: Serve, connect: Connect)
     assert not isinstance(outage.value, RendezvousDeniedError)
 
 
-def test_an_answer_that_cannot_be_read_is_named(serve: Serve, connect: Connect) -> None:
-    with pytest.raises(RendezvousConnectionError, match=r"HTTP 200 and '/here\?x=1'; is it Echo\?"):
-        connect(serve().endpoint).call(GET, 5, lambda reply: int(reply.body))
+def test_something_else_at_every_endpoint_is_named_and_refused(serve: Serve, connect: Connect) -> None:
+    first, second = serve().endpoint, serve().endpoint
+    with pytest.raises(RendezvousDeniedError, match=r"(.*HTTP 200 and '/here\?x=1'; is it Echo\?){2}"):
+        connect(first, second).call(GET, 5, _foreign)
+    mended = connect(first)
+    mended.call(GET, 5, lambda reply: reply.status)
+    for client, timeout, read in (
+        (mended, 5.0, _foreign),  # the service was there before
+        (connect(first, _nowhere()), 5.0, _foreign),  # it may be at the other one
+        (connect(first, second), 0.9, _slow),  # the other one was not asked
+    ):
+        with pytest.raises(RendezvousConnectionError, match="is it Echo") as passing:
+            client.call(GET, timeout, read)
+        assert not isinstance(passing.value, RendezvousDeniedError)
+
+
+def _foreign(reply: Reply) -> int:
+    return int(reply.body)
+
+
+def _slow(reply: Reply) -> int:
+    time.sleep(1)
+    return _foreign(reply)
+
+
+def test_seconds_are_told_only_where_time_ran_out(serve: Serve, connect: Connect) -> None:
+    silent = serve()
+    silent.speaks.clear()
+    nowhere = _nowhere()
+    refused = f"http://{nowhere}: not connected: Connection refused"
+    for endpoints, timeout, complaint in (
+        ([nowhere], 5, f"^Echo could not be used: {refused}$"),
+        ([nowhere, silent.endpoint], 0.3, rf"^Echo did not answer within (0\.[3-9]|[1-9]).* s: {refused}; .*no answer"),
+        ([nowhere], 0, "^Echo was not asked: no time was left$"),
+    ):
+        with pytest.raises(RendezvousConnectionError, match=complaint):
+            connect(*endpoints).call(GET, timeout, lambda reply: reply.status)
 
 
 def test_a_silent_endpoint_costs_no_more_than_the_time(serve: Serve, connect: Connect) -> None:

@@ -63,6 +63,15 @@ def test_an_impossible_value_names_option_and_value(kind: Kind, given: Any) -> N
         Option("x", kind, None, "Help.").parse(given)
 
 
+@pytest.mark.parametrize("given", ["abc", "", [], "1e999"])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("integer", "an integer.*such as 3"), ("seconds", "seconds above zero.*such as 2.5")]
+)
+def test_what_is_no_number_says_what_is_expected(kind: Kind, given: Any, expected: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=expected):
+        Option("x", kind, None, "Help.").parse(given)
+
+
 def test_a_choice_is_one_of_the_choices() -> None:
     option = Option("x", "text", "a", "Help.", choices=("a", "b"))
     assert option.parse("b") == "b"

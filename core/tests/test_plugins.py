@@ -61,6 +61,8 @@ def test_a_backend_may_be_registered_by_hand(install: Install) -> None:
 
 @pytest.mark.parametrize("name", ["c10d", "etcd-v2", "zookeeper", "consul"])
 def test_a_known_backend_that_is_not_installed_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Others that this process has loaded do not count either.
+    monkeypatch.setattr(plugins, "_manager", plugins._new_manager())
     monkeypatch.setattr(plugins, "entry_points", lambda **_: ())
     with pytest.raises(
         RendezvousParameterError, match=rf"^The rendezvous backend '{name}' is not registered: "

@@ -174,7 +174,7 @@ def test_an_option_that_nobody_knows_is_refused(options: dict[str, str], message
 
 
 def test_a_missing_endpoint_is_refused(asked: Callable[[], RendezvousParameters]) -> None:
-    with pytest.raises(RendezvousParameterError, match="'painted' needs an endpoint"):
+    with pytest.raises(RendezvousParameterError, match="'painted' needs an endpoint, such as host:port, and none"):
         get_rendezvous_handler(make("painted", endpoint=""))
 
 

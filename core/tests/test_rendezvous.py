@@ -511,10 +511,10 @@ class TestWhatANodeMayAsk:
         node = simple.node()
         pause = node._driver._pause
 
-        def interrupt(until: float, ended: Callable[[], bool]) -> None:
+        def interrupt(until: float, *how: Any) -> None:
             if threading.current_thread() is threading.main_thread() and node._node.record:
                 raise KeyboardInterrupt
-            pause(until, ended)
+            pause(until, *how)
 
         monkeypatch.setattr(node._driver, "_pause", interrupt)
         with pytest.raises(KeyboardInterrupt):

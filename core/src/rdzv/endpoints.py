@@ -32,7 +32,7 @@ class Endpoint:
 
     Attributes:
         host: A name, an IPv4 address or an IPv6 address (without brackets, perhaps with a scope).
-        port: 0 to 65535; 0 asks a service that we start ourselves to choose one.
+        port: 1 to 65535; 0 where only the way to the host matters.
     """
 
     host: str
@@ -108,8 +108,8 @@ def _parse_endpoint(item: str, default_port: int) -> Endpoint:
 
 
 def _parse_port(text: str, item: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or int(text) > 65535:
-        raise _malformed(item, f"the port '{text}' is not a number from 0 to 65535")
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
+        raise _malformed(item, f"the port '{text}' is not a number from 1 to 65535")
     return int(text)
 
 

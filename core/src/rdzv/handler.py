@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final, Self
 
 from .endpoints import Endpoint, source_address
 from .errors import RendezvousConnectionError, RendezvousStateError
+from .shown import shown
 
 __all__ = ["RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
 
@@ -168,7 +169,7 @@ class RendezvousHandler(ABC):
             self.leave(f"{type(error).__name__}: {error}")
         except Exception:
             # The caller must see the error of the block, not this one.
-            logger.warning("Leaving the run '%s' failed.", self.get_run_id(), exc_info=True)
+            logger.warning("Leaving the run '%s' failed.", shown(self.get_run_id()), exc_info=True)
 
 
 def address_outwards() -> str:

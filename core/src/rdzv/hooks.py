@@ -42,6 +42,7 @@ class BackendPlugin:
             touch the network.
         backend_type: Imports and returns the backend's class (for its declared capabilities).
         default_endpoint: The endpoint when the user gives none; None where one is needed.
+        example_endpoint: What one looks like, for who gave none.
     """
 
     name: str
@@ -50,6 +51,7 @@ class BackendPlugin:
     create_backend: Callable[["RendezvousParameters"], tuple[RendezvousBackend, Any]]
     backend_type: Callable[[], type[RendezvousBackend]]
     default_endpoint: str | None = None
+    example_endpoint: str = "host:port"
 
 
 class EventKind(Enum):

@@ -5,7 +5,7 @@ the tables of ``rdzv backends NAME`` and the documentation.
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -61,13 +61,13 @@ class Option:
         if isinstance(value, bool):
             raise TypeError(f"{self.kind} is expected")
         if self.kind == "integer":
-            if isinstance(value, float):
-                raise TypeError("an integer is expected")
-            return int(value)
+            if isinstance(value, float) or (number := _number(int, value)) is None:
+                raise TypeError("an integer is expected, such as 3")
+            return number
         if self.kind == "seconds":
-            seconds = float(value)
-            if not 0 < seconds <= _MAX_SECONDS:
-                raise ValueError(f"a number of seconds above zero, up to {_MAX_SECONDS}, is expected")
+            seconds = _number(float, value)
+            if seconds is None or not 0 < seconds <= _MAX_SECONDS:
+                raise ValueError(f"a number of seconds above zero, up to {_MAX_SECONDS}, is expected, such as 2.5")
             return seconds
         if self.kind == "pairs":
             return _parse_pairs(value)
@@ -105,6 +105,14 @@ def parse_options(given: Mapping[str, Any], known: Iterable[Option]) -> dict[str
         RendezvousParameterError: An option has an impossible value.
     """
     return {option.name: option.parse(given.get(option.name)) for option in known}
+
+
+def _number(kind: Callable[[Any], float], value: Any) -> float | None:
+    # Python's own words for what is none name neither unit nor limit.
+    try:
+        return kind(value)
+    except (ValueError, TypeError, OverflowError):
+        return None
 
 
 def _parse_pairs(value: Any) -> dict[str, str]:

@@ -24,6 +24,7 @@ from .hooks import PROJECT, BackendPlugin, Event, Hooks
 from .options import read_options
 from .parameters import RendezvousParameters
 from .settings import CORE_OPTIONS
+from .shown import shown
 
 if TYPE_CHECKING:
     from .dynamic.records import NodeRecord
@@ -108,7 +109,9 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
     read_options(params.config, (*CORE_OPTIONS, *plugin.options), owner=f"The backend '{plugin.name}'")
     if not params.endpoint:
         if plugin.default_endpoint is None:
-            raise RendezvousParameterError(f"The backend '{plugin.name}' needs an endpoint, and none was given.")
+            raise RendezvousParameterError(
+                f"The backend '{plugin.name}' needs an endpoint, such as {plugin.example_endpoint}, and none was given."
+            )
         params = copy.copy(params)
         params.endpoint = plugin.default_endpoint
     try:
@@ -197,7 +200,7 @@ def check_health(run_id: str, labels: Mapping[str, str]) -> None:
             raise
         except Exception as error:
             raise RendezvousError(
-                f"This node may not join the run '{run_id}': the health check of the plugin "
+                f"This node may not join the run '{shown(run_id)}': the health check of the plugin "
                 f"'{_name_of(implementation)}' failed with {type(error).__name__}: {error}."
             ) from error
 

@@ -8,6 +8,7 @@ from typing import Final, Literal, Self
 from .errors import RendezvousParameterError
 from .options import Option, parse_options
 from .parameters import RendezvousParameters
+from .shown import shown
 
 __all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
 
@@ -129,6 +130,11 @@ class RendezvousSettings:
             )
         if self.attempt < 0:
             raise RendezvousParameterError(f"The attempt ({self.attempt}) must not be negative.")
+
+    @property
+    def run(self) -> str:
+        """The run id as messages show it."""
+        return shown(self.run_id)
 
     @classmethod
     def from_parameters(cls, params: RendezvousParameters) -> Self:

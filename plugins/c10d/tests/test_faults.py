@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -158,13 +158,31 @@ def test_after_a_restart_all_go_on_with_an_empty_store(server: ForkedStore, conn
 def test_something_else_at_the_endpoint_makes_nobody_wait_longer_than_asked(connect: Connect) -> None:
     # It takes connections and says nothing.
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        backend = connect(f"127.0.0.1:{listener.getsockname()[1]}")
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+        backend = connect(endpoint)
         began = time.monotonic()
-        with pytest.raises(RendezvousConnectionError):
+        with pytest.raises(RendezvousConnectionError, match=rf"{endpoint} did not answer in time.*is it a TCPStore\?"):
             backend.read("key", timeout=0.5)
         assert time.monotonic() - began < 1
         backend.close()
         assert time.monotonic() - began < 2
+
+
+def test_something_that_hangs_up_at_the_endpoint_is_named(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def hang_up() -> None:
+            with suppress(OSError):
+                while True:
+                    listener.accept()[0].close()
+
+        pool.submit(hang_up)
+        try:
+            endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+            with pytest.raises(RendezvousConnectionError, match=rf"listens at {endpoint} .*is it a TCPStore\?"):
+                connect(endpoint).read("key", timeout=CALL)
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_name_that_does_not_exist(connect: Connect) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv.backend import ANY, Capability
+from rdzv.backend import ABSENT, ANY, Capability, Outcome
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
@@ -71,9 +71,10 @@ def test_a_file_may_be_the_store(tmp_path: Path) -> None:
         ("a:0", {}, "port"),
         ("a:1", {"is_host": "maybe"}, "is_host"),
         ("a:1", {"read_timeout": "0"}, "read_timeout"),
+        ("a:1", {"read_timeout": "abc"}, "read_timeout.*'abc'.*number of seconds above zero"),
         ("a:1", {"store_type": "dummy"}, "tcp, file"),
-        ("a:1", {"prefix": "/"}, "prefix"),
-        ("", {"store_type": "file"}, "path"),
+        ("a:1", {"prefix": "/"}, "prefix '/' is empty.*such as rdzv"),
+        ("", {"store_type": "file"}, "path.*such as /shared"),
         ("localhost:29400", {"store_type": "file"}, "path"),
     ],
 )
@@ -82,12 +83,38 @@ def test_what_cannot_be_used_is_refused(endpoint: str, options: dict[str, Any], 
         create_backend(RendezvousParameters("c10d", endpoint, "run", 1, 1, **options))
 
 
-def test_a_folder_that_is_missing_is_named(tmp_path: Path) -> None:
-    params = RendezvousParameters("c10d", str(tmp_path / "no" / "store"), "run", 1, 1, store_type="file")
+@pytest.mark.parametrize(
+    ("path", "complaint"),
+    [
+        ("no/store", "There is no folder '{folder}/no'.*Make it first"),
+        (".", "'{folder}' is a folder"),
+        ("/dev/null", "'/dev/null' is no file"),
+        # Not even root may make a file of such a name, as others may not in a folder of somebody else's.
+        ("x" * 256, "'{folder}/x+' cannot be read and written: File name too long.*new file, in a folder"),
+    ],
+)
+def test_a_path_that_can_hold_no_store_is_named(tmp_path: Path, path: str, complaint: str) -> None:
+    params = RendezvousParameters("c10d", str(tmp_path / path), "run", 1, 1, store_type="file")
     backend, _ = create_backend(params)
-    with pytest.raises(RendezvousParameterError, match=str(tmp_path / "no")):
+    with pytest.raises(RendezvousParameterError, match=complaint.format(folder=tmp_path)):
         backend.read("key", timeout=CALL)
     backend.close()
+
+
+def test_prefixes_are_texts_and_no_paths() -> None:
+    store = stores().HashStore()
+    # The second would be within the first, were they paths.
+    for prefix, run_id in (("rdzv", "job"), ("rdzv/job/value", "nodes"), ("..", "job"), ("a\nb", "job")):
+        backend = C10dRendezvousBackend(store, run_id, prefix=prefix)
+        assert backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        backend.close()
+    first = C10dRendezvousBackend(store, "job")
+    first.delete("nodes", timeout=CALL)
+    assert first.read_all("nodes", timeout=CALL).entries == {}
+    first.close()
+    second = C10dRendezvousBackend(store, "nodes", prefix="rdzv/job/value")
+    assert second.read("nodes/a", timeout=CALL) is not None
+    second.close()
 
 
 @pytest.mark.parametrize("kind", ["HashStore", "FileStore", "TCPStore", "PrefixStore"])

@@ -3,11 +3,14 @@
 import time
 
 from rdzv import RendezvousParameters, get_rendezvous_handler
+from rdzv.observer import Observer
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.processes import Link, Processes, Worker
 from rdzv_conformance.servers import free_ports
 
-from .clients import is_served
+from rdzv_c10d.store import stores
+
+from .clients import CALL, ForkedStore, is_served
 
 
 def _live(link: Link, endpoint: str) -> bool:
@@ -41,3 +44,30 @@ def test_the_job_goes_on_when_the_node_that_serves_the_store_is_killed(processes
     assert sorted(_world(node, 3) for node in (host, *others)) == [0, 1, 2]
     host.kill()
     assert sorted(_world(node, 2) for node in others) == [0, 1]
+
+
+def test_a_purge_removes_what_two_attempts_have_left(shared_store: ForkedStore, processes: Processes) -> None:
+    def params(attempt: int) -> RendezvousParameters:
+        return RendezvousParameters(
+            "c10d", shared_store.endpoint, "twice", 1, 1, is_host=False, keep_alive_interval=0.3, attempt=attempt
+        )
+
+    def join(link: Link, attempt: int) -> None:
+        info = get_rendezvous_handler(params(attempt)).next_rendezvous()
+        info.store.set("greeting", b"hello")
+        link.send()
+        link.receive()
+
+    for attempt in range(2):
+        node = processes.fork(lambda link: join(link, attempt))  # noqa: B023 - called at once
+        node.receive(30)
+        node.kill()
+    with Observer(params(0)) as observer:
+        observer.close("the test", "over", CALL)
+        assert observer.purge(CALL) == ()
+    host, _, port = shared_store.endpoint.partition(":")
+    store = stores().TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    left = {key.removeprefix("rdzv/twice/") for key in store.list_keys() if key.startswith("rdzv/twice/")}
+    tops = ("control", "nodes", "store", "beats")
+    assert left <= {"page"} | {f"{kind}/{top}" for kind in ("index", "count", "watchers") for top in tops}
+    assert {store.get(f"rdzv/twice/index/{top}") for top in tops[1:]} == {b""}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.http_line import Line, answer
 from rdzv_conformance.meanwhile import follow, in_background
@@ -114,8 +114,24 @@ def test_an_answer_that_is_not_consuls(line: Line, connect: Connect, strange: by
 
 def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
     line.answer = answer("404 Not Found", b"Nothing here")
-    with pytest.raises(RendezvousConnectionError, match=f"{line.endpoint}.*404.*Nothing here.*is it Consul"):
+    with pytest.raises(RendezvousDeniedError, match=f"{line.endpoint}.*404.*Nothing here.*is it Consul"):
         connect(line.endpoint).read("key", timeout=CALL)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        ("500 Internal Server Error", b"No cluster leader"),
+        ("502 Bad Gateway", b"<html>"),
+        ("503 Service Unavailable", b"<html>"),
+        ("504 Gateway Time-out", b"<html>"),
+    ],
+)
+def test_what_passes_is_not_refused(line: Line, connect: Connect, status: str, body: bytes) -> None:
+    line.answer = answer(status, body)
+    with pytest.raises(RendezvousConnectionError, match=status[:3]) as passing:
+        connect(line.endpoint).read("key", timeout=CALL)
+    assert not isinstance(passing.value, RendezvousDeniedError)
 
 
 @pytest.mark.parametrize("reason", [b"No cluster leader", b"rate limit reached", b"No path to datacenter"])

@@ -55,9 +55,10 @@ def test_options_of_others_are_left_to_them() -> None:
     [
         ({"endpoint": ""}, "endpoint is empty"),
         ({"endpoint": "http://localhost:8500"}, "scheme"),
-        ({"prefix": "/"}, "a prefix"),
-        ({"prefix": "a//b"}, "empty part"),
-        ({"prefix": "a/../b"}, r"'\.\.'"),
+        ({"endpoint": "localhost:0"}, "port '0' is not a number from 1 to 65535"),
+        ({"prefix": "/"}, "The prefix '/' is empty.*team/jobs"),
+        ({"prefix": "a//b"}, "'a//b' has an empty part.*team/jobs"),
+        ({"prefix": "a/../b"}, r"'a/\.\./b' has the part '\.\.'.*team/jobs"),
         ({"protocol": "ftp"}, "protocol"),
         ({"request_timeout": "0"}, "request_timeout"),
         ({"ca_cert": "/no/such/file"}, "ca_cert"),

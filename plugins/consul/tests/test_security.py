@@ -131,6 +131,7 @@ def test_who_may_not_is_told_at_once(
         _do(backend, call)
     assert time.monotonic() - began < 2
     assert str(options["token"]) not in str(refused.value)
+    assert f'key_prefix "{options["prefix"]}/" {{ policy = "write" }}' in str(refused.value)
 
 
 def test_who_may_only_read_cannot_write(locked_consul: LockedConsul, enter: Create) -> None:

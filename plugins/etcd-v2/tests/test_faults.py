@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
-from rdzv.errors import RendezvousConnectionError
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.http_line import Line, answer
 from rdzv_conformance.meanwhile import follow, in_background
@@ -122,8 +122,24 @@ def test_a_value_that_is_not_ours_is_read_as_it_is(shared_etcd: EtcdServer, conn
 
 def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
     line.answer = answer("200 OK", b"Nothing here")
-    with pytest.raises(RendezvousConnectionError, match=f"{line.endpoint}.*200.*Nothing here.*is it etcd"):
+    with pytest.raises(RendezvousDeniedError, match=f"{line.endpoint}.*200.*Nothing here.*is it etcd"):
         connect(line.endpoint).read("key", timeout=CALL)
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        ("500 Internal Server Error", b"etcdserver: no leader"),
+        ("502 Bad Gateway", b"<html>"),
+        ("503 Service Unavailable", b"<html>"),
+        ("504 Gateway Time-out", b"<html>"),
+    ],
+)
+def test_what_passes_is_not_refused(line: Line, connect: Connect, status: str, body: bytes) -> None:
+    line.answer = answer(status, body)
+    with pytest.raises(RendezvousConnectionError, match=status[:3]) as passing:
+        connect(line.endpoint).read("key", timeout=CALL)
+    assert not isinstance(passing.value, RendezvousDeniedError)
 
 
 def test_a_key_and_what_is_below_it(shared_etcd: EtcdServer, connect: Connect) -> None:

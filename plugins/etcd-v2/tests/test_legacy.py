@@ -1,5 +1,7 @@
 """The backend `etcd` and what PyTorch's first rendezvous was called: deprecated, and the same underneath."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -49,10 +51,19 @@ def test_the_backend_by_its_legacy_name(shared_etcd: EtcdServer) -> None:
     assert request(shared_etcd, "GET", "/legacy/by-name")["node"]["dir"]
 
 
+@pytest.mark.parametrize("flags", [[], ["-W", "error"]], ids=["as usual", "warnings are errors"])
+def test_the_command_says_once_that_the_name_is_deprecated(shared_etcd: EtcdServer, flags: list[str]) -> None:
+    run = ["run", "--backend", "etcd", "--endpoint", shared_etcd.get_endpoint(), "--nnodes", "1"]
+    program = [sys.executable, *flags, "-m", "rdzv", *run, "--run-id", f"warned{len(flags)}", "--", "true"]
+    ended = subprocess.run(program, stderr=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert ended.stderr.count("DeprecationWarning: The backend 'etcd' is PyTorch's legacy name; use 'etcd-v2'") == 1
+
+
 def test_the_legacy_creator(shared_etcd: EtcdServer) -> None:
     params = _params(shared_etcd, "created", timeout=77, last_call_timeout="5")
     handlers = _meet(lambda: create_rdzv_handler(params))
     for handler in handlers:
+        assert isinstance(handler, EtcdRendezvousHandler)
         assert isinstance(handler, rdzv.DynamicRendezvousHandler)
         assert handler.settings.timeout.join == timedelta(seconds=77)
         assert handler.settings.timeout.last_call == timedelta(seconds=5)

@@ -12,6 +12,7 @@ from rdzv.backend import Capability
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
+from rdzv.registry import get_rendezvous_handler
 
 from rdzv_etcd_v2 import EtcdV2Backend, create_backend
 
@@ -28,6 +29,8 @@ def test_the_plugin_is_found() -> None:
     assert plugin.backend_type() is EtcdV2Backend
     assert EtcdV2Backend.capabilities == set(Capability) - {Capability.LEASE}
     assert plugin.default_endpoint is None
+    with pytest.raises(RendezvousParameterError, match="'etcd-v2' needs an endpoint, such as host1:2379,host2:2379,"):
+        get_rendezvous_handler(RendezvousParameters("etcd-v2", "", "run", 1, 1))
 
 
 @pytest.mark.parametrize("module", ["plugin", "legacy"])
@@ -57,11 +60,14 @@ def test_options_of_others_are_left_to_them() -> None:
     [
         ({"endpoint": ""}, "endpoint is empty"),
         ({"endpoint": "http://localhost:2379"}, "scheme"),
-        ({"prefix": "/"}, "prefix '/' is empty"),
-        ({"etcd_prefix": "a//b"}, "empty part"),
-        ({"prefix": "a/../b"}, r"'\.\.'"),
+        ({"endpoint": "localhost:0"}, "port '0' is not a number from 1 to 65535"),
+        ({"prefix": "/"}, "The prefix '/' is empty.*team/jobs"),
+        ({"etcd_prefix": ""}, "The etcd_prefix '' is empty.*team/jobs"),
+        ({"etcd_prefix": "a//b"}, "'a//b' has an empty part.*team/jobs"),
+        ({"prefix": "a/../b"}, r"'a/\.\./b' has the part '\.\.'.*team/jobs"),
         ({"protocol": "ftp"}, "protocol"),
         ({"read_timeout": "0"}, "read_timeout"),
+        ({"read_timeout": "abc"}, "'read_timeout' cannot be 'abc': a number of seconds above zero.*such as 2.5"),
         ({"ca_cert": "/no/such/file"}, "ca_cert"),
         ({"ca_cert": __file__}, "ca_cert.*cannot be used"),
         ({"ssl_cert": __file__}, "ssl_cert.*cannot be used"),

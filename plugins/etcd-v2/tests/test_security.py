@@ -137,6 +137,9 @@ def test_who_may_not_is_told_at_once(enter: Create, options: dict[str, str], cal
         _do(backend, call)
     assert time.monotonic() - began < 2
     assert not {"secret", "wrong"} & set(str(refused.value).split())
+    who = f"the user '{options['user']}'" if options else "a client without a user"
+    assert f"refused {who}: " in str(refused.value)
+    assert f"grant ROLE -path '/{options.get('prefix', 'rdzv')}/*' -readwrite" in str(refused.value)
 
 
 def test_who_may_only_read_cannot_write(enter: Create) -> None:

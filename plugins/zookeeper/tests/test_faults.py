@@ -1,5 +1,6 @@
 """What happens between us and ZooKeeper: replies that are lost, answers that are not its own, outages."""
 
+import socket
 import struct
 import threading
 import time
@@ -7,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
-from rdzv.errors import RendezvousConnectionError
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 
@@ -119,10 +120,23 @@ def test_an_answer_that_is_not_zookeepers(line: Line, connect: Connect, answer: 
     assert backend.wait("corrupt", since, timeout=0.1).entries == {}
 
 
-def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
-    line.answer = b"SSH-2.0-OpenSSH\r\n"
-    with pytest.raises(RendezvousConnectionError, match=rf"{line.endpoint}.*not ZooKeeper.*SSH-2"):
+@pytest.mark.parametrize("answer", ["text", "HTTP", "short"])
+def test_something_else_at_the_endpoint_is_named_at_once(line: Line, connect: Connect, answer: str) -> None:
+    line.answer = _NOT_ZOOKEEPER[answer]
+    with pytest.raises(RendezvousDeniedError, match=rf"cannot be used: {line.endpoint}.*not ZooKeeper"):
         connect(line.endpoint).read("key", timeout=CALL)
+
+
+def test_something_that_says_nothing_is_doubted(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
+        with pytest.raises(
+            RendezvousConnectionError, match=rf"not answer within 0\.3 s: {endpoint}.*is it ZooKeeper\?"
+        ):
+            connect(endpoint).read("key", timeout=0.3)
+    with pytest.raises(RendezvousConnectionError, match=f"could not be reached: {endpoint}: .*refused") as refused:
+        connect(endpoint).read("key", timeout=CALL)
+    assert " s:" not in str(refused.value), "nobody has waited"
 
 
 def test_an_outage_ends_no_session_that_the_ensemble_honours(zookeeper: ZooKeeperServer, connect: Connect) -> None:

@@ -134,8 +134,9 @@ class TorchrunHandler(RendezvousHandler):
         with as_rendezvous_errors():
             closed = self._handler.closed
             if closed is not None and not closed.done:
+                run = self._handler.settings.run
                 raise rdzv.RendezvousClosedError(
-                    f"The rendezvous '{self.get_run_id()}' was closed by {closed.by or 'others'}: {closed.reason}."
+                    f"The rendezvous '{run}' was closed by {closed.by or 'others'}: {closed.reason}."
                 )
             return self._handler.num_nodes_waiting()
 
@@ -173,10 +174,11 @@ class TorchrunHandler(RendezvousHandler):
             except DistStoreError as error:
                 if (reason := self._broken()) is None:
                     raise rdzv.RendezvousTimeoutError(
-                        f"Not every node of round {world.round} of the rendezvous '{self.get_run_id()}' has said that "
-                        f"it is there: {error}"
+                        f"Not every node of round {world.round} of the rendezvous '{self._handler.settings.run}' has "
+                        f"said that it is there: {error}"
                     ) from error
-                logger.info("Round %d of '%s' is over before it began: %s", world.round, self.get_run_id(), reason)
+                run = self._handler.settings.run
+                logger.info("Round %d of '%s' is over before it began: %s", world.round, run, reason)
 
     def _meet(self, world: rdzv.RendezvousInfo, store: TorchStore) -> RendezvousStoreInfo:
         """Wait until all nodes of a new round know it, and agree on where their workers meet.

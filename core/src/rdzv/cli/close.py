@@ -6,6 +6,7 @@ import os
 
 from ..errors import RendezvousParameterError
 from ..observer import Observer
+from ..shown import shown
 from .common import add_run_options, parameters, seconds
 
 __all__ = ["add_parser", "run"]
@@ -20,7 +21,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "A relaunch needs a higher attempt, another run id, or --purge.",
     )
     add_run_options(parser)
-    parser.add_argument("--reason", default="closed by the operator", help="what the nodes are told")
+    parser.add_argument("--reason", default="no reason given", help="what the nodes are told")
     parser.add_argument("--purge", action="store_true", help="also remove every key of the run, once no node is left")
     parser.add_argument("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long to try: 30 s")
     parser.set_defaults(run=run)
@@ -29,16 +30,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Close, and purge if asked to."""
     with Observer(parameters(arguments)) as observer:
+        shown_id = shown(arguments.run_id)
         closed = observer.close(f"the operator ({_user()})", arguments.reason, arguments.timeout)
-        print(f"The run '{arguments.run_id}' is closed: {closed.reason} (by {closed.by}).")
+        print(f"The run '{shown_id}' is closed: {closed.reason} (by {closed.by}).")
         if arguments.purge:
             left = observer.purge(arguments.timeout)
             if left:
                 raise RendezvousParameterError(
-                    f"Nothing was purged: {len(left)} nodes are still there after {arguments.timeout:.0f} s "
-                    f"({', '.join(left)}). Stop them and purge again."
+                    f"Nothing was purged; still there after {arguments.timeout:.0f} s: {', '.join(left)}. "
+                    "Stop these nodes and purge again."
                 )
-            print(f"Every key of the run '{arguments.run_id}' is removed.")
+            print(f"Every key of the run '{shown_id}' is removed.")
     return 0
 
 

@@ -2,7 +2,9 @@
 
 import argparse
 import logging
+import math
 import os
+import shutil
 import sys
 import textwrap
 import time
@@ -14,6 +16,7 @@ from ..hooks import Event, EventKind, hookimpl
 from ..parameters import parse_nnodes
 from ..plugins import register_hooks
 from ..registry import get_rendezvous_handler
+from ..shown import shown
 from .common import add_run_options, count, parameters, seconds
 from .exits import EXIT_CODES
 
@@ -106,7 +109,7 @@ class _Progress:
 
     def __init__(self, handler: DynamicRendezvousHandler, low: int, high: int) -> None:
         self._handler = handler
-        self._wanted = f"{low} to {high}" if high > low else str(low)
+        self._wanted = f"{low} to {high} nodes" if high > low else f"{low} node{'s' * (low > 1)}"
         self._terminal = sys.stderr.isatty()
         self._said = time.monotonic()
         self._shown = False
@@ -120,10 +123,14 @@ class _Progress:
         notice = self._handler.notice
         limit = self._handler.settings.timeout.join.total_seconds()
         here = f"{notice.phase}, {notice.present} here" if notice else "nothing known of the others yet"
-        if self._handler.trouble is not None:
-            here = f"the service does not answer: {self._handler.trouble}"
-        line = f"rdzv: waiting for {self._wanted} nodes ({here}), {seconds:.0f} s of {limit:.0f} s"
+        trouble, silence = self._handler.trouble, self._handler.silence
+        if trouble is not None or silence == math.inf:
+            silent = seconds if silence == math.inf else silence
+            here = f"the service has not answered for {silent:.0f} s: {trouble or 'no error yet'}"
+        line = f"rdzv: waiting for {self._wanted} ({here}), {seconds:.0f} s of {limit:.0f} s"
         if self._terminal:
+            # Only a line that does not wrap can be taken away again.
+            line = shown(line, shutil.get_terminal_size().columns - 1)
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
             self._shown = True
         else:

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 
 from ..observer import Observer, Status
+from ..shown import shown
 from .common import add_run_options, parameters, seconds
 
 __all__ = ["add_parser", "run"]
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(status: Status) -> str:
-    lines = [f"run {status.run_id}: {status.phase}, attempt {status.attempt}, round {status.round}"]
+    lines = [f"run {shown(status.run_id)}: {status.phase}, attempt {status.attempt}, round {status.round}"]
     if status.closed_reason is not None:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
     lines.append(f"  leader: {status.leader or 'nobody'}")
@@ -49,4 +50,4 @@ def _text(status: Status) -> str:
         rank = "      -" if node.rank is None else f"rank {node.rank:2}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}")
     lines += [f"  rank {rank:2}  {node}  missing: {cause}" for rank, node, cause in status.missing]
-    return "\n".join(lines)
+    return "\n".join(shown(line, most=500) for line in lines)

@@ -11,7 +11,7 @@ import re
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
@@ -44,10 +44,11 @@ _PAUSE: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class _Beat:
-    """What an observer knows of a lease: its last beat, and until when it lives without another."""
+    """What an observer knows of a lease: its last beat, until when it lives without another, when that was read."""
 
     token: Token
     until: float
+    read_at: float
 
 
 class CountedBeats(KeyValueBackend):
@@ -130,7 +131,8 @@ class CountedBeats(KeyValueBackend):
         beneath = since.revision
         while (remaining := deadline - self._clock()) > 0:
             beneath = self._inner.wait(prefix, beneath, timeout=min(remaining, self._next_look(beneath)))
-            now = self._living(beneath, max(remaining, self._look_every))
+            # A change wakes everybody: who has just seen that these leases live need not ask again.
+            now = self._living(beneath, max(remaining, self._look_every), self._look_every)
             if now.entries != since.entries:
                 return now
         return since
@@ -145,13 +147,30 @@ class CountedBeats(KeyValueBackend):
         """See `KeyValueBackend`."""
         self._inner.close()
 
-    def _living(self, beneath: Snapshot, timeout: float) -> Snapshot:
-        """`beneath` without the frames, and without what hangs on a lease that has ended."""
+    def _living(self, beneath: Snapshot, timeout: float, age: float = 0.0) -> Snapshot:
+        """`beneath` without the frames, and without what hangs on a lease that has ended (see `_alive`)."""
         entries = {key: _unframed(entry) for key, entry in beneath.entries.items()}
-        leases = _leases_in(beneath)
-        alive = self._judge(self._beats_of(leases, timeout), timeout) if leases else frozenset()
+        alive = self._alive({lease for lease, _ in entries.values() if lease}, timeout, age)
         living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
         return Snapshot(living, beneath)
+
+    def _alive(self, leases: Set[str], timeout: float, age: float) -> Set[str]:
+        """Which of these leases live; one that did at most `age` seconds ago, and has time left, is taken to."""
+        now = self._clock()
+        with self._lock:
+            trusted = {
+                lease
+                for lease in leases
+                if (beat := self._seen.get(lease)) is not None and now - beat.read_at < age and now < beat.until
+            }
+        asked = leases - trusted
+        if not asked:
+            return trusted
+        living = self._judge(self._beats_of(asked, timeout), timeout)
+        with self._lock:
+            for lease in asked - living:
+                self._seen.pop(lease, None)
+        return trusted | living
 
     def _beats_of(self, leases: Collection[str], timeout: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
@@ -170,8 +189,9 @@ class CountedBeats(KeyValueBackend):
             self._looked = now
             living = {lease: beat for lease, beat in beats.items() if beat.value != _BURIED}
             for lease, beat in living.items():
-                if lease not in self._seen or self._seen[lease].token != beat.token:
-                    self._seen[lease] = _Beat(beat.token, now + _ttl_of(beat))
+                before = self._seen.get(lease)
+                until = before.until if before and before.token == beat.token else now + _ttl_of(beat)
+                self._seen[lease] = _Beat(beat.token, until, now)
             silent = {lease for lease in living if now > self._seen[lease].until}
         return frozenset(
             lease for lease, beat in living.items() if not (lease in silent and self._bury(lease, beat, timeout))
@@ -181,9 +201,10 @@ class CountedBeats(KeyValueBackend):
         """Seconds after which a look at these leases may tell something: a life sign, or the end of one."""
         now = self._clock()
         with self._lock:
-            lives_for = [self._seen[lease].until - now for lease in _leases_in(beneath) if lease in self._seen]
+            beats = [self._seen[lease] for lease in _leases_in(beneath) if lease in self._seen]
+        moments = [min(beat.until, beat.read_at + self._look_every) - now for beat in beats]
         # What is over is over, or was not buried just now; there is no hurry then.
-        return max(_PAUSE, min([self._look_every, *(seconds for seconds in lives_for if seconds >= 0)]))
+        return max(_PAUSE, min([self._look_every, *(seconds for seconds in moments if seconds >= 0)]))
 
     def _bury(self, lease: str, beat: Entry, timeout: float) -> bool:
         key = _beat_key(lease)
@@ -249,7 +270,7 @@ def _unframed(entry: Entry) -> tuple[str, Entry]:
     lease, newline, value = entry.value.partition(b"\n")
     if not newline or not _LEASE.fullmatch(lease):
         raise RendezvousStateError(f"A value in the service was not written by rdzv: {entry.value[:80]!r}")
-    return lease.decode("ascii", "replace"), replace(entry, value=value)
+    return lease.decode("ascii", "replace"), Entry(value, entry.token, entry.order)
 
 
 def _ttl_of(beat: Entry) -> float:

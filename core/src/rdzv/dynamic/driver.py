@@ -33,7 +33,10 @@ class Driver:
         self._node = node
         self._service = service
         self._tell = tell
-        self._changed = threading.Condition()
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # Apart, so that who only sleeps is not woken by every step of the others.
+        self._stopped = threading.Condition(lock)
         self._version = 0
         self._threads: list[threading.Thread] = []
 
@@ -81,6 +84,7 @@ class Driver:
         with self._changed:
             self._node.closing = True
             self._changed.notify_all()
+            self._stopped.notify_all()
         self._service.close()
         for thread in self._threads:
             if thread is not threading.current_thread():
@@ -99,18 +103,18 @@ class Driver:
                 self._node.fail(error)
                 self._changed.notify_all()
 
-    def _pause(self, until: float, ended: Callable[[], bool]) -> None:
-        with self._changed:
+    def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
+        with on:
             while not (ended() or self._node.closing) and (remaining := until - time.monotonic()) > 0:
-                self._changed.wait(min(remaining, threading.TIMEOUT_MAX))
+                on.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _perform(self, step: Step, seen: int) -> Any:
         service = self._service
         match step:
             case steps.Sleep(until):
-                return self._pause(until, lambda: False)
+                return self._pause(until, self._stopped)
             case steps.Changed(until):
-                return self._pause(until, lambda: self._version != seen)
+                return self._pause(until, self._changed, lambda: self._version != seen)
             case steps.Tell(events):
                 return [self._tell(event) for event in events]
             case steps.Lead(term):

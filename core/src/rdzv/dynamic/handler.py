@@ -99,6 +99,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         local_addr: str | None = None,
     ) -> None:
         """See `from_backend`."""
+        # Looking for them takes longer than a rendezvous: now, and not while all wait for each other.
+        plugins.plugin_manager()
         self._settings = settings
         self._backend = backend
         self._keys = lift(backend, settings)
@@ -131,6 +133,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def trouble(self) -> RendezvousConnectionError | None:
         """Why the service could not be reached lately; None while it can be."""
         return self._node.trouble
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the service last answered; infinite if it never did."""
+        return self._node.silence()
 
     @property
     def closed(self) -> Closed | None:
@@ -234,7 +241,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 self._driver.run(member.close(self._node, "the job is done", True, deadline))
             self._driver.run(member.leave(self._node, reason, deadline))
         except RendezvousError as error:
-            logger.warning("node '%s' could not say goodbye to '%s': %s", self._node.id, self.get_run_id(), error)
+            logger.warning("node '%s' could not say goodbye to '%s': %s", self._node.id, self._settings.run, error)
             return False
         finally:
             self._driver.stop(timeout=5.0)
@@ -260,13 +267,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def _start(self) -> None:
         if os.getpid() != self._process:
             raise RendezvousError(
-                f"This handler of the rendezvous '{self.get_run_id()}' belongs to process {self._process}; "
+                f"This handler of the rendezvous '{self._settings.run}' belongs to process {self._process}; "
                 "a process that was forked from it needs one of its own."
             )
         with self._starting:
             if self._stopped:
                 raise RendezvousClosedError(
-                    f"This handler of the rendezvous '{self.get_run_id()}' has shut down; create a new one."
+                    f"This handler of the rendezvous '{self._settings.run}' has shut down; create a new one."
                 )
             if not self._started:
                 self._started = True

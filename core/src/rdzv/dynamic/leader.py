@@ -89,7 +89,7 @@ def lead(node: Node, term: int) -> Lane[None]:
                 yield Sleep(node.clock() + COALESCE * len(records))
             pauses = node.pauses()
         except RendezvousConnectionError as error:
-            logger.debug("leading '%s': %s", node.settings.run_id, error)
+            logger.debug("leading '%s': %s", node.settings.run, error)
             view = None
             yield Sleep(node.clock() + next(pauses))
         except RendezvousError as error:

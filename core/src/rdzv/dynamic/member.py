@@ -69,7 +69,7 @@ def watch(node: Node) -> Lane[None]:
             if isinstance(error, RendezvousDeniedError) or not isinstance(error, RendezvousConnectionError):
                 # Not a passing fault: the caller should hear of it. The watch goes on, should it heal.
                 node.fail(error)
-            logger.debug("watching '%s': %s", node.settings.run_id, error)
+            logger.debug("watching '%s': %s", node.settings.run, error)
             yield Sleep(node.clock() + next(pauses))
 
 
@@ -84,7 +84,7 @@ def first_look(node: Node, deadline: float) -> Lane[None]:
         if node.problem is not None:
             raise node.problem
         if node.closing:
-            raise RendezvousClosedError(f"This node has left '{node.settings.run_id}' while it waited.")
+            raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         if node.clock() >= deadline:
             raise node.unreachable(started)
         yield Changed(deadline)
@@ -136,7 +136,7 @@ def _lose_lease(node: Node) -> None:
 
 def _come_back(node: Node) -> Lane[None]:
     """Mend a lost lease, however long it takes."""
-    logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run_id)
+    logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run)
     _lose_lease(node)
     # Where the service lost it, the others have lost theirs, too.
     node.distrust()
@@ -256,7 +256,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
         while not (node.standing() is Standing.MEMBER and node.may_trust_world()):
             node.refuse()
             if node.record is None:
-                raise RendezvousClosedError(f"This node has left '{mine.run_id}' while it waited.")
+                raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
             if node.clock() >= deadline:
                 yield from _give_up(node, node.clock() - started)
                 break
@@ -283,7 +283,7 @@ def _see_to_a_leader(node: Node) -> Lane[None]:
         raise
     except RendezvousConnectionError as error:
         # Another may win; if not, there is another time.
-        logger.debug("electing a leader of '%s': %s", node.settings.run_id, error)
+        logger.debug("electing a leader of '%s': %s", node.settings.run, error)
 
 
 def _give_up(node: Node, waited: float) -> Lane[None]:
@@ -312,7 +312,7 @@ def _missing_nodes(node: Node, here: list[str], waited: float) -> str:
     state = node.running()
     running = f" Round {state.round} is running with {len(state.world)} nodes." if state else ""
     return (
-        f"The rendezvous '{node.settings.run_id}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
+        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
         f"{len(here)} of at least {needed} nodes are here ({', '.join(sorted(here)) or 'none'}), "
         f"{max(0, needed - len(here))} are missing.{running}"
     )

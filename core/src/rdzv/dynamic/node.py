@@ -87,7 +87,7 @@ class Node:
     closing: bool = False
 
     _contact_since: float | None = None
-    _last_contact: float = 0.0
+    _last_contact: float = -math.inf
 
     def __post_init__(self) -> None:
         """Give the node its id."""
@@ -128,6 +128,10 @@ class Node:
     def troubled(self, error: RendezvousConnectionError) -> None:
         """Note that the service did not answer."""
         self.trouble = error
+
+    def silence(self) -> float:
+        """Seconds since the service last answered; infinite if it never did."""
+        return self.clock() - self._last_contact
 
     def distrust(self) -> None:
         """Give the others a time to live to come back, from now on."""
@@ -220,7 +224,7 @@ class Node:
         if self.problem is not None:
             raise self.problem
         standing = self.standing()
-        run = f"The rendezvous '{self.settings.run_id}'"
+        run = f"The rendezvous '{self.settings.run}'"
         if standing is Standing.SUPERSEDED and self.state is not None:
             raise RendezvousClosedError(
                 f"{run} is at attempt {self.state.attempt}; this node belongs to attempt {self.settings.attempt}."
@@ -243,7 +247,7 @@ class Node:
         theirs = (there.min_nodes, there.max_nodes)
         if theirs != mine:
             raise RendezvousParameterError(
-                f"The rendezvous '{self.settings.run_id}' was started for {theirs[0]} to {theirs[1]} nodes; "
+                f"The rendezvous '{self.settings.run}' was started for {theirs[0]} to {theirs[1]} nodes; "
                 f"this node asks for {mine[0]} to {mine[1]}. All nodes of a run need the same limits."
             )
 
@@ -323,7 +327,7 @@ class Node:
     def unreachable(self, since: float) -> RendezvousConnectionError:
         """The error for a service that was never seen."""
         error = RendezvousConnectionError(
-            f"The service of the rendezvous '{self.settings.run_id}' could not be reached "
+            f"The service of the rendezvous '{self.settings.run}' could not be reached "
             f"within {self.clock() - since:.1f} s: {self.trouble or 'no answer'}"
         )
         error.__cause__ = self.trouble

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from ..endpoints import Endpoint, source_address
-from ..errors import RendezvousConnectionError, RendezvousDeniedError
+from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 from .connection import AttemptError, Connection, Member, Reply, SilenceError, Transport
 
 __all__ = ["Client", "Hold", "ReplyLostError", "Request"]
@@ -85,7 +85,7 @@ class Client:
         service: What it is called in messages.
         endpoints: The first is tried first, one that fails last.
         check: Raises what an answer means that is no result: an `AttemptError` if another endpoint may do
-            better, a `RendezvousError` if not.
+            better, a `RendezvousError` if not, a ValueError if it is none of the service's.
         headers: Sent with every request.
         tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
         server_name: The name in the endpoints' certificates, if it is not the endpoint's.
@@ -109,6 +109,7 @@ class Client:
     ) -> None:
         self.patience = request_timeout * len(endpoints)
         self.closed = False
+        self._understood = False
         self._service = service
         self._check = check
         self._headers = dict(headers)
@@ -131,7 +132,8 @@ class Client:
 
         Raises:
             ReplyLostError: The request may have been applied (only if it is not repeatable).
-            RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us).
+            RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us, or
+                answer as something else, and none ever did otherwise).
             RendezvousError: From `check`.
         """
         with self._held(hold or Hold()) as held:
@@ -157,14 +159,6 @@ class Client:
                 if not hold.released:
                     self._demote(member)
                 return None
-
-    def unlike(self, reply: Reply) -> AttemptError:
-        """The error for an answer that is none of the service's."""
-        return AttemptError(
-            f"it did not answer as {self._service} does, but with HTTP {reply.status} and {reply.text!r}; "
-            f"is it {self._service}?",
-            applied=True,
-        )
 
     def local_address(self) -> str:
         """The source address of this machine towards the service.
@@ -229,7 +223,7 @@ class Client:
                 deadline += min(time.monotonic() - began, request.held)
         self.check_open()
         cause = failures[-1][1] if failures else None
-        if failures and all(failure.denied for _, failure in failures):
+        if len(failures) == len(members) and all(failure.denied for _, failure in failures):
             raise RendezvousDeniedError(f"{self._service} cannot be used: {self._reasons(failures)}") from cause
         raise RendezvousConnectionError(self._describe(failures, started)) from cause
 
@@ -242,7 +236,6 @@ class Client:
                 request.method, request.target, request.body, self._headers, deadline + request.held
             )
         try:
-            self._check(reply)
             result = self._understand(reply, read)
         except BaseException:
             # Whoever answers strangely may not keep to the order of requests and answers, either.
@@ -256,9 +249,20 @@ class Client:
 
     def _understand(self, reply: Reply, read: Callable[[Reply], _T]) -> _T:
         try:
-            return read(reply)
+            self._check(reply)
+            result = read(reply)
+        except RendezvousError:
+            raise
         except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
-            raise self.unlike(reply) from error
+            raise AttemptError(
+                f"it did not answer as {self._service} does, but with HTTP {reply.status} and {reply.text!r}; "
+                f"is it {self._service}?",
+                applied=True,
+                # A service that was there before may come back to where something else answers for it meanwhile.
+                denied=not self._understood,
+            ) from error
+        self._understood = True
+        return result
 
     def _demote(self, member: Member) -> None:
         """Try an endpoint after all others from now on, and have the calls that wait for it leave it."""
@@ -270,9 +274,12 @@ class Client:
                 hold.leave(member)
 
     def _describe(self, failures: Sequence[tuple[Member, AttemptError]], started: float) -> str:
-        seconds = time.monotonic() - started
-        reasons = self._reasons(failures) or "no time was left"
-        return f"{self._service} did not answer within {seconds:.1f} s: {reasons}"
+        if not failures:
+            return f"{self._service} was not asked: no time was left"
+        reasons = self._reasons(failures)
+        if any(isinstance(failure.__cause__, TimeoutError) for _, failure in failures):
+            return f"{self._service} did not answer within {time.monotonic() - started:.1f} s: {reasons}"
+        return f"{self._service} could not be used: {reasons}"
 
     def _reasons(self, failures: Sequence[tuple[Member, AttemptError]]) -> str:
         return "; ".join(f"{self._scheme}://{member.endpoint}: {failure}" for member, failure in failures)

@@ -192,7 +192,8 @@ class Transport:
         except ssl.SSLError as error:
             raise _tls_failure(error, applied=False) from error
         except (OSError, ValueError) as error:
-            raise AttemptError(f"not connected: {error}", applied=False) from error
+            reason = getattr(error, "strerror", None) or error
+            raise AttemptError(f"not connected: {reason}", applied=False) from error
 
     def disconnect(self, sock: socket.socket) -> None:
         """Close a socket. Closing twice is fine."""

@@ -44,8 +44,6 @@ class C10dRendezvousBackend(KeyValueBackend):
     }
 
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
-        if not run_id or not prefix.strip("/"):
-            raise RendezvousParameterError("The run id and the prefix must be non-empty.")
         self._place: Place = store if isinstance(store, Place) else GivenPlace(store)
         self._root = root_of(prefix, run_id)
         # One per process: what was made before a fork belongs to the parent.
@@ -132,5 +130,13 @@ class C10dRendezvousBackend(KeyValueBackend):
 
 
 def root_of(prefix: str, run_id: str) -> str:
-    """What all keys of a run begin with."""
-    return f"{prefix.strip('/')}/{escape(run_id)}/"
+    """What all keys of a run begin with: two segments, so that none is ever within another run's.
+
+    Raises:
+        RendezvousParameterError: The run id or the prefix is empty.
+    """
+    name = prefix.strip("/")
+    if not run_id or not name:
+        empty = f"prefix {prefix!r}" if run_id else f"run id {run_id!r}"
+        raise RendezvousParameterError(f"The {empty} is empty; write one such as {'rdzv' if run_id else 'job-7'}.")
+    return f"{escape(name)}/{escape(run_id)}/"

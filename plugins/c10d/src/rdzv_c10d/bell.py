@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from rdzv.errors import RendezvousError
 
-from .store import FAILURES, Connection, NoAnswerError, Session, cut
+from .store import FAILURES, Connection, Session, cut
 from .values import nonce
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class Bell:
             remaining = max(0.0, deadline - time.monotonic())
             self._changed.wait_for(lambda: self._connection or self._problem or self._closing, remaining)
             if self._connection is None:
-                raise self._problem or NoAnswerError()
+                raise self._problem or self._hub.no_answer()
             return self._connection.session
 
     @contextmanager

@@ -85,10 +85,17 @@ class Hub:
                 check_open()
                 if remaining > 0:
                     continue
-                raise NoAnswerError from None
+                raise self.no_answer() from None
             if error is not None:
                 raise error
             return result
+
+    def no_answer(self) -> NoAnswerError:
+        """The error for the caller when the store did not answer in time."""
+        why = "its host is stopped, or busy"
+        if self._session is None:
+            why = f"is it a {self._place.kind}? Its host may be stopped, or busy"
+        return NoAnswerError(f"The store at {self._place.where} did not answer in time; {why}.")
 
     def connect(self, timeout: float) -> Connection:
         """Make a connection, for a thread that may be stuck in it.
@@ -178,7 +185,7 @@ class Hub:
                     return lane
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
-                    raise NoAnswerError
+                    raise self.no_answer()
                 self._changed.wait(min(remaining, _GLANCE))
 
     def put_back(self, lane: "_Lane", session: Session) -> bool:
@@ -224,7 +231,7 @@ class _Lane:
                 self._connection = self._hub.connect(deadline - time.monotonic())
             if time.monotonic() > deadline:
                 # The caller has left; what it wanted may be wrong by now.
-                raise NoAnswerError
+                raise self._hub.no_answer()
             result = work(self._connection)
         except Exception as raised:
             # Without its frames, which hold the connection.

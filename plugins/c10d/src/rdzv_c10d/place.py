@@ -36,10 +36,17 @@ _SHARED_MACHINE: Final = "127.0.0.1"
 
 
 class Place(ABC):
-    """Where a store is. It makes connections; who uses them is not its affair."""
+    """Where a store is. It makes connections; who uses them is not its affair.
 
+    Attributes:
+        kind: Which class of torch's it is.
+        where: Its address, for messages.
+        read_timeout: The longest that one call may take, in seconds.
+    """
+
+    kind: str
+    where: str
     read_timeout = float("inf")
-    """The longest that one call may take, in seconds."""
 
     @property
     @abstractmethod
@@ -69,12 +76,15 @@ class TcpPlace(Place):
     are told so. One that was there already (a TCPStore of torch's) is for all.
     """
 
+    kind = "TCPStore"
+
     def __init__(
         self, endpoint: Endpoint, owner: str, *, is_host: bool | None, read_timeout: float, linger: float
     ) -> None:
         """See `OPTIONS`; `owner` is the run."""
         if endpoint.port == 0:
             raise RendezvousParameterError(f"The endpoint '{endpoint}' needs a port that all nodes know.")
+        self.where = str(endpoint)
         self.read_timeout = read_timeout
         self._endpoint = endpoint
         self._owner = owner
@@ -93,7 +103,7 @@ class TcpPlace(Place):
         started = time.monotonic()
         host = None if self._is_host is False else self._serve()
         address = _reach(self._endpoint, timeout) if host is None else host.address
-        return _client(address, timeout - (time.monotonic() - started))
+        return _client(address, self.where, timeout - (time.monotonic() - started))
 
     def release(self, *, at_once: bool) -> None:
         """See `Place`."""
@@ -123,9 +133,11 @@ class TcpPlace(Place):
 class FilePlace(Place):
     """A FileStore: a file that all nodes see."""
 
+    kind = "FileStore"
+
     def __init__(self, path: str) -> None:
         """At `path`; its folder must exist."""
-        self._path = os.path.abspath(path)
+        self._path = self.where = os.path.abspath(path)
 
     @property
     def key(self) -> Hashable:
@@ -142,14 +154,21 @@ class FilePlace(Place):
         return store
 
     def _check_file(self) -> None:
-        """Refuse what no store has written: torch would read it for ever, and not even end at Ctrl-C."""
+        """Refuse what is no store's, or not to be written: torch would try for ever, and not even end at Ctrl-C."""
+        if os.path.exists(self._path) and not os.path.isfile(self._path):
+            what = "a folder" if os.path.isdir(self._path) else "no file"
+            raise RendezvousParameterError(
+                f"'{self._path}' is {what}; a FileStore is a file. Give the path of a new one."
+            )
         try:
-            with open(self._path, "rb") as file:
+            with open(self._path, "a+b") as file:
+                file.seek(0)
                 head = file.read(4)
-        except FileNotFoundError:
-            return
         except OSError as error:
-            raise RendezvousParameterError(f"The file '{self._path}' cannot be used: {error.strerror}.") from error
+            raise RendezvousParameterError(
+                f"The file '{self._path}' cannot be read and written: {error.strerror}. "
+                "Give the path of a new file, in a folder that this user may write to."
+            ) from error
         # It begins with the length of a key. Four letters would be a very long one.
         if int.from_bytes(head, sys.byteorder) > _LONGEST_KEY:
             raise RendezvousParameterError(f"The file '{self._path}' is no FileStore. Give the path of a new file.")
@@ -161,6 +180,8 @@ class GivenPlace(Place):
     def __init__(self, store: Any) -> None:
         """Connections are clones of `store`, which stays the user's."""
         self._store = store
+        self.kind = type(store).__name__
+        self.where = str(self._address() or "no address")
 
     @property
     def key(self) -> Hashable:
@@ -179,7 +200,7 @@ class GivenPlace(Place):
         if hasattr(self._store, "clone"):
             return _prepare(self._store.clone())
         if without_prefixes(self._store) is self._store:
-            return _client((address.host, address.port), timeout)
+            return _client((address.host, address.port), self.where, timeout)
         raise RendezvousParameterError(
             "A PrefixStore over a TCPStore cannot be cloned by this version of torch; bring the TCPStore itself."
         )
@@ -225,17 +246,20 @@ def _reach(endpoint: Endpoint, timeout: float) -> tuple[str, int]:
                 raise ConnectionRefusedError("nobody listens")
     except (OSError, UnicodeError) as error:
         raise RendezvousConnectionError(
-            f"Nobody serves a store at {endpoint} ({error}), and this process cannot or must not. Is its host up?"
+            f"Nobody serves a store at {endpoint} ({getattr(error, 'strerror', None) or error}), and this process "
+            "cannot or must not. Is its host up?"
         ) from error
     return address
 
 
-def _client(address: tuple[str, int], timeout: float) -> Store:
+def _client(address: tuple[str, int], where: str, timeout: float) -> Store:
     seconds = timedelta(seconds=max(0.1, min(timeout, _CONNECT)))
     try:
         return _prepare(stores().TCPStore(*address, is_master=False, timeout=seconds, wait_for_workers=False))
     except FAILURES as error:
-        raise RendezvousConnectionError(f"No TCPStore answers at {address[0]}:{address[1]}: {error}") from None
+        raise RendezvousConnectionError(
+            f"What listens at {where} does not answer as a TCPStore does ({error}); is it a TCPStore?"
+        ) from None
 
 
 def _prepare(store: Any) -> Store:

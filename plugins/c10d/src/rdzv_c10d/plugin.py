@@ -69,5 +69,7 @@ def _tcp_place(endpoint: str, owner: str, options: dict[str, Any]) -> TcpPlace:
 
 def _file_place(endpoint: str, owner: str, options: dict[str, Any]) -> FilePlace:
     if endpoint in ("", _ENDPOINT):
-        raise RendezvousParameterError("With store_type=file the endpoint is the path of a file; none was given.")
+        raise RendezvousParameterError(
+            "With store_type=file the endpoint is the path of a file, such as /shared/job-7.store; none was given."
+        )
     return FilePlace(endpoint)

@@ -221,10 +221,20 @@ class Run:
             extend(store, self._index(folder), Roll.minus(name))
 
     def _sweep(self, store: Store, top: str) -> None:
-        """Remove what deleting has left of everything below a top folder. (torch lists keys from 2.10 on.)"""
+        """Remove what deleting has left of everything below a top folder. (torch lists keys from 2.10 on.)
+
+        Its own rolls become empty and stay, and so does its count: somebody may be about to lengthen them.
+        """
+        index = self._index(top)
         for key in store.list_keys():
-            if _covers(self._value(top), key):
+            if _covers(self._value(top), key) or (
+                key.startswith(f"{index}/") and not Roll.parse(peek(store, key)).names
+            ):
                 store.delete_key(key)
+        for key in (index, self._watchers(top)):
+            raw = peek(store, key)
+            if raw is not None and not Roll.parse(raw).names:
+                store.compare_set(key, raw, b"")
 
     def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
         return _read_roll(store, self._index(prefix))

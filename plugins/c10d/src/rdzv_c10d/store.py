@@ -36,9 +36,6 @@ _NOTHING: Final = b"\0nothing"
 class NoAnswerError(RendezvousConnectionError):
     """The store did not answer in time."""
 
-    def __init__(self) -> None:
-        super().__init__("The store did not answer in time; its host is stopped, or busy.")
-
 
 class Store(Protocol):
     """The part of ``torch.distributed.Store`` that is used here, in bytes: torch takes them wherever it says str.

@@ -65,12 +65,17 @@ class ConsulBackend(KeyValueBackend):
         Raises:
             RendezvousParameterError: These cannot be used.
         """
+        if not endpoints:
+            raise RendezvousParameterError("Consul needs an endpoint, such as localhost:8500, and none was given.")
+        if not run_id:
+            raise RendezvousParameterError("The run id must be a non-empty string.")
         path = prefix.strip("/")
-        if not endpoints or not run_id or not path:
-            raise RendezvousParameterError("Consul needs an endpoint, a run id and a prefix; one of them is empty.")
-        if {"", ".", ".."} & set(path.split("/")):
+        if not path:
+            raise RendezvousParameterError(f"The prefix '{prefix}' is empty; all runs need one, such as team/jobs.")
+        if wrong := [part for part in path.split("/") if part in ("", ".", "..")]:
+            part = f"the part '{wrong[0]}'" if wrong[0] else "an empty part"
             raise RendezvousParameterError(
-                f"The prefix '{prefix}' has an empty part, '.' or '..', which Consul takes out of a path."
+                f"The prefix '{prefix}' has {part}, which Consul takes out of a path. Write it like team/jobs."
             )
         for option, text in (("token", token), ("namespace", namespace)):
             if text is not None and not re.fullmatch(r"[!-~]+", text):
@@ -78,7 +83,7 @@ class ConsulBackend(KeyValueBackend):
         self._root = f"{path}/{escape(run_id)}/"
 
         def link() -> _Link:
-            refusals = Refusals(token, datacenter)
+            refusals = Refusals(f"{path}/", token, datacenter)
             client = Client(
                 "Consul",
                 endpoints,

@@ -15,11 +15,13 @@ class Refusals:
     """Raises them; see `rdzv.http.Client`.
 
     Args:
+        prefix: What all runs' keys begin with, such as ``rdzv/``.
         token: The ACL token that was sent.
         datacenter: The datacenter that was asked for.
     """
 
-    def __init__(self, token: str | None, datacenter: str | None) -> None:
+    def __init__(self, prefix: str, token: str | None, datacenter: str | None) -> None:
+        self._prefix = prefix
         self._token = token
         self._datacenter = datacenter
         self._answered = False
@@ -40,15 +42,12 @@ class Refusals:
         if reply.status == 429 or reply.status >= 500:
             applied = not any(known in reply.text for known in _NOT_PASSED_ON)
             raise AttemptError(f"it answered {reply.status}, {reply.text}", applied=applied)
-        raise AttemptError(
-            f"it did not answer as Consul does, but with HTTP {reply.status} and {reply.text!r}; is it Consul?",
-            applied=True,
-        )
+        raise ValueError(f"Consul never answers {reply.status}")
 
     def denied(self, reason: str) -> RendezvousDeniedError:
         """The error for what we may not do."""
-        who = "this token" if self._token else "a client without a token"
+        who, way_out = ("this token", "Check") if self._token else ("a client without a token", "Give one by")
         return RendezvousDeniedError(
-            f"Consul refused {who}: {reason}. Check the option token, and that its policy has "
-            'key_prefix "..." { policy = "write" } for the keys under the prefix.'
+            f"Consul refused {who}: {reason}. {way_out} the option token; its policy must have "
+            f'key_prefix "{self._prefix}" {{ policy = "write" }}.'
         )

@@ -41,7 +41,7 @@ class Access:
 
     def __post_init__(self) -> None:
         if not self.endpoints:
-            raise RendezvousParameterError("etcd needs an endpoint, and none was given.")
+            raise RendezvousParameterError("etcd needs an endpoint, such as localhost:2379, and none was given.")
         if (self.user is None) != (self.password is None):
             raise RendezvousParameterError("The options 'user' and 'password' need each other; one is missing.")
         if ":" in (self.user or ""):
@@ -105,8 +105,8 @@ class Access:
         # Its read_timeout, 60 s by default, is made for long polls: far too long to go on to the next endpoint.
         return cls(endpoints, tls, None, user, password)
 
-    def client(self) -> Client:
-        """A client; does not connect yet."""
+    def client(self, root: str) -> Client:
+        """A client for the keys under `root`; does not connect yet."""
         headers = dict(HEADERS)
         if self.user is not None:
             secret = base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
@@ -114,7 +114,7 @@ class Access:
         return Client(
             "etcd",
             self.endpoints,
-            check,
+            lambda reply: check(reply, self.user, root),
             headers=headers,
             tls=self.tls,
             server_name=self.server_name,

@@ -45,9 +45,10 @@ class EtcdV2Backend(KeyValueBackend):
         if not run_id:
             raise RendezvousParameterError("The run id must be a non-empty string.")
         path = prefix.strip("/")
-        if path and {"", ".", ".."} & set(path.split("/")):
+        if path and (wrong := [part for part in path.split("/") if part in ("", ".", "..")]):
+            part = f"the part '{wrong[0]}'" if wrong[0] else "an empty part"
             raise RendezvousParameterError(
-                f"The prefix '{prefix}' has an empty part, '.' or '..', which etcd takes out of a path."
+                f"The prefix '{prefix}' has {part}, which etcd takes out of a path. Write it like team/jobs."
             )
         self._root = f"/{path}/{escape(run_id)}" if path else f"/{escape(run_id)}"
         self.access: Final = access
@@ -120,7 +121,7 @@ class _Link:
     """What one process has of etcd."""
 
     def __init__(self, access: Access, root: str, ttl: int | None) -> None:
-        self.keys = Keys(access.client(), root, ttl)
+        self.keys = Keys(access.client(root), root, ttl)
         self.watches = Watches("etcd-v2", follow(self.keys), self.keys.client.check_open)
         self._kept = time.monotonic()
         self._lock = threading.Lock()

@@ -176,12 +176,14 @@ class Keys:
         return {**entries, **self._entries(node)} if not node.get("dir") else dict(entries)
 
 
-def check(reply: Reply) -> None:
-    """Raise what an answer means that is none to what was asked."""
+def check(reply: Reply, user: str | None, root: str) -> None:
+    """Raise what an answer means that is none to what `user` asked about the keys under `root`."""
     if reply.status == 401:
+        who = "a client without a user" if user is None else f"the user '{user}'"
+        keys = f"{root.rpartition('/')[0]}/*"
         raise RendezvousDeniedError(
-            f"etcd refused to let us in: {_message(reply)}. Check the options user and password, and that the "
-            "user's role may read and write /<prefix>/* (etcdctl role grant NAME -path '/rdzv/*' -readwrite)."
+            f"etcd refused {who}: {_message(reply)}. Check the options user and password, and that the user's role "
+            f"may read and write {keys} (ETCDCTL_API=2 etcdctl role grant ROLE -path '{keys}' -readwrite)."
         )
     if reply.status == 400 and "HTTPS server" in reply.text:
         raise AttemptError("it speaks TLS; set protocol=https", applied=False, denied=True)

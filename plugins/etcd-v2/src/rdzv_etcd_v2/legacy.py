@@ -44,6 +44,7 @@ def rdzv_backend() -> BackendPlugin:
         options=OPTIONS,
         create_backend=create_backend,
         backend_type=_backend_type,
+        example_endpoint="host1:2379,host2:2379",
     )
 
 
@@ -63,7 +64,7 @@ def create_backend(params: "RendezvousParameters") -> "tuple[RendezvousBackend, 
     warnings.warn(
         "The backend 'etcd' is PyTorch's legacy name; use 'etcd-v2', or 'etcd-v3' of the package rdzv-etcd-v3.",
         DeprecationWarning,
-        stacklevel=2,
+        stacklevel=3,
     )
     options = parse_options(params.config, OPTIONS)
     access = Access.by_options(params.endpoint, options, cert="cert", key="key", ca_cert="cacert")

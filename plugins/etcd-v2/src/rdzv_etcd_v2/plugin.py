@@ -24,6 +24,7 @@ def rdzv_backend() -> BackendPlugin:
         options=OPTIONS,
         create_backend=create_backend,
         backend_type=_backend_type,
+        example_endpoint="host1:2379,host2:2379",
     )
 
 
@@ -43,9 +44,10 @@ def create_backend(params: "RendezvousParameters") -> "tuple[RendezvousBackend, 
     from .access import Access
 
     options = parse_options(params.config, OPTIONS)
-    prefix = options["etcd_prefix"] or options["prefix"]
+    name = "prefix" if options["etcd_prefix"] is None else "etcd_prefix"
+    prefix = options[name]
     if not prefix.strip("/"):
-        raise RendezvousParameterError(f"The prefix '{prefix}' is empty; all runs need a directory.")
+        raise RendezvousParameterError(f"The {name} '{prefix}' is empty; all runs need one, such as team/jobs.")
     access = Access.by_options(params.endpoint, options, cert="ssl_cert", key="ssl_cert_key")
     backend = _backend_type()(access, params.run_id, prefix=prefix)
     return backend, KeyValueStore(backend)

@@ -4,7 +4,7 @@ import warnings
 from datetime import timedelta
 from typing import Any
 
-from rdzv.dynamic import DynamicRendezvousHandler, create_handler
+from rdzv.dynamic import DynamicRendezvousHandler
 from rdzv.errors import RendezvousParameterError
 from rdzv.handler import RendezvousHandler, RendezvousInfo
 from rdzv.options import read_options
@@ -152,7 +152,11 @@ class EtcdRendezvousHandler(RendezvousHandler):
         return self._inner.leave(reason)
 
 
-def create_rdzv_handler(params: RendezvousParameters) -> DynamicRendezvousHandler:
+class _CreatedHandler(DynamicRendezvousHandler, EtcdRendezvousHandler):
+    """Is an `EtcdRendezvousHandler`, as PyTorch's; does what a `DynamicRendezvousHandler` does."""
+
+
+def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     """Make a handler of the backend ``etcd``. Deprecated: use `rdzv.get_rendezvous_handler` with ``etcd-v2``.
 
     Args:
@@ -165,5 +169,6 @@ def create_rdzv_handler(params: RendezvousParameters) -> DynamicRendezvousHandle
     read_options(params.config, (*CORE_OPTIONS, *legacy.OPTIONS), owner="The backend 'etcd'")
     backend, store = legacy.create_backend(params)
     options = {"join_timeout": params.config.get("timeout"), **params.config}
-    named = (params.endpoint, params.run_id, params.min_nodes, params.max_nodes, params.local_addr)
-    return create_handler(store, backend, RendezvousParameters("etcd", *named, **options))
+    named = (params.endpoint, params.run_id, params.min_nodes, params.max_nodes)
+    settings = RendezvousSettings.from_parameters(RendezvousParameters("etcd", *named, **options))
+    return _CreatedHandler(settings, backend, store, params.local_addr)

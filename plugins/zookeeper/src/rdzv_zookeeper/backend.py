@@ -65,7 +65,7 @@ class ZooKeeperBackend(KeyValueBackend):
             RendezvousParameterError: These cannot be used.
         """
         if not endpoints:
-            raise RendezvousParameterError("ZooKeeper needs an endpoint; there is none.")
+            raise RendezvousParameterError("ZooKeeper needs an endpoint, such as localhost:2181; there is none.")
         self._layout = Layout(prefix, run_id)
         login = Login(user, password, sasl, sasl_service)
         self._who = login.who

@@ -12,14 +12,14 @@ from rdzv.endpoints import Endpoint, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from . import wire
-from .failures import AttemptError, BrokenError, SessionEndedError
+from .failures import AttemptError, BrokenError, SessionEndedError, StrangerError
 from .security import Login
 from .transport import Line, Transport
 
 __all__ = ["Ensemble", "Identity"]
 
 _NO_PASSWORD: Final = bytes(16)
-_HINT: Final = (
+_ENDED: Final = (
     "; a server does so while its ensemble has no leader, when it has too many connections from one address "
     "(its maxClientCnxns), or when one end speaks TLS and the other one does not (our option tls)"
 )
@@ -58,6 +58,8 @@ class Ensemble:
         self.request_timeout = request_timeout
         self.transport = Transport(tls, server_name)
         self._endpoints = tuple(endpoints)
+        # Whether it ever answered as ZooKeeper does.
+        self._known = False
         self._lock = threading.Lock()
         self.closed = False
 
@@ -76,7 +78,8 @@ class Ensemble:
 
         Raises:
             SessionEndedError: There is no such session any more.
-            RendezvousConnectionError: No server could be reached (`RendezvousDeniedError`: all refuse us).
+            RendezvousConnectionError: No server could be reached (`RendezvousDeniedError`: all refuse us, or
+                answer as something else, and none ever did otherwise).
         """
         self.check_open()
         started = time.monotonic()
@@ -95,9 +98,14 @@ class Ensemble:
                 failures.append((endpoint, failure))
                 self.demote(endpoint)
         self.check_open()
-        denied = bool(failures) and all(failure.denied for _, failure in failures)
-        kind = RendezvousDeniedError if denied else RendezvousConnectionError
-        raise kind(_describe(failures, time.monotonic() - started)) from (failures[-1][1] if failures else None)
+        if not failures:
+            raise RendezvousConnectionError("ZooKeeper was not asked: no time was left")
+        reasons = "; ".join(f"{endpoint}: {failure}" for endpoint, failure in failures)
+        now, cause = time.monotonic(), failures[-1][1]
+        if len(failures) == len(endpoints) and all(failure.denied for _, failure in failures):
+            raise RendezvousDeniedError(f"ZooKeeper cannot be used: {reasons}") from cause
+        told = f"did not answer within {now - started:.1f} s" if now >= deadline else "could not be reached"
+        raise RendezvousConnectionError(f"ZooKeeper {told}: {reasons}") from cause
 
     def demote(self, endpoint: Endpoint) -> None:
         """Try an endpoint after all others from now on."""
@@ -133,15 +141,21 @@ class Ensemble:
         line = self.transport.connect(endpoint, deadline)
         try:
             granted = _shake_hands(line, identity, timeout, deadline)
+            self._known = True
             self.login.perform(line, deadline)
         except BrokenError as error:
             self.transport.disconnect(line)
-            hint = _HINT if isinstance(error.__cause__, ConnectionResetError) else ""
-            raise AttemptError(f"no session: {error}{hint}", denied=error.denied) from error
+            # What was ZooKeeper before is so again later, whatever answers for it meanwhile.
+            denied = error.denied or (isinstance(error, StrangerError) and not self._known)
+            raise AttemptError(f"no session: {error}{self._hint(error)}", denied=denied) from error
         except BaseException:
             self.transport.disconnect(line)
             raise
         return line, granted
+
+    def _hint(self, error: BrokenError) -> str:
+        ended = _ENDED if isinstance(error.__cause__, ConnectionResetError | BrokenPipeError) else ""
+        return ended if self._known or isinstance(error, StrangerError) else f"{ended}; is it ZooKeeper?"
 
 
 def _shake_hands(line: Line, identity: Identity | None, timeout: float, deadline: float) -> Identity:
@@ -154,14 +168,9 @@ def _shake_hands(line: Line, identity: Identity | None, timeout: float, deadline
     try:
         granted, proof, milliseconds = wire.parse_connect(line.receive_one(deadline))
     except wire.MalformedError as error:
-        raise AttemptError(f"it is not ZooKeeper: its answer is malformed ({error})") from error
+        raise StrangerError(f"it is not ZooKeeper: its answer is malformed ({error})") from error
     if milliseconds <= 0:
         if identity is None:
             raise AttemptError("it gives us no session")
         raise SessionEndedError("the session has ended")
     return Identity(granted, proof, milliseconds / 1000)
-
-
-def _describe(failures: Sequence[tuple[Endpoint, AttemptError]], seconds: float) -> str:
-    reasons = "; ".join(f"{endpoint}: {failure}" for endpoint, failure in failures)
-    return f"ZooKeeper did not answer within {seconds:.1f} s: {reasons or 'no time was left'}"

@@ -13,7 +13,15 @@ from rdzv.errors import (
 
 from . import wire
 
-__all__ = ["AttemptError", "BrokenError", "ReplyLostError", "SessionEndedError", "explain", "explain_tls"]
+__all__ = [
+    "AttemptError",
+    "BrokenError",
+    "ReplyLostError",
+    "SessionEndedError",
+    "StrangerError",
+    "explain",
+    "explain_tls",
+]
 
 _TOO_OLD: Final = "This ZooKeeper does not know watches that last; 3.6 or newer is needed"
 
@@ -46,6 +54,10 @@ class BrokenError(Exception):
     def again(self, *, sent: bool) -> Self:
         """The same, for somebody else."""
         return type(self)(str(self), sent=sent, denied=self.denied)
+
+
+class StrangerError(BrokenError):
+    """What came over a connection is not ZooKeeper's."""
 
 
 class SessionEndedError(Exception):

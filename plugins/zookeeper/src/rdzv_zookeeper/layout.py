@@ -63,11 +63,13 @@ class Layout:
         parts = prefix.strip("/").split("/")
         if not run_id:
             raise RendezvousParameterError("The run id is empty.")
-        if parts[0] == "zookeeper" or any(part in ("", ".", "..") or not part.isprintable() for part in parts):
-            raise RendezvousParameterError(
-                f"The prefix '{prefix}' is no path of ZooKeeper's; write one such as rdzv or jobs/rdzv. "
-                "ZooKeeper keeps /zookeeper for itself."
-            )
+        if parts[0] == "zookeeper":
+            raise _unusable(prefix, "ZooKeeper keeps /zookeeper for itself")
+        for part in parts:
+            if part in ("", ".", "..") or not part.isprintable():
+                raise _unusable(
+                    prefix, f"its part {part!r} names no node of ZooKeeper's" if part else "a part is empty"
+                )
         self.root = "/".join(["", *parts, escape(run_id)])
 
     def path(self, key: str) -> str:
@@ -82,6 +84,12 @@ class Layout:
         """The paths of all nodes above a key's, the highest first."""
         parts = path.split("/")
         return ["/".join(parts[:count]) for count in range(2, len(parts))]
+
+
+def _unusable(prefix: str, reason: str) -> RendezvousParameterError:
+    return RendezvousParameterError(
+        f"The prefix {prefix!r} cannot be used: {reason}. Write one such as rdzv or jobs/rdzv."
+    )
 
 
 def new_life() -> str:

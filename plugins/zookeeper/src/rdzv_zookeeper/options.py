@@ -20,7 +20,13 @@ OPTIONS: Final = (
     Option("server_name", "text", None, "The name that the servers' certificates must hold, if not the endpoint's."),
     Option("user", "text", None, "Who we are: by ZooKeeper's digest scheme, or by SASL."),
     Option("password", "text", None, "The password of user."),
-    Option("sasl", "text", None, "The SASL mechanism to log in by, such as DIGEST-MD5 or GSSAPI; unset: no SASL."),
+    Option(
+        "sasl",
+        "text",
+        None,
+        "The SASL mechanism to log in by: DIGEST-MD5 or GSSAPI (Kerberos); unset: no SASL.",
+        choices=("DIGEST-MD5", "GSSAPI"),
+    ),
     Option("sasl_service", "text", "zookeeper", "The name of the servers' service, for SASL."),
     Option(
         "acl",

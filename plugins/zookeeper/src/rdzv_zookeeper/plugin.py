@@ -32,6 +32,7 @@ def rdzv_backend() -> BackendPlugin:
         options=OPTIONS,
         create_backend=create_backend,
         backend_type=_backend_type,
+        example_endpoint="host1:2181,host2:2181",
     )
 
 

@@ -42,6 +42,10 @@ class Login:
             if self.user is not None and ":" in self.user:
                 raise RendezvousParameterError(f"The user '{self.user}' has a colon, which ends a name in ZooKeeper.")
             return
+        if self.sasl == "DIGEST-MD5" and (self.user is None or self.password is None):
+            raise RendezvousParameterError(
+                "SASL by DIGEST-MD5 needs the options 'user' and 'password'; give both, or leave 'sasl' out."
+            )
         try:
             import puresasl.client  # type: ignore[import-untyped]
         except ImportError as error:
@@ -86,7 +90,7 @@ class Login:
                 data = self._ask(line, wire.SASL(response or b""), number, deadline)
             except BrokenError as error:
                 if time.monotonic() >= deadline:
-                    raise
+                    raise BrokenError(f"{error} to a login by {mechanism}; does this server know SASL?") from error
                 # This is how a server says that it does not know us.
                 raise AttemptError(f"it ended the connection when {self.who} logged in", denied=True) from error
             challenge, _ = wire.SASL.deserialize(data, wire.HEADER_SIZE)

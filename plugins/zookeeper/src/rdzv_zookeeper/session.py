@@ -304,7 +304,7 @@ class Session:
             if time.monotonic() >= deadline:
                 break
         self._ensemble.check_open()
-        raise RendezvousConnectionError(f"ZooKeeper did not answer: {failure}.") from failure
+        raise RendezvousConnectionError(f"ZooKeeper at {channel.line.endpoint} did not answer: {failure}.") from failure
 
     def listen(self, channel: Channel, done: Callable[[], bool], deadline: float) -> bool:
         """Read events until `done` (see `Channel.listen`), or the connection breaks; False if it is the deadline."""

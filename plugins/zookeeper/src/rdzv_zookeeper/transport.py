@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 
 from rdzv.endpoints import Endpoint
 
-from .failures import AttemptError, BrokenError, explain_tls
+from .failures import AttemptError, BrokenError, StrangerError, explain_tls
 
 __all__ = ["Line", "Transport"]
 
@@ -184,7 +184,7 @@ class Line:
         while len(self._rest) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._rest, start)
             if not 0 <= length <= _LONGEST:
-                raise BrokenError(_unlike_zookeeper(bytes(self._rest[start : start + 8])))
+                raise StrangerError(_unlike_zookeeper(bytes(self._rest[start : start + 8])))
             end = start + _LENGTH.size + length
             if len(self._rest) < end:
                 break
@@ -213,7 +213,8 @@ class Transport:
         try:
             sock = self._reach(self._resolve(endpoint, deadline), deadline)
         except (OSError, UnicodeError) as error:
-            raise AttemptError(f"not connected: {error}") from error
+            reason = getattr(error, "strerror", None) or error
+            raise AttemptError(f"not connected: {reason}") from error
         if self.tls is not None:
             sock = self._secure(self.tls, sock, endpoint, deadline)
         line = Line(sock, endpoint)

@@ -1,7 +1,5 @@
-"""TcpStoreServer, on torch's real TCPStore."""
+"""`TcpStoreServer` of rdzv-conformance, here because torch is: on its real TCPStore."""
 
-import importlib
-import os
 import subprocess
 import sys
 import time
@@ -11,23 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.servers import ServiceFailedError, ServiceMissingError, TcpStoreServer, require_service
+from rdzv_conformance.servers import ServiceFailedError, ServiceMissingError, TcpStoreServer
+
+from rdzv_c10d.store import stores
 
 
 @pytest.fixture
 def server() -> Iterator[TcpStoreServer]:
-    require_service(TcpStoreServer)
-    # torch looks up the names of both ends of a connection, which takes seconds where no DNS server answers.
-    os.environ["RES_OPTIONS"] = "attempts:0"
     with TcpStoreServer() as server:
         yield server
 
 
 def _client(server: TcpStoreServer) -> Any:
-    torch = importlib.import_module("torch.distributed")
-    return torch.TCPStore(
+    return stores().TCPStore(
         server.get_host(), server.get_port(), is_master=False, wait_for_workers=False, timeout=timedelta(seconds=1)
     )
 
@@ -73,7 +68,6 @@ def test_a_paused_server_can_be_stopped(server: TcpStoreServer) -> None:
 
 
 def test_it_ends_with_whoever_started_it() -> None:
-    require_service(TcpStoreServer)
     program = (
         "import os; from rdzv_conformance.servers import TcpStoreServer; server = TcpStoreServer(); server.start();"
         "print(server.pid, flush=True); os.kill(os.getpid(), 9)"
@@ -84,7 +78,6 @@ def test_it_ends_with_whoever_started_it() -> None:
 
 
 def test_a_failure_shows_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_service(TcpStoreServer)
     # One that documentation may use, and nobody has (RFC 5737).
     monkeypatch.setattr(TcpStoreServer, "host", "192.0.2.1")
     monkeypatch.setattr("rdzv_conformance.servers.service.free_ports", lambda count, host: [1] * count)
