@@ -141,6 +141,7 @@ def test_cluster_survives_its_leaders_death_and_takes_it_back() -> None:
         eventually(lambda: any(member.is_leader() for member in cluster.members if member is not third), "another")
         for member in cluster.members[:2]:
             member.kill()
+        eventually(lambda: not cluster.members[2].is_leader(), "the last member to lead no more")
         with pytest.raises(TimeoutError, match="1 of 3 members run"):
             cluster.leader(timeout=0.2)
         cluster.heal()

@@ -33,6 +33,6 @@ def test_fault_is_caught_and_named(pytester: pytest.Pytester, name: str) -> None
     pytester.syspathinsert(tests.parent)
     pytester.makepyfile(test_faulty=FILE.format(package=tests.name, fault=name))
     fault = FAULTS[name]
-    result = pytester.runpytest(f"test_faulty.py::TestFaulty::{fault.test}")
+    result = pytester.runpytest("-x", f"test_faulty.py::TestFaulty::{fault.test}")
     assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.faulty.__doc__} Nobody noticed."
     result.stdout.fnmatch_lines(f"*{fault.words}*")

@@ -50,7 +50,7 @@ class Job:
             return code
 
         agent = self._processes.fork(be_agent)
-        eventually(lambda: is_served(self.endpoint), "an agent to serve the store")
+        eventually(lambda: is_served(self.endpoint), "an agent to serve the store", 60)
         return agent
 
     def await_world(self, size: int, after: int = 0) -> int:

@@ -39,7 +39,8 @@ def _world(node: Worker, size: int) -> int:
 def test_the_job_goes_on_when_the_node_that_serves_the_store_is_killed(processes: Processes) -> None:
     endpoint = f"127.0.0.1:{free_ports(1)[0]}"
     host = processes.fork(lambda link: _live(link, endpoint))
-    eventually(lambda: is_served(endpoint), "the first node to serve the store")
+    # It imports torch first.
+    eventually(lambda: is_served(endpoint), "the first node to serve the store", 60)
     others = [processes.fork(lambda link: _live(link, endpoint)) for _ in range(2)]
     assert sorted(_world(node, 3) for node in (host, *others)) == [0, 1, 2]
     host.kill()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 PING = 11
+PINGED = -2
 
 
 class Line:
@@ -14,7 +15,7 @@ class Line:
 
     Attributes:
         requests: How many requests came, heartbeats not counted; the first of each connection is one.
-        loses_replies: Whether it breaks instead of passing a reply on.
+        loses_replies: Whether it breaks instead of passing a reply on, unless to a heartbeat.
         answer: What it answers instead of asking the server.
     """
 
@@ -72,9 +73,12 @@ class Line:
         self._hang_up(near, far)
 
     def _pass_replies(self, near: socket.socket, far: socket.socket) -> None:
-        with suppress(OSError):
-            while (data := far.recv(1 << 20)) and not self.loses_replies:
-                near.sendall(data)
+        with suppress(OSError, struct.error), far.makefile("rb") as replies:
+            while frame := _read_frame(replies.read):
+                # The answer to a heartbeat may come before the request whose answer is to be lost.
+                if self.loses_replies and struct.unpack_from("!i", frame, 4)[0] != PINGED:
+                    break
+                near.sendall(frame)
         self._hang_up(near, far)
 
     @staticmethod

@@ -227,9 +227,9 @@ class Run:
         """
         index = self._index(top)
         for key in store.list_keys():
-            if _covers(self._value(top), key) or (
-                key.startswith(f"{index}/") and not Roll.parse(peek(store, key)).names
-            ):
+            # Whoever announces a key does so in the top folder first, and whoever withdraws it, too.
+            idle = key.startswith(f"{index}/") and not {*_names(store, key)} & {*_names(store, index)}
+            if idle or _covers(self._value(top), key):
                 store.delete_key(key)
         for key in (index, self._watchers(top)):
             raw = peek(store, key)
@@ -237,7 +237,7 @@ class Run:
                 store.compare_set(key, raw, b"")
 
     def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
-        return _read_roll(store, self._index(prefix))
+        return _names(store, self._index(prefix))
 
     def _read_values(self, store: Store, paths: list[str], doubtful: Iterable[str]) -> dict[str, Entry]:
         """The values of those that exist; together, unless they are few or not all of them exist."""
@@ -312,7 +312,7 @@ class Run:
         top, store = _top(paths[0]), connection.store
         session, seen, watchers = self._watchers_seen.get(top, ("", 0, []))
         if (session, seen) != (connection.session.id, version):
-            watchers = [name.split(" ") for name in _read_roll(store, self._watchers(top))]
+            watchers = [name.split(" ") for name in _names(store, self._watchers(top))]
             self._watchers_seen[top] = (connection.session.id, version, watchers)
         bells = {bell for bell, prefix in watchers if any(_covers(prefix, path) for path in paths)}
         if bells:
@@ -371,7 +371,8 @@ def _matches(there: Entry | None, expect: Token | Expect) -> bool:
     return isinstance(expect, Version) and bool(expect == there.token)
 
 
-def _read_roll(store: Store, key: str) -> tuple[str, ...]:
+def _names(store: Store, key: str) -> tuple[str, ...]:
+    """What is on a roll."""
     raw = peek(store, key)
     roll = Roll.parse(raw)
     if roll.shorter is not None and raw is not None:
