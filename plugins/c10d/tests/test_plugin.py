@@ -1,5 +1,6 @@
 """How the backend is found and told what to do."""
 
+import gc
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,7 @@ from rdzv.plugins import load_backend_plugin
 from rdzv_c10d import C10dRendezvousBackend, create_backend
 from rdzv_c10d.store import stores
 
-from .clients import CALL, Connect, ForkedStore
+from .clients import CALL, Connect, ForkedStore, is_served
 
 
 def test_the_plugin_is_found() -> None:
@@ -134,6 +135,22 @@ def test_any_store_of_torchs_may_be_brought(kind: str, tmp_path: Path) -> None:
     other.close()
     made.set("mine", "still")
     assert made.get("mine") == b"still"
+
+
+def test_a_store_that_was_brought_ends_with_its_owner() -> None:
+    store = stores().TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    endpoint = f"127.0.0.1:{store.port}"
+    backend = C10dRendezvousBackend(store, "run")
+    backend.read("control/state", timeout=CALL)
+    backend.close()
+    assert is_served(endpoint)
+    gc.disable()
+    try:
+        # No garbage may hold it: a fork that collects a copy of a store that serves is ended by torch.
+        del store
+        assert not is_served(endpoint)
+    finally:
+        gc.enable()
 
 
 def test_a_run_needs_a_name() -> None:

@@ -180,6 +180,7 @@ class GivenPlace(Place):
     def __init__(self, store: Any) -> None:
         """Connections are clones of `store`, which stays the user's."""
         self._store = store
+        self._process = os.getpid()
         self.kind = type(store).__name__
         self.where = str(self._address() or "no address")
 
@@ -190,6 +191,8 @@ class GivenPlace(Place):
 
     def connect(self, timeout: float) -> Store:
         """See `Place`."""
+        if self._store is None:
+            raise RendezvousConnectionError("This backend of c10d was closed.")
         address = self._address()
         if address is not None:
             # A clone of a store whose host is gone would try for most of a minute.
@@ -209,6 +212,13 @@ class GivenPlace(Place):
         """See `Place`."""
         address = self._address()
         return _SHARED_MACHINE if address is None else source_address([address], 10.0)
+
+    def release(self, *, at_once: bool) -> None:
+        """See `Place`."""
+        # What used it refers to itself, and is garbage for a while. A TCPStore that serves must not be in it: a fork
+        # that threw its copy away would end, since it has no thread to join.
+        if os.getpid() == self._process:
+            self._store = None
 
     def _address(self) -> Endpoint | None:
         inner = without_prefixes(self._store)
