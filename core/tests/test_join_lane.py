@@ -8,7 +8,7 @@ from rdzv.backend import Lease, Snapshot
 from rdzv.dynamic import member
 from rdzv.dynamic.node import Node
 from rdzv.dynamic.records import LEADER_KEY, Closed, NodeRecord, State, decode
-from rdzv.dynamic.steps import Changed, Lane, OpenLease, Put, Step
+from rdzv.dynamic.steps import Changed, Delete, Lane, OpenLease, Put, Read, ReadAll, Step
 from rdzv.envelope import Envelope
 from rdzv.errors import RendezvousClosedError
 from rdzv.service import Held, View
@@ -91,6 +91,16 @@ def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
     assert isinstance(again, Put)
     assert again.after == arrived
     assert decode(NodeRecord, again.payload).left == "enough"
+
+
+def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
+    node, _ = asking_for_the_lead()
+    leaving = member.leave(node, "enough", 600.0)
+    goodbye = next(leaving)
+    assert isinstance(goodbye, Put)
+    assert leaving.send((True, held(goodbye.payload))) == Read(LEADER_KEY, 600.0)
+    assert leaving.send(held(node.limits().encode())) == Delete(LEADER_KEY, 600.0)
+    assert isinstance(leaving.send(None), ReadAll)
 
 
 def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:

@@ -286,6 +286,19 @@ class TestGathering:
         run.join(*run.nodes(2, 3, 3))
         assert waiting.result(10).world_size == 3
 
+    def test_a_timeout_during_the_last_call_says_so(self, simple: Run) -> None:
+        with pytest.raises(RendezvousTimeoutError, match=r"0 are missing.*the last call of 5 s"):
+            simple.node(1, 2, join=0.4, last_call=5).next_rendezvous()
+
+    def test_a_timeout_after_a_death_names_the_dead(self, simple: Run) -> None:
+        dead, left = nodes = simple.nodes(2, 2, 2, join=1.5)
+        simple.gather(*nodes)
+        simple.crash(dead)
+        wait_until(lambda: left.notice and left.notice.lost)
+        with pytest.raises(RendezvousTimeoutError, match=rf"with 2 nodes \('{dead.node_id}' is gone: ") as raised:
+            left.next_rendezvous()
+        assert "1 of at least 2 nodes are here" in str(raised.value)
+
     def test_nothing_is_left_behind_but_the_closed_state(self, run: Run) -> None:
         nodes = run.nodes(3, 3, 3)
         for info in run.gather(*nodes):
@@ -366,6 +379,20 @@ class TestFaults:
             wait_until(lambda: all(node._node.may_trust_world() for node in nodes))
         assert not [event for event in events if event.kind is not EventKind.LEADER_CHANGED]
         assert [node.num_nodes_waiting() for node in nodes] == [0, 0, 0]
+
+    def test_the_log_tells_of_an_outage_and_of_its_end(
+        self, simple: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr("rdzv.dynamic.outage._PATIENCE", 0.2)
+        simple.join(simple.node(2, 2))
+        wait_until(lambda: simple.handlers[0]._node.record)
+        simple.backends[0].disconnect("it is away")
+        wait_until(lambda: "has not answered for" in caplog.text)
+        simple.backends[0].reconnect()
+        wait_until(lambda: "answers again" in caplog.text)
+        told = [record.getMessage() for record in caplog.records if record.name == "rdzv.dynamic.outage"]
+        assert len(told) == 2
+        assert told[0].endswith("it is away")
 
     def test_lost_replies_cost_nothing(self, simple: Run) -> None:
         nodes = simple.nodes(4)

@@ -220,6 +220,21 @@ class TestTheEnd:
         assert [loss.cause for loss in notice.lost] == [cause]
         agree(together(threads, *others, node(3, 3)))
 
+    @pytest.mark.parametrize(("least", "outcome"), [(2, "go on without it"), (3, "The 2 others are too few")])
+    def test_a_loss_is_logged_once_with_what_comes_of_it(
+        self, node: Node, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture, least: int, outcome: str
+    ) -> None:
+        failed, *others = nodes = [node(least, 3, last_call_timeout="60") for _ in range(3)]
+        together(threads, *nodes)
+        failed._handler.leave("it is tired")
+        for other in others:
+            eventually(lambda other=other: other._broken() is not None, "the loss")  # type: ignore[misc]
+            other.num_nodes_waiting()
+            other.num_nodes_waiting()
+        told = [record.getMessage() for record in caplog.records if record.name == "rdzv_torchrun.rendezvous"]
+        assert len(told) == 2
+        assert all("(it is tired)" in line and outcome in line for line in told)
+
     def test_who_is_done_while_others_begin_again_only_leaves(self, node: Node, threads: ThreadPoolExecutor) -> None:
         done, *others = nodes = [node(3, 3), node(3, 3), node(3, 3)]
         together(threads, *nodes)

@@ -124,7 +124,15 @@ def test_the_store_ends_with_its_last_user(endpoint: str, connect: Connect) -> N
     assert connect(endpoint, "next run", is_host=None).read("key", timeout=CALL) is None
 
 
-def test_who_serves_goes_on_while_others_are_connected(endpoint: str, processes: Processes, connect: Connect) -> None:
+def test_who_serves_goes_on_while_others_are_connected_and_says_so(
+    endpoint: str,
+    processes: Processes,
+    connect: Connect,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("rdzv_c10d.hosting._UNNOTICED", 0.0)
+
     def work(link: Link) -> None:
         with closing(tcp_client(endpoint, "run")) as backend:
             backend.read("key", timeout=CALL)
@@ -139,6 +147,7 @@ def test_who_serves_goes_on_while_others_are_connected(endpoint: str, processes:
     began = time.monotonic()
     host.close()
     assert time.monotonic() - began < 1
+    eventually(lambda: "waits for them for up to 10 s more" in caplog.text, "a word")
     worker.send()
     worker.result()
     _await_end_of_linger()

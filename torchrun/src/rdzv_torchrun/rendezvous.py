@@ -79,6 +79,8 @@ class TorchrunHandler(RendezvousHandler):
         self._handler = handler
         self._backend = backend
         self._round = 0
+        self._size = 0
+        self._mourned: set[str] = set()
         self._store: TorchStore | None = None
         self._server: TCPStore | None = None
         self._sent_home = False
@@ -138,6 +140,7 @@ class TorchrunHandler(RendezvousHandler):
                 raise rdzv.RendezvousClosedError(
                     f"The rendezvous '{run}' was closed by {closed.by or 'others'}: {closed.reason}."
                 )
+            self._mourn()
             return self._handler.num_nodes_waiting()
 
     def shutdown(self) -> bool:
@@ -165,7 +168,8 @@ class TorchrunHandler(RendezvousHandler):
             except rdzv.RendezvousGracefulExitError:
                 self._sent_home = True
                 raise
-            self._round = world.round
+            self._round, self._size = world.round, world.world_size
+            self._mourned.clear()
             self._store = TorchStore(world.store, self._broken)
             try:
                 return RendezvousInfo(self._store, world.rank, world.world_size, self._meet(world, self._store))
@@ -201,6 +205,25 @@ class TorchrunHandler(RendezvousHandler):
         store.set(f"{_HERE}/{world.rank}", "")
         address, port_text = store.multi_get([RendezvousStoreInfo.MASTER_ADDR_KEY, RendezvousStoreInfo.MASTER_PORT_KEY])
         return RendezvousStoreInfo(address.decode(), int(port_text))
+
+    def _mourn(self) -> None:
+        """Log each member of the round that is gone, and what comes of it."""
+        notice = self._handler.notice
+        if notice is None or notice.round != self._round:
+            return
+        left, least = self._size - len(notice.lost), self._handler.settings.min_nodes
+        outcome = "The others go on without it."
+        if left < least:
+            outcome = (
+                f"The {left} others are too few for a world of at least {least}: their workers run until they end or "
+                "fail, or another node comes."
+            )
+        for loss in notice.lost:
+            if loss.node not in self._mourned:
+                self._mourned.add(loss.node)
+                logger.warning(
+                    "The node '%s' of round %d is gone (%s). %s", loss.node, self._round, loss.cause, outcome
+                )
 
     def _broken(self) -> str | None:
         """Why this node's round will not be completed; None as long as it may be."""

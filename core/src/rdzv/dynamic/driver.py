@@ -6,12 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..errors import RendezvousError
+from ..errors import RendezvousConnectionError, RendezvousError
 from ..hooks import Event
 from ..service import Service
 from . import steps
 from .leader import lead
 from .node import Node
+from .outage import Outage
 from .steps import Lane, Step
 
 __all__ = ["Driver"]
@@ -33,6 +34,7 @@ class Driver:
         self._node = node
         self._service = service
         self._tell = tell
+        self._outage = Outage(node.settings.run, node.backend)
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         # Apart, so that who only sleeps is not woken by every step of the others.
@@ -74,6 +76,12 @@ class Driver:
                 result = self._perform(step, seen)
             except BaseException as raised:  # the lane decides what to do about it
                 error = raised
+
+    def troubled(self, error: RendezvousConnectionError) -> None:
+        """Note that the service did not answer."""
+        with self._changed:
+            self._node.troubled(error)
+            self._outage.troubled(error)
 
     def stop(self, timeout: float) -> None:
         """End every lane: close the service under it, then wait for the threads.
@@ -126,6 +134,7 @@ class Driver:
                 result = call(service, step)
         with self._changed:
             self._node.contacted()
+            self._outage.contacted()
         return result
 
 

@@ -107,7 +107,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._store = KeyValueStore(self._keys, STORE) if store is None else store
         self._local_addr = local_addr
         self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
-        self._driver = Driver(self._node, Service(self._keys, self._node.id, self._node.troubled), plugins.announce)
+        service = Service(self._keys, self._node.id, lambda error: self._driver.troubled(error))
+        self._driver = Driver(self._node, service, plugins.announce)
         self._process = os.getpid()
         self._joining = threading.Lock()
         self._starting = threading.Lock()

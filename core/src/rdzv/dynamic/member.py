@@ -29,6 +29,7 @@ from .records import (
     STATE_KEY,
     STORE,
     Closed,
+    Leadership,
     NodeRecord,
     State,
     decode,
@@ -309,12 +310,28 @@ def _give_up(node: Node, waited: float) -> Lane[None]:
 
 def _missing_nodes(node: Node, here: list[str], waited: float) -> str:
     needed = node.settings.min_nodes
-    state = node.running()
-    running = f" Round {state.round} is running with {len(state.world)} nodes." if state else ""
+    missing = max(0, needed - len(here))
     return (
         f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
         f"{len(here)} of at least {needed} nodes are here ({', '.join(sorted(here)) or 'none'}), "
-        f"{max(0, needed - len(here))} are missing.{running}"
+        f"{missing} are missing.{_what_runs(node) if missing or node.running() else _last_call(node)}"
+    )
+
+
+def _what_runs(node: Node) -> str:
+    state, notice = node.running(), node.notice
+    if state is None:
+        return ""
+    lost = notice.lost if notice is not None and notice.round == state.round else ()
+    gone = "; ".join(f"'{loss.node}' is gone: {loss.cause}" for loss in lost)
+    return f" Round {state.round} is running with {len(state.world)} nodes{f' ({gone})' if gone else ''}."
+
+
+def _last_call(node: Node) -> str:
+    seconds = node.settings.timeout.last_call.total_seconds()
+    return (
+        f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "
+        "give a longer join_timeout, or a shorter last_call_timeout."
     )
 
 
@@ -381,7 +398,10 @@ def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
         yield Delete(node_key(node.settings.attempt, node.id), deadline)
         return
     held = yield Read(LEADER_KEY, deadline)
-    if held is not None:
+    if held is not None and decode(Leadership, held.payload).node == node.id:
+        # Won by a write that was on its way when this node decided to leave.
+        yield Delete(LEADER_KEY, deadline)
+    elif held is not None:
         return
     view = yield ReadAll(NODES, deadline)
     records = [decode(NodeRecord, held.payload) for held in view.readable().values()]

@@ -327,8 +327,8 @@ class Node:
     def unreachable(self, since: float) -> RendezvousConnectionError:
         """The error for a service that was never seen."""
         error = RendezvousConnectionError(
-            f"The service of the rendezvous '{self.settings.run}' could not be reached "
-            f"within {self.clock() - since:.1f} s: {self.trouble or 'no answer'}"
+            f"The service of the rendezvous '{self.settings.run}' on backend '{self.backend}' could not be reached "
+            f"within {self.clock() - since:.1f} s: {self.trouble or 'no answer. Is it up, and is the endpoint right?'}"
         )
         error.__cause__ = self.trouble
         return error

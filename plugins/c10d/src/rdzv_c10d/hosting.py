@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 _BACKLOG: Final = 4096
 _OWN: Final = 0.1
 """Seconds until our own connections, which we have just closed, are no longer counted."""
+_UNNOTICED: Final = 2.0
+"""Seconds that a process may take to end without a word."""
 _GLANCE: Final = 0.05
 """Seconds between two looks whether the last client is gone."""
 
@@ -85,9 +87,19 @@ class Host:
                 os.close(fd)
 
     def _linger(self, seconds: float) -> None:
+        if not self._await_idle(min(seconds, _UNNOTICED), _GLANCE):
+            rest = max(0.0, seconds - _UNNOTICED)
+            logger.warning(
+                "this process serves the store of nodes that are not done yet, and waits for them for up to %.0f s "
+                "more (option 'linger'); another Ctrl-C ends it at once",
+                rest,
+            )
+            self._serve_others(rest)
+        self._end()
+
+    def _serve_others(self, seconds: float) -> None:
         if not self._await_idle(seconds, _GLANCE):
             logger.warning("the store that this process serves ends now, although others are still connected")
-        self._end()
 
     def _end(self) -> None:
         with _lock:
