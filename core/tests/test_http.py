@@ -3,6 +3,8 @@
 import itertools
 import os
 import socket
+import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -373,3 +375,21 @@ def test_a_child_gets_one_of_its_own() -> None:
     assert owned.pop() is ours
     assert owned.pop() is None
     assert abandoned == []
+
+
+def test_who_hangs_up_on_tls_may_not_speak_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+
+        def reset() -> None:
+            near, _ = listener.accept()
+            near.recv(1)
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            near.close()
+
+        hung_up = threads.submit(reset)
+        endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        client = Client("Echo", [endpoint], _check, headers={}, tls=ssl.create_default_context())
+        with pytest.raises(RendezvousConnectionError, match=r"TLS failed: .*reset.*; if .* protocol=http$"):
+            client.call(GET, 5.0, lambda reply: reply.body)
+        hung_up.result()
+        client.close()

@@ -278,8 +278,12 @@ class Transport:
         try:
             secure.settimeout(max(deadline - time.monotonic(), 0.001))
             secure.do_handshake()
-        except OSError:
+        except OSError as error:
             self.disconnect(secure)
+            if isinstance(error, ConnectionError):
+                # Whoever takes TLS for something else may hang up before it answers.
+                hint = "if it does not speak TLS, set protocol=http"
+                raise AttemptError(f"TLS failed: {error.strerror}; {hint}", applied=False) from error
             raise
         return secure
 
