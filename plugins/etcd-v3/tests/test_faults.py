@@ -3,76 +3,26 @@
 import re
 import select
 import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import BinaryIO
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
-from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.line import Line as AnyLine
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
 
 from .clients import CALL, Connect
 
 
-class Line:
-    """A TCP line to a server that loses replies, breaks, or answers by itself.
+class Line(AnyLine):
+    """A line that passes whole requests on, and answers one after the other."""
 
-    Attributes:
-        requests: How many requests came, and were passed on.
-        loses_replies: Whether it breaks instead of passing a reply on.
-        answer: What it answers instead of asking the server.
-    """
-
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
-        self.requests = 0
-        self.loses_replies = False
-        self.answer: bytes | None = None
-        self._port = port
-        self._open: list[socket.socket] = []
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family)
-        self.endpoint = str(Endpoint(host, self._listener.getsockname()[1]))
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
-
-    def cut(self) -> None:
-        """Break every connection."""
-        for end in self._open:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()
-        self.cut()
-        for thread in self._threads:
-            thread.join()
-        for end in (self._listener, *self._open):
-            end.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
-                self._open += (near, far)
-                self._start(self._pass_requests, near, far)
-                self._start(self._pass_replies, near, far)
-
-    def _start(
-        self, work: Callable[[socket.socket, socket.socket], None], near: socket.socket, far: socket.socket
-    ) -> None:
-        thread = threading.Thread(target=work, args=(near, far))
-        self._threads.append(thread)
-        thread.start()
-
-    def _pass_requests(self, near: socket.socket, far: socket.socket) -> None:
-        with suppress(OSError), near.makefile("rb") as requests:
+    def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
+        with near.makefile("rb") as requests:
             while request := _read_request(requests):
                 self.requests += 1
                 if self.answer is None:
@@ -81,21 +31,6 @@ class Line:
                     near.sendall(self.answer)
                     if b"Connection: close" in request:
                         break
-        self._hang_up(near, far)
-
-    def _pass_replies(self, near: socket.socket, far: socket.socket) -> None:
-        with suppress(OSError):
-            while data := far.recv(1 << 20):
-                if self.loses_replies:
-                    break
-                near.sendall(data)
-        self._hang_up(near, far)
-
-    @staticmethod
-    def _hang_up(*ends: socket.socket) -> None:
-        for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
 
 
 def _read_request(requests: BinaryIO) -> bytes:
