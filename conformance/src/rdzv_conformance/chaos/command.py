@@ -1,7 +1,6 @@
 """The command: so many minutes of faults on one backend."""
 
 import argparse
-import math
 import secrets
 import sys
 import tempfile
@@ -15,6 +14,7 @@ from rdzv import RendezvousError, RendezvousParameterError, RendezvousParameters
 from rdzv.observer import Observer
 from rdzv.parameters import parse_nnodes
 
+from ..arguments import positive
 from ..servers import ServiceMissingError
 from ..simulator.bugs import BUGS, put_back
 from .agent import Job
@@ -68,12 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="for the core or the backend"
     )
-    parser.add_argument("--minutes", type=_positive, default=1.0, help="how long things go wrong (default: 1)")
+    parser.add_argument("--minutes", type=positive, default=1.0, help="how long things go wrong (default: 1)")
     parser.add_argument("--seed", type=int, help="what goes wrong, and when (default: by chance, and told)")
     parser.add_argument("--agents", type=int, default=8, help="how many agents there are (default: 8)")
     parser.add_argument("--nnodes", type=_limits, default=(4, 7), metavar="MIN:MAX", help="of a world (default: 4:7)")
-    parser.add_argument("--ttl", type=_positive, default=3.0, help="the time to live, in seconds (default: 3)")
-    parser.add_argument("--bound", type=_positive, help="seconds of calm until all must be well (default: 10 ttl)")
+    parser.add_argument("--ttl", type=positive, default=3.0, help="the time to live, in seconds (default: 3)")
+    parser.add_argument("--bound", type=positive, help="seconds of calm until all must be well (default: 10 ttl)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the histories there")
     parser.add_argument("--bug", choices=_BUGS, help="put a bug of the simulator's back, to see it found")
     return parser
@@ -87,16 +87,6 @@ def _limits(text: str) -> tuple[int, int]:
     if not 1 <= low <= high:
         raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX with 1 <= MIN <= MAX")
     return low, high
-
-
-def _positive(text: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return number
 
 
 def _option(text: str) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 
+from ..arguments import positive
 from .bugs import BUGS, draw, put_back
 from .connection import LEVELS
 from .gather import ENDS, Cost, gather
@@ -61,7 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--seeds", type=_range, metavar="A:B", help="run the seeds from A up to B, without B")
-    what.add_argument("--minutes", type=_minutes, default=1.0, help="run seeds from 0 on for so long (default: 1)")
+    what.add_argument("--minutes", type=positive, default=1.0, help="run seeds from 0 on for so long (default: 1)")
     what.add_argument("--seed", type=int, help="run one seed, and tell its story")
     what.add_argument(
         "--nodes",
@@ -88,16 +89,6 @@ def _range(text: str) -> Iterator[int]:
     if not seeds:
         raise argparse.ArgumentTypeError(f"{text!r} has no seed in it: A:B is from A up to B, without B")
     return iter(seeds)
-
-
-def _minutes(text: str) -> float:
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = math.nan
-    if not 0 < minutes < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return minutes
 
 
 def _count(text: str) -> int:
