@@ -135,7 +135,8 @@ def sample(session: nox.Session) -> None:
         rdzv = [python, "-m", "rdzv"]
         session.run(*rdzv, "backends", "directory")
         run = ["run", "--backend", "directory", "--endpoint", str(shared), "--run-id", "sample", "--nnodes", "1"]
-        session.run(*rdzv, *run, "--", python, "-c", "import rdzv; print('rank', rdzv.current().rank)")
+        job = [str(ROOT / "examples" / "allreduce.py"), "--checkpoint", str(shared / "primes.json"), "--steps", "3"]
+        session.run(*rdzv, *run, "--", python, *job)
 
 
 @nox.session

@@ -44,6 +44,38 @@ def test_its_entry_point_brings_a_handler(tmp_path: Path, monkeypatch: pytest.Mo
         rdzv.unregister_hooks(plugin)
 
 
+def test_it_runs_the_example(tmp_path: Path) -> None:
+    shared, package = tmp_path / "shared", tmp_path / "rdzv_directory-1.0.dist-info"
+    shared.mkdir()
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-directory\nVersion: 1.0\n")
+    entries = "".join(f"{name} = {module}\n" for name, module in PROJECT["entry-points"]["rdzv"].items())
+    (package / "entry_points.txt").write_text(f"[rdzv]\n{entries}")
+    command = [
+        "rdzv",
+        "run",
+        "--backend",
+        "directory",
+        "--endpoint",
+        str(shared),
+        "--run-id",
+        "primes",
+        "--nnodes",
+        "1",
+    ]
+    job = [sys.executable, str(ROOT / "examples" / "allreduce.py"), "--checkpoint", str(tmp_path / "x.json")]
+    done = subprocess.run(
+        [sys.executable, "-m", *command, "--", *job, "--steps", "3"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(SAMPLE / "src"), str(tmp_path)))},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "done: 239 primes below 1500" in done.stdout + done.stderr
+
+
 def test_it_passes_the_suite(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rdzv-report", str(report), "tests"]

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from .dynamic import round_store
+from .dynamic import lift, round_store, run_store
 from .errors import RendezvousParameterError
 from .handler import RendezvousInfo
 from .parameters import RendezvousParameters
 from .plugins import create_backend
+from .settings import RendezvousSettings
 from .store import Store
 
 __all__ = ["World", "current", "variables"]
@@ -85,8 +86,10 @@ class World:
     def store(self) -> Store:
         """The round's store, shared by all processes; connects when it is first used."""
         params = RendezvousParameters.from_env(os.environ)
-        _, store = create_backend(params)
-        return round_store(store, params.run_id, self.round)
+        backend, store = create_backend(params)
+        # What the handlers use, whose keys this store must find.
+        keys = lift(backend, RendezvousSettings.from_parameters(params))
+        return round_store(run_store(store, keys), params.run_id, self.round)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:

@@ -5,6 +5,6 @@ are the lanes, `node` is what one node knows, `rules` decide, `records` are what
 `register` and `beats` lift poorer backends, so that one protocol serves all.
 """
 
-from .handler import DynamicRendezvousHandler, create_handler, lift, round_store
+from .handler import DynamicRendezvousHandler, create_handler, lift, round_store, run_store
 
-__all__ = ["DynamicRendezvousHandler", "create_handler", "lift", "round_store"]
+__all__ = ["DynamicRendezvousHandler", "create_handler", "lift", "round_store", "run_store"]

@@ -104,7 +104,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._settings = settings
         self._backend = backend
         self._keys = lift(backend, settings)
-        self._store = KeyValueStore(self._keys, STORE) if store is None else store
+        self._store = run_store(store, self._keys)
         self._local_addr = local_addr
         self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
         service = Service(self._keys, self._node.id, lambda error: self._driver.troubled(error))
@@ -291,6 +291,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
             run_id=self.get_run_id(),
             nodes=state.world,
         )
+
+
+def run_store(store: Store | None, keys: KeyValueBackend) -> Store:
+    """What the rounds' stores of a run are made of: `store`, or without one the run's keys (see `lift`)."""
+    return KeyValueStore(keys, STORE) if store is None else store
 
 
 def round_store(store: Store, run_id: str, number: int) -> Store:

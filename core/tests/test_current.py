@@ -1,0 +1,48 @@
+"""What a program that ``rdzv run`` has started is given."""
+
+from typing import Any
+
+import pytest
+
+import rdzv
+from rdzv import BackendPlugin, Capability, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
+from rdzv.current import variables
+
+from .memory import MemoryBackend, MemoryService
+
+
+class LeaselessBackend(MemoryBackend):
+    """The same service without leases: the core puts something before each value."""
+
+    capabilities = frozenset({Capability.WATCH})
+
+
+@pytest.mark.parametrize("kind", [MemoryBackend, LeaselessBackend])
+def test_the_store_of_a_backend_that_brings_none_is_its_nodes(
+    kind: type[MemoryBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = MemoryService()
+
+    class Plugin:
+        @hookimpl
+        def rdzv_backend(self) -> BackendPlugin:
+            def create(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
+                return kind(service, params.run_id), None
+
+            return BackendPlugin("memory", "Brings no store.", (), create, lambda: kind, "")
+
+    plugin = Plugin()
+    register_hooks(plugin)
+    try:
+        params = RendezvousParameters("memory", "", "job", 1, 1)
+        with rdzv.get_rendezvous_handler(params) as handler:
+            info = handler.next_rendezvous()
+            for name, value in variables(params, info, local_rank=0, processes=1, restarts=0).items():
+                monkeypatch.setenv(name, value)
+            info.store.set("from", "the node")
+            store = rdzv.current().store
+            assert store.get("from") == b"the node"
+            store.set("from", "the program")
+            assert info.store.get("from") == b"the program"
+    finally:
+        unregister_hooks(plugin)
