@@ -8,9 +8,10 @@ import itertools
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum, auto
+from functools import partial
 from typing import ClassVar
 
 from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
@@ -25,6 +26,8 @@ class Fault(Enum):
     """The service never hears of it."""
     REPLY_LOST = auto()
     """The service does it, and the caller does not learn so."""
+    DELAYED = auto()
+    """The request hangs somewhere: the caller learns nothing, and the service does it when it is delivered."""
 
 
 class MemoryService:
@@ -86,6 +89,7 @@ class MemoryBackend(KeyValueBackend):
         self.calls: Counter[str] = Counter()
         self._root = f"{escape(run_id)}/"
         self._faults: defaultdict[str, deque[Fault | None]] = defaultdict(deque)
+        self._delayed: list[Callable[[], object]] = []
         self._cut = ""
 
     @property
@@ -96,6 +100,12 @@ class MemoryBackend(KeyValueBackend):
         """Let the next calls of `method` fail, each in its way; None: that one goes well."""
         with self.service.changed:
             self._faults[method].extend(faults)
+
+    def deliver(self) -> None:
+        """Let the puts that were delayed reach the service."""
+        delayed, self._delayed = self._delayed, []
+        for put in delayed:
+            put()
 
     def disconnect(self, why: str = "the service is away") -> None:
         """End every call with an error, also those that wait, until `reconnect`."""
@@ -117,7 +127,7 @@ class MemoryBackend(KeyValueBackend):
             return self._snapshot(prefix)
 
     def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
-        key = self._root + key
+        name, key = key, self._root + key
         entries = self.service.entries
         try:
             with self.call("put"):
@@ -127,6 +137,9 @@ class MemoryBackend(KeyValueBackend):
                     return Put(Outcome.LOST, there)
                 self.service.write(key, value, lease if isinstance(lease, MemoryLease) else None)
                 return Put(Outcome.WON, entries[key])
+        except _DelayedError:
+            self._delayed.append(partial(self.put, name, value, expect=expect, lease=lease, timeout=timeout))
+            return Put(Outcome.UNKNOWN)
         except _ReplyLostError:
             return Put(Outcome.UNKNOWN)
 
@@ -163,6 +176,8 @@ class MemoryBackend(KeyValueBackend):
             fault = self._faults[method].popleft() if self._faults[method] else None
             if fault is Fault.REQUEST_LOST:
                 raise RendezvousConnectionError(f"{method}: the request was lost")
+            if fault is Fault.DELAYED:
+                raise _DelayedError(f"{method}: the request hangs")
             self.service.expire()
             yield
             if fault is Fault.REPLY_LOST:
@@ -200,4 +215,8 @@ class MemoryLease(Lease):
 
 
 class _ReplyLostError(RendezvousConnectionError):
+    pass
+
+
+class _DelayedError(RendezvousConnectionError):
     pass

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from rdzv.backend import ANY, MAX_PAYLOAD, Outcome, Put
+from rdzv.envelope import REMEMBERED
 from rdzv.errors import (
     RendezvousConnectionError,
     RendezvousParameterError,
@@ -385,7 +386,8 @@ def test_the_shortest_timeout_leaves_the_service_time_to_answer(backend: MemoryB
 @pytest.mark.parametrize(
     ("call", "calls"),
     [
-        (("set", "a", "1"), {"put": 1}),
+        (("set", "absent", "1"), {"put": 1}),
+        (("set", "a", "1"), {"put": 2}),
         (("get", "a"), {"read_all": 1}),
         (("multi_get", ["a", "b", "c"]), {"read_all": 1}),
         (("check", ["a", "b", "absent"]), {"read_all": 1}),
@@ -545,6 +547,45 @@ def test_add_counts_once_though_many_overtook_it(
     assert store.get("n") == b"41"
 
 
+def test_who_made_a_key_learns_so_however_many_overtook_it(
+    overtaken: Overtaken, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overtaken, "meanwhile", lambda: [store.add("n", 1) for _ in range(2 * REMEMBERED)])
+    overtaken.fail("put", Fault.REPLY_LOST)
+    assert KeyValueStore(overtaken).add("n", 1) == 1
+    assert store.get("n") == str(2 * REMEMBERED + 1).encode()
+
+
+@pytest.mark.parametrize("call", [("set", "n", "0"), ("add", "n", 1), ("append", "n", "0")], ids=str)
+def test_a_reply_may_be_lost_though_a_key_was_written_often(
+    call: tuple[Any, ...], backend: MemoryBackend, store: KeyValueStore
+) -> None:
+    for _ in range(2 * REMEMBERED):
+        store.add("n", 1)
+    # The first attempt finds out what is there.
+    backend.fail("put", Fault.REPLY_LOST)
+    do(call, store)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+@pytest.mark.parametrize("position", [0, 1])
+@pytest.mark.parametrize(
+    "call", [("set", "n", "0"), ("multi_set", ["n"], ["0"]), ("append", "n", "0"), ("add", "n", 0)], ids=str
+)
+def test_a_request_that_is_applied_late_undoes_nothing(
+    call: tuple[Any, ...], position: int, is_new: bool, backend: MemoryBackend, store: KeyValueStore
+) -> None:
+    if not is_new:
+        store.set("n", "7")
+    backend.fail("put", *[None] * position, Fault.DELAYED)
+    do(call, store)
+    other = KeyValueStore(MemoryBackend(backend.service))
+    other.add("n", 1)
+    before = other.add("n", 1)
+    backend.deliver()
+    assert store.add("n", 0) == before
+
+
 def test_an_item_is_pushed_once_though_it_was_taken_at_once(
     overtaken: Overtaken, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -604,7 +645,7 @@ def test_the_largest_value_fits(store: KeyValueStore) -> None:
 
 def test_a_full_queue_takes_no_more(backend: MemoryBackend, store: KeyValueStore) -> None:
     full = bytes(MAX_PAYLOAD)
-    Service(backend, "test").put("store/q/=queue", full, time.monotonic() + 10, after=ANY)
+    Service(backend, "test").put("store/q/=queue", full, time.monotonic() + 10, after=None)
     with pytest.raises(RendezvousParameterError, match="queue 'q' is full: it has 32768 items"):
         store.queue_push("q", "1")
     assert list(backend.read_all("store", timeout=10).entries) == ["store/q/=queue"]
@@ -664,12 +705,17 @@ def test_a_queue_is_no_value(store: KeyValueStore) -> None:
 def test_what_is_not_ours_is_an_error_or_left_out(backend: MemoryBackend, store: KeyValueStore) -> None:
     store.set("ours", "1")
     backend.put("store/foreign", b"\x80\x04K\x01.", expect=ANY, timeout=10)
-    for call in (store.get, lambda key: store.add(key, 1), store.delete_key, lambda key: store.check([key, "ours"])):
+    calls: list[Callable[[str], Any]] = [
+        store.get,
+        lambda key: store.set(key, "1"),
+        lambda key: store.add(key, 1),
+        store.delete_key,
+        lambda key: store.check([key, "ours"]),
+    ]
+    for call in calls:
         with pytest.raises(RendezvousStateError):
             call("foreign")
     assert store.list_keys() == ["ours"]
-    store.set("foreign", "now it is")
-    assert store.get("foreign") == b"now it is"
 
 
 # Where things are.

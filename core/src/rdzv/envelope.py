@@ -19,7 +19,8 @@ __all__ = ["REMEMBERED", "Envelope"]
 _SCHEMA: Final = 1
 REMEMBERED: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
-lost before it can no longer learn that it had won."""
+lost before it can no longer learn that it had won. The last is always the nonce of the key's first write,
+so whoever tried to make the key learns that from any later value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Envelope:
         writer: The id of the node that wrote it.
         nonce: Random; no two writes share it.
         epoch: One more than the value it replaced.
-        past: The nonces of the writes before this one, latest first.
+        past: The nonces of the writes before this one, latest first; the last is the key's first (`REMEMBERED`).
         deleted: A tombstone: the key counts as absent (conditional delete).
     """
 
@@ -55,7 +56,9 @@ class Envelope:
         nonce = secrets.token_hex(6)
         if after is None:
             return cls(payload, writer, nonce, deleted=deleted)
-        past = (after.nonce, *after.past)[:REMEMBERED]
+        past = (after.nonce, *after.past)
+        if len(past) > REMEMBERED:
+            past = (*past[: REMEMBERED - 1], past[-1])
         return cls(payload, writer, nonce, after.epoch + 1, past, deleted)
 
     def is_news_to(self, known: "Envelope") -> bool:

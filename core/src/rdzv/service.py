@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
-from .backend import ABSENT, ANY, Entry, Expect, KeyValueBackend, Lease, Outcome, Snapshot, Token, check_payload
+from .backend import ABSENT, Entry, KeyValueBackend, Lease, Outcome, Snapshot, Token, check_payload
 from .envelope import REMEMBERED, Envelope
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 
@@ -159,7 +159,7 @@ class Service:
         payload: bytes,
         deadline: float,
         *,
-        after: Held | Expect | None,
+        after: Held | None,
         lease: Lease | None = None,
         deleted: bool = False,
     ) -> tuple[bool, Held | None]:
@@ -169,8 +169,8 @@ class Service:
             key: Where.
             payload: What.
             deadline: Until when to try.
-            after: The value that this one replaces (None and `ABSENT`: there must be none); `ANY`:
-                whatever is there, for keys that only this node writes.
+            after: The value that this one replaces; None: there must be none. No write is unconditional: its
+                request may be applied again at any later time, and must not undo what was written meanwhile.
             lease: The lease that the key hangs on.
             deleted: Write a tombstone: a conditional delete.
 
@@ -178,9 +178,8 @@ class Service:
             Whether this very write was applied, and what the key holds now.
         """
         check_payload(payload, key)
-        before = after if isinstance(after, Held) else None
-        expect: Token = before.token if before else ANY if after is ANY else ABSENT
-        mine = Envelope.seal(payload, writer=self.writer, after=before.envelope if before else None, deleted=deleted)
+        expect: Token = after.token if after else ABSENT
+        mine = Envelope.seal(payload, writer=self.writer, after=after.envelope if after else None, deleted=deleted)
         data = mine.pack()
         unheard = False
 
@@ -196,10 +195,12 @@ class Service:
             if put.outcome is Outcome.WON:
                 return True, held
             won = held is not None and mine.nonce in (held.envelope.nonce, *held.envelope.past)
-            if unheard and not won and held is not None and held.envelope.epoch - mine.epoch >= REMEMBERED:
+            # The first write of a key is never forgotten.
+            is_old = held is not None and after is not None and held.envelope.epoch - mine.epoch >= REMEMBERED
+            if unheard and not won and is_old:
                 raise RendezvousError(
-                    f"Whether '{key}' was written cannot be known: the reply was lost, and more than "
-                    f"{REMEMBERED} others have written it since."
+                    f"Whether '{key}' was written cannot be known: the reply was lost, and {REMEMBERED} others "
+                    "or more have written it since."
                 )
             return won, held
 

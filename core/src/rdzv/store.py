@@ -1,8 +1,9 @@
 """The key-value store that the members of a round share: PyTorch's `Store` over any service with keys.
 
-Every key of the user is one key of the backend. What changes a value depending on what it was (`add`,
-`compare_set`, `append`, the queues) is a loop of conditional writes, so it takes effect exactly once,
-whoever else writes and whichever replies are lost.
+Every key of the user is one key of the backend. Every change of it (`set` too) is a loop of conditional
+writes, so it takes effect exactly once, whoever else writes and whichever replies are lost: a request that
+hangs somewhere and is applied much later finds its condition broken. The first write is tried as if the key
+were new; so a new key costs one call, and one that is there another, which comes after what the first has found.
 """
 
 import copy
@@ -18,7 +19,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
-from .backend import ANY, MAX_PAYLOAD, KeyValueBackend, check_payload
+from .backend import MAX_PAYLOAD, KeyValueBackend, check_payload
 from .errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -235,7 +236,8 @@ class KeyValueStore(Store):
 
     def set(self, key: str, value: str | bytes, /) -> None:
         """See `Store.set`."""
-        self._service.put(self._path(key), _payload(key, value), self._deadline(), after=ANY)
+        payload = _payload(key, value)
+        self._update(self._path(key), lambda _: payload)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
         """See `Store.multi_set`."""

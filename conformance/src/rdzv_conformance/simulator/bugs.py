@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rdzv.dynamic import leader, member, rules
 from rdzv.envelope import Envelope
+from rdzv.service import Service
 
 from .clock import NodeClock
 from .plan import Plan
@@ -124,8 +125,8 @@ BUGS: Final[dict[str, Bug]] = {
     "unconditional-record": _bug(
         "A node writes its record whatever is there: a request that comes too late undoes a later one.",
         {2, 4},
-        member._write_record,
-        {"after=before,": 'after=__import__("rdzv").ANY,'},
+        Service.put,
+        {"after.token if": '__import__("rdzv").ANY if key.startswith("nodes/") else after.token if'},
         "fail_many",
         "cut",
         late=0.1,

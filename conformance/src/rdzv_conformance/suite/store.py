@@ -1,18 +1,21 @@
 """The store that the members of a round share: torch's ``Store``, on this backend."""
 
+import itertools
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from itertools import chain
-from typing import Final
+from typing import Any, Final
 
 import pytest
+from rdzv.backend import KeyValueBackend, Outcome, Put
 from rdzv.errors import RendezvousTimeoutError
 from rdzv.store import KeyValueStore
 
 from ..processes import Link, Processes
 from .base import CALL, Clients, Conformance
+from .server import patiently
 
 __all__ = ["StoreConformance"]
 
@@ -150,6 +153,31 @@ class StoreConformance(Conformance):
         store.append("key", b"\0b")
         assert store.get("key") == b"a\0b"
 
+    @pytest.mark.parametrize("hangs", [1, 2], ids=["first request", "second request"])
+    @pytest.mark.parametrize("is_new", [True, False], ids=["new key", "old key"])
+    def test_store_request_that_comes_late_undoes_nothing(
+        self, clients: Clients, monkeypatch: pytest.MonkeyPatch, is_new: bool, hangs: int
+    ) -> None:
+        """A write whose request hung somewhere is sent again; that the first one is done in the end harms nobody."""
+        client = clients()
+        store, other = KeyValueStore(client, timeout=_LONG), KeyValueStore(clients(), timeout=_LONG)
+        writes: dict[str, Callable[[str], object]] = {
+            "set": lambda key: store.set(key, "0"),
+            "add": lambda key: store.add(key, 0),
+            "append": lambda key: store.append(key, "0"),
+            "compare_set": lambda key: store.compare_set(key, "" if is_new else "7", "0"),
+        }
+        for name, write in writes.items():
+            if not is_new:
+                other.set(name, "7")
+            with monkeypatch.context() as patch:
+                held = _hold_back_put(client, hangs, patch)
+                write(name)
+            numbers = [other.add(name, 1), other.add(name, 1)]
+            for request in held:
+                patiently(request)
+            assert int(other.get(name)) == numbers[-1], f"a `{name}` that came late undid what others have added since"
+
     def test_store_queue_is_first_in_first_out(self, stores: Stores) -> None:
         """What is pushed first is popped first, by whomever; a queue is no key."""
         one, other = stores(), stores()
@@ -220,3 +248,18 @@ class StoreConformance(Conformance):
         assert clone.timeout == store.timeout
         clone.set_timeout(_SHORT)
         assert store.timeout == _LONG
+
+
+def _hold_back_put(client: KeyValueBackend, number: int, patch: pytest.MonkeyPatch) -> list[Callable[[], Put]]:
+    """Have one of a client's next puts hang on its way, whoever calls it; returns what lets it arrive."""
+    put, calls = client.put, itertools.count(1)
+    held: list[Callable[[], Put]] = []
+
+    def hanging(key: str, value: bytes, **kwargs: Any) -> Put:
+        if next(calls) != number:
+            return put(key, value, **kwargs)
+        held.append(lambda: put(key, value, **kwargs))
+        return Put(Outcome.UNKNOWN)
+
+    patch.setattr(client, "put", hanging)
+    return held

@@ -11,7 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..backend import Expect, Lease
+from ..backend import Lease
 from ..hooks import Event
 from ..service import Held, View
 
@@ -66,7 +66,7 @@ class Put:
     key: str
     payload: bytes
     deadline: float
-    after: Held | Expect | None
+    after: Held | None
     lease: Lease | None = None
 
 
