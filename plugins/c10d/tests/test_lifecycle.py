@@ -5,6 +5,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from rdzv.backend import ANY, Outcome
 from rdzv_conformance.meanwhile import follow
 from rdzv_conformance.processes import Link, Processes
@@ -68,3 +69,31 @@ while not any(hub.watches._by_prefix for hub in backend._hubs.values()):
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert "frame #" not in ended.stderr, "a connection was cut, and torch has complained"
+
+
+@pytest.mark.parametrize("store", ["served", "PrefixStore('part', served)"])
+def test_a_fork_may_collect_a_store_that_was_brought(store: str) -> None:
+    """The thread that serves it is the parent's, and torch would wait for it."""
+    program = f"""
+import gc, os, sys, threading, warnings
+from torch.distributed import PrefixStore, TCPStore
+from rdzv_c10d import C10dRendezvousBackend
+warnings.simplefilter("ignore")
+gc.disable()
+for number in range(12):
+    served = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    backend = C10dRendezvousBackend({store}, "run")
+    backend.read("control", timeout=10)
+    backend.close()
+    garbage = [backend, served]
+    garbage.append(garbage)
+    del backend, served, garbage
+    if not (pid := os.fork()):
+        collecting = threading.Thread(target=gc.collect)
+        collecting.start()
+        collecting.join()
+        sys.exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["0"] * 12), ended.stderr

@@ -146,7 +146,7 @@ def test_a_store_that_was_brought_ends_with_its_owner() -> None:
     assert is_served(endpoint)
     gc.disable()
     try:
-        # No garbage may hold it: a fork that collects a copy of a store that serves is ended by torch.
+        # No garbage of ours holds it.
         del store
         assert not is_served(endpoint)
     finally:

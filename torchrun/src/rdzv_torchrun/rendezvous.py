@@ -7,6 +7,7 @@ import weakref
 from typing import Final
 
 import rdzv
+from rdzv.forks import keep_in_children
 from rdzv.plugins import create_backend
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.events import construct_and_record_rdzv_event
@@ -261,4 +262,4 @@ def _serve(address: str) -> TCPStore:
     """Serve a TCPStore on a free port of every interface."""
     # Connecting to it by the address that others use may need a way back that a network lacks.
     loopback = "::1" if ":" in address else "127.0.0.1"
-    return TCPStore(loopback, 0, is_master=True, wait_for_workers=False)
+    return keep_in_children(TCPStore(loopback, 0, is_master=True, wait_for_workers=False))

@@ -4,7 +4,6 @@ No name of this machine is asked for or compared. An address that the endpoint s
 machine only, and its port by one process there: that process is the host, and everybody else its client.
 """
 
-import ctypes
 import errno
 import ipaddress
 import logging
@@ -19,6 +18,7 @@ from typing import Any, Final
 
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError
+from rdzv.forks import keep_in_children
 
 from .store import FAILURES, copy_socket, stores
 
@@ -51,13 +51,15 @@ class Host:
         self.address: tuple[str, int] = (address, port)
         self.users = 0
         self._listener = listener.detach()
-        self._store = stores().TCPStore(
-            address,
-            port,
-            is_master=True,
-            timeout=timedelta(seconds=10),
-            wait_for_workers=False,
-            master_listen_fd=self._listener,
+        self._store = keep_in_children(
+            stores().TCPStore(
+                address,
+                port,
+                is_master=True,
+                timeout=timedelta(seconds=10),
+                wait_for_workers=False,
+                master_listen_fd=self._listener,
+            )
         )
         mark(self._store)
 
@@ -79,8 +81,6 @@ class Host:
 
     def forget(self) -> None:
         """Give up what a fork has copied: the parent serves, not we."""
-        # Its end would wait for a thread that was not copied.
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._store))
         # While we had them open, nobody would see the parent's end, and nobody could take over.
         for fd in [*self._accepted(), self._listener]:
             with suppress(OSError):

@@ -15,6 +15,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv.forks import keep_in_children
 
 from .bell import Bell
 from .place import Place, enter
@@ -104,7 +105,7 @@ class Hub:
             RendezvousConnectionError: The store cannot be reached.
             RendezvousDeniedError: It is another run's.
         """
-        store = self._place.connect(timeout)
+        store = keep_in_children(self._place.connect(timeout))
         try:
             session = enter(store)
         except FAILURES as error:

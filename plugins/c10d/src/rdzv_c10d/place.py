@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rdzv.endpoints import Endpoint, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
+from rdzv.forks import keep_in_children
 
 from .hosting import Host, try_to_host
 from .store import FAILURES, Session, Store, socket_of, stores, without_prefixes
@@ -179,8 +180,9 @@ class GivenPlace(Place):
 
     def __init__(self, store: Any) -> None:
         """Connections are clones of `store`, which stays the user's."""
-        self._store = store
-        self._process = os.getpid()
+        # Either may be all that is left of it in a child.
+        self._store = keep_in_children(store)
+        keep_in_children(without_prefixes(store))
         self.kind = type(store).__name__
         self.where = str(self._address() or "no address")
 
@@ -215,10 +217,8 @@ class GivenPlace(Place):
 
     def release(self, *, at_once: bool) -> None:
         """See `Place`."""
-        # What used it refers to itself, and is garbage for a while. A TCPStore that serves must not be in it: a fork
-        # that threw its copy away would end, since it has no thread to join.
-        if os.getpid() == self._process:
-            self._store = None
+        # What used it refers to itself, and is garbage for a while. The store ends when its owner lets go of it.
+        self._store = None
 
     def _address(self) -> Endpoint | None:
         inner = without_prefixes(self._store)
