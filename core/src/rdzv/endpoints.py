@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from .errors import RendezvousConnectionError, RendezvousParameterError
 
-__all__ = ["Endpoint", "parse_endpoints", "source_address"]
+__all__ = ["Endpoint", "hide_login", "parse_endpoints", "source_address"]
 
 _LABEL: Final = re.compile(r"[\w-]{1,63}")
 _ZONE: Final = re.compile(r"[\w.-]+")
@@ -133,6 +133,11 @@ def _check_name(host: str, item: str) -> str:
     elif len(host) > 254 or not all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")):
         raise _malformed(item, f"'{host}' is not a host name")
     return host
+
+
+def hide_login(endpoint: str) -> str:
+    """The endpoint without what stands before an @, which may be a password."""
+    return re.sub(r"[^,/]*@", "***@", endpoint)
 
 
 def _malformed(item: str, reason: str) -> RendezvousParameterError:

@@ -5,16 +5,19 @@ the tables of ``rdzv backends NAME`` and the documentation.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from .credentials import file_option, take_secrets, variable
 from .errors import RendezvousParameterError
 
-__all__ = ["Option", "parse_options", "read_options"]
+__all__ = ["Option", "near_name", "parse_options", "read_options", "secret_names", "with_files"]
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
+_NEAR = 0.6
+"""How much two names have in common, of 1, if one may be meant for the other: 'nosuch' is no 'consul' (0.5)."""
 _MAX_SECONDS = 1_000_000_000
 """Locks, sockets and `timedelta` overflow somewhere above this, each in its own way."""
 
@@ -31,6 +34,8 @@ class Option:
         default: The value when it is not given; None means unset.
         help: One sentence.
         choices: The only values it may have, if any.
+        secret: Whether nobody may see it. It is then never shown, handed to no program unless that is asked for,
+            and taken from a file (``<name>_file``) or a variable (``RDZV_<NAME>``), too.
     """
 
     name: str
@@ -38,6 +43,7 @@ class Option:
     default: Any
     help: str
     choices: tuple[str, ...] = ()
+    secret: bool = False
 
     def parse(self, value: Any) -> Any:
         """Turn what was given, typed or as text, into a value of this option's kind.
@@ -50,7 +56,8 @@ class Option:
         try:
             return self._parse(value)
         except (ValueError, TypeError, OSError) as error:
-            raise RendezvousParameterError(f"The option '{self.name}' cannot be {value!r}: {error}.") from error
+            given = "what was given" if self.secret else repr(value)
+            raise RendezvousParameterError(f"The option '{self.name}' cannot be {given}: {error}.") from error
 
     def _parse(self, value: Any) -> Any:
         if self.kind == "boolean":
@@ -87,13 +94,14 @@ def read_options(given: Mapping[str, Any], known: Iterable[Option], *, owner: st
         RendezvousParameterError: An option is unknown (the nearest right name is in the message)
             or has an impossible value.
     """
-    by_name = {option.name: option for option in known}
+    known = tuple(known)
+    names = [option.name for option in with_files(known)]
     for name in given:
-        if name not in by_name:
-            near = difflib.get_close_matches(name, by_name, n=1, cutoff=0.5)
-            hint = f"Did you mean '{near[0]}'?" if near else f"It knows: {', '.join(sorted(by_name))}."
+        if name not in names:
+            near = near_name(name, names)
+            hint = f"Did you mean '{near}'?" if near else f"It knows: {', '.join(sorted(names))}."
             raise RendezvousParameterError(f"{owner} knows no option '{name}'. {hint}")
-    return parse_options(given, by_name.values())
+    return parse_options(given, known)
 
 
 def parse_options(given: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any]:
@@ -102,9 +110,32 @@ def parse_options(given: Mapping[str, Any], known: Iterable[Option]) -> dict[str
     A backend uses it in its ``create_backend``, after the core has seen that somebody knows every option.
 
     Raises:
-        RendezvousParameterError: An option has an impossible value.
+        RendezvousParameterError: An option has an impossible value, or a secret cannot be read.
     """
+    known = tuple(known)
+    given = take_secrets(given, secret_names(known))
     return {option.name: option.parse(given.get(option.name)) for option in known}
+
+
+def secret_names(options: Iterable[Option]) -> tuple[str, ...]:
+    """The names of those that are secret."""
+    return tuple(option.name for option in options if option.secret)
+
+
+def with_files(options: Iterable[Option]) -> Iterator[Option]:
+    """All that a user may give: the options, and after each secret one the option for its file."""
+    for option in options:
+        if not option.secret:
+            yield option
+            continue
+        hint = f"Seen by all in the list of processes: prefer {file_option(option.name)} or {variable(option.name)}."
+        yield replace(option, help=f"{option.help} {hint}")
+        yield Option(file_option(option.name), "path", None, f"A file whose one line is the {option.name}.")
+
+
+def near_name(name: str, known: Iterable[str]) -> str | None:
+    """The name among `known` that `name` may have been meant for."""
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)), None)
 
 
 def _number(kind: Callable[[Any], float], value: Any) -> float | None:

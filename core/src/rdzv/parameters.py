@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
+from .endpoints import hide_login
 from .errors import RendezvousParameterError
 
 __all__ = ["RendezvousParameters", "parse_nnodes"]
@@ -22,7 +23,7 @@ _REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
 _NUMBERS: Final = ("min_nodes", "max_nodes")
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
-_SECRET: Final = re.compile(r"pass(word|wd|phrase)|secret|token|credential", re.IGNORECASE)
+_SECRET: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
 _URL: Final = re.compile(
     r"(?P<backend>[A-Za-z][A-Za-z0-9+._-]*):(?://(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?"
 )
@@ -151,7 +152,7 @@ class RendezvousParameters:
     def to_env(self) -> dict[str, str]:
         """The environment variables from which `from_env` makes equal parameters in a child process.
 
-        They hold every option, passwords too.
+        They hold every option, passwords too; `rdzv run` leaves those out.
 
         Raises:
             RendezvousParameterError: An option's value is of a type that JSON does not keep.
@@ -212,8 +213,7 @@ class RendezvousParameters:
         return isinstance(other, RendezvousParameters) and vars(self) == vars(other)
 
     def __repr__(self) -> str:
-        # Whatever stands before an @ in the endpoint may be a password, too.
-        shown = vars(self) | {"endpoint": re.sub(r"[^,/]*@", "***@", str(self.endpoint))}
+        shown = vars(self) | {"endpoint": hide_login(str(self.endpoint))}
         options = shown.pop("config")
         shown |= {name: "***" if _SECRET.search(name) else value for name, value in options.items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"

@@ -7,7 +7,6 @@ hook is called. Either kind can also be registered by hand.
 """
 
 import copy
-import difflib
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pluggy
 
 from .backend import RendezvousBackend
+from .credentials import take_secrets
 from .errors import RendezvousError, RendezvousParameterError
 from .hooks import PROJECT, BackendPlugin, Event, Hooks
-from .options import read_options
+from .options import near_name, read_options, secret_names
 from .parameters import RendezvousParameters
 from .settings import CORE_OPTIONS
 from .shown import shown
@@ -106,13 +106,15 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
     plugin = load_backend_plugin(params.backend)
     if not isinstance(params.run_id, str) or not params.run_id:
         raise RendezvousParameterError(f"The run id must be a non-empty string, not {params.run_id!r}.")
+    params = copy.copy(params)
+    # Files are read once: the plugin finds the secrets themselves.
+    params.config = take_secrets(params.config, secret_names(plugin.options))
     read_options(params.config, (*CORE_OPTIONS, *plugin.options), owner=f"The backend '{plugin.name}'")
     if not params.endpoint:
         if plugin.default_endpoint is None:
             raise RendezvousParameterError(
                 f"The backend '{plugin.name}' needs an endpoint, such as {plugin.example_endpoint}, and none was given."
             )
-        params = copy.copy(params)
         params.endpoint = plugin.default_endpoint
     try:
         return plugin.create_backend(params)
@@ -271,9 +273,9 @@ def _explain_unknown(name: str) -> str:
     installed = installed_backends()
     if name in _PACKAGES:
         advice = f"Install it with `pip install {_PACKAGES[name]}`."
-    elif near := difflib.get_close_matches(name, {*installed, *_PACKAGES}, n=1, cutoff=0.5):
-        install = "" if near[0] in installed else f" (`pip install {_PACKAGES[near[0]]}`)"
-        advice = f"Did you mean '{near[0]}'{install}?"
+    elif near := near_name(name, {*installed, *_PACKAGES}):
+        install = "" if near in installed else f" (`pip install {_PACKAGES[near]}`)"
+        advice = f"Did you mean '{near}'{install}?"
     else:
         advice = "Register it with `register`, or install the package that brings it."
     return (

@@ -1,11 +1,13 @@
 """TLS and tokens: what must work works, and what is refused says at once what was refused and why."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome, Snapshot
+from rdzv.cli import main
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv_conformance.servers import ConsulServer
@@ -191,3 +193,19 @@ def test_a_refused_option_is_no_outage(shared_consul: ConsulServer, create: Crea
     with pytest.raises(RendezvousError) as refused:
         create(shared_consul.get_endpoint(), datacenter="dc2").read("key", timeout=CALL)
     assert not isinstance(refused.value, RendezvousConnectionError)
+
+
+def test_a_program_needs_the_token_of_its_agent_only_where_that_is_asked_for(
+    locked_consul: LockedConsul,
+    certificates: Certificates,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("RDZV_TOKEN", locked_consul.writer)
+    where = ["--backend=consul", f"--endpoint={locked_consul.server.get_endpoint()}", "--nnodes=1"]
+    where += [f"--option=ca_cert={certificates.ca}", f"--option=cert={certificates.client}"]
+    program = [sys.executable, "-c", "import rdzv; rdzv.current().store.set('key', b'x')"]
+    assert main(["run", *where, "--run-id=held", "--", *program]) == 1
+    assert "The option 'token' is missing here" in capfd.readouterr().err
+    assert main(["run", *where, "--run-id=passed", "--pass-secrets", "--", *program]) == 0
+    assert locked_consul.writer not in "".join(capfd.readouterr())

@@ -1,5 +1,6 @@
 """TLS and logging in: what must work works, and what is refused says at once what was refused and why."""
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome, Snapshot
+from rdzv.cli import main
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv_conformance.servers import EtcdServer, require_service
@@ -192,3 +194,18 @@ def test_a_login_that_is_not_demanded_does_no_harm(shared_etcd: EtcdServer, crea
 def test_a_password_needs_a_user(create: Create) -> None:
     with pytest.raises(RendezvousParameterError, match="'user' and 'password'"):
         create("localhost", password="secret")
+
+
+def test_a_program_reads_the_password_from_the_file_of_its_agent(
+    auth_etcd: EtcdServer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    password.chmod(0o600)
+    program = "import os, rdzv; rdzv.current().store.set('key', b'x'); print(sorted(os.environ.values()))"
+    options = ["--option=user=writer", f"--option=password_file={password}"]
+    where = ["--backend=etcd-v3", f"--endpoint={auth_etcd.get_endpoint()}", "--run-id=file", "--nnodes=1", *options]
+    assert main(["run", *where, "--", sys.executable, "-c", program]) == 0
+    said = capfd.readouterr()
+    assert str(password) in said.out
+    assert "'secret'" not in said.out + said.err

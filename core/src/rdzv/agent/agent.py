@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from enum import Enum
@@ -97,17 +97,19 @@ class Agent:
         processes: int = 1,
         max_restarts: int = 0,
         grace: float = 10.0,
+        environment: Mapping[str, str] = os.environ,
         waiting: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         """Prepare.
 
         Args:
             handler: This node's handler; the agent shuts it down at the end.
-            params: What the handler was made of, for the command's environment.
+            params: What the command may know of how the handler was made.
             command: The program and its arguments.
             processes: How many of it each node runs.
             max_restarts: How often it may fail here before this node gives up. A new world costs none.
             grace: Seconds between asking the command to end and killing it.
+            environment: The variables of every process that is started, to which those of its world are added.
             waiting: Called several times a second while the node waits for a world, with the seconds so far.
         """
         self._handler = handler
@@ -116,6 +118,7 @@ class Agent:
         self._processes = processes
         self._max_restarts = max_restarts
         self._grace = grace
+        self._environment = environment
         self._waiting = waiting
         self._restarts = 0
         self._signal = 0
@@ -123,7 +126,7 @@ class Agent:
 
     def run(self) -> Verdict:
         """Run to the end; call it on the main thread, since it takes the signals."""
-        with self._taking_signals(), Guard() as keeper:
+        with self._taking_signals(), Guard(self._environment) as keeper:
             try:
                 while (verdict := self._one_round(keeper)) is None:
                     pass
@@ -142,8 +145,10 @@ class Agent:
         if not self._agree_on_processes(info):
             return None
         environments = [
-            os.environ
-            | variables(self._params, info, local_rank=rank, processes=self._processes, restarts=self._restarts)
+            {
+                **self._environment,
+                **variables(self._params, info, local_rank=rank, processes=self._processes, restarts=self._restarts),
+            }
             for rank in range(self._processes)
         ]
         logger.info("round %d: rank %d of %d", info.round, info.rank, info.world_size)

@@ -22,10 +22,11 @@ _POLL = 0.02
 class Guard:
     """A process that kills the workers should this one be killed before it can."""
 
-    def __init__(self) -> None:
-        """Start it."""
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        """Start it, with these variables."""
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(Path(guard.__file__))],
+            env=dict(environment),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,

@@ -5,7 +5,7 @@ import argparse
 from ..backend import Capability, KeyValueBackend
 from ..errors import RendezvousError
 from ..hooks import BackendPlugin
-from ..options import Option
+from ..options import Option, with_files
 from ..plugins import installed_backends, load_backend_plugin
 from ..settings import CORE_OPTIONS
 
@@ -59,6 +59,6 @@ def _show(plugin: BackendPlugin) -> None:
 
 def _show_options(title: str, options: tuple[Option, ...]) -> None:
     print(f"\n{title}:")
-    for option in options:
+    for option in with_files(options):
         default = "" if option.default is None else f" (default: {option.default})"
         print(f"  {option.name:24} {option.kind:8} {option.help}{default}")

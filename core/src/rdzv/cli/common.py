@@ -1,13 +1,20 @@
 """The options that every subcommand about a run has."""
 
 import argparse
+import logging
 import os
+from collections.abc import Iterable
 from typing import Any
 
+from ..credentials import file_option, variable
 from ..errors import RendezvousParameterError
+from ..options import secret_names
 from ..parameters import RendezvousParameters, options_of
+from ..plugins import load_backend_plugin
 
 __all__ = ["add_run_options", "count", "parameters", "seconds"]
+
+logger = logging.getLogger(__name__)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
@@ -50,12 +57,16 @@ def parameters(
     Raises:
         RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``, or RDZV_OPTIONS cannot be read.
     """
-    options = options_of(os.environ) | options
-    for item in arguments.option:
+    given: dict[str, Any] = {}
+    for position, item in enumerate(arguments.option, start=1):
         name, equals, value = item.partition("=")
         if not name or not equals:
-            raise RendezvousParameterError(f"--option takes NAME=VALUE, such as join_timeout=60, not {item!r}.")
-        options[name] = value
+            # What stands there may be a password.
+            raise RendezvousParameterError(
+                f"--option takes NAME=VALUE, such as join_timeout=60; number {position} of them is none."
+            )
+        given[name] = value
+    options = _overruled(options_of(os.environ), given, _secrets(arguments.backend)) | given | options
     return RendezvousParameters(
         arguments.backend,
         arguments.endpoint,
@@ -65,6 +76,26 @@ def parameters(
         getattr(arguments, "local_addr", None),
         **options,
     )
+
+
+def _secrets(backend: str) -> tuple[str, ...]:
+    return secret_names(load_backend_plugin(backend).options)
+
+
+def _overruled(environment: dict[str, Any], given: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """What RDZV_OPTIONS says and the command line does not: a secret and its file are one thing."""
+    for name in secrets:
+        if name in given:
+            logger.warning(
+                "every user of this machine can read the %s in the list of processes; give --option %s=FILE or the "
+                "variable %s instead.",
+                name,
+                file_option(name),
+                variable(name),
+            )
+        if name in given or file_option(name) in given:
+            environment = {key: value for key, value in environment.items() if key not in (name, file_option(name))}
+    return environment
 
 
 def seconds(text: str) -> float:

@@ -10,11 +10,13 @@ import textwrap
 import time
 
 from ..agent import Agent, Outcome
+from ..credentials import withhold
 from ..dynamic import DynamicRendezvousHandler
 from ..errors import RendezvousParameterError
 from ..hooks import Event, EventKind, hookimpl
+from ..options import secret_names
 from ..parameters import parse_nnodes
-from ..plugins import register_hooks
+from ..plugins import load_backend_plugin, register_hooks
 from ..registry import get_rendezvous_handler
 from ..shown import shown
 from .common import add_run_options, count, parameters, seconds
@@ -66,6 +68,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="SECONDS",
         help="between asking CMD to end and killing it (default: 10)",
     )
+    parser.add_argument(
+        "--pass-secrets",
+        action="store_true",
+        help="let CMD see the passwords and tokens, too; it needs none if they are in files",
+    )
     parser.add_argument("program", metavar="-- CMD", help="the program")
     parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
     parser.set_defaults(run=run)
@@ -81,13 +88,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
     progress = _Progress(handler, params.min_nodes, params.max_nodes)
     register_hooks(progress)
+    secrets = () if arguments.pass_secrets else secret_names(load_backend_plugin(params.backend).options)
+    public, environment = withhold(params, secrets)
     agent = Agent(
         handler,
-        params,
+        public,
         [arguments.program, *arguments.arguments],
         processes=arguments.nproc_per_node,
         max_restarts=arguments.max_restarts,
         grace=arguments.grace,
+        environment=environment,
         waiting=progress.waiting,
     )
     verdict = agent.run()

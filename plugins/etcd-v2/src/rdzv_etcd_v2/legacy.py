@@ -30,7 +30,7 @@ OPTIONS: Final = (
     Option("cert", "path", None, "PEM file of this client's certificate, and its key if that is not apart."),
     Option("key", "path", None, "PEM file of the key of this client's certificate."),
     Option("user", "text", None, "Who logs in, where etcd demands it; PyTorch had no such option."),
-    Option("password", "text", None, "The password of user."),
+    Option("password", "text", None, "The password of user.", secret=True),
 )
 """Every option of this backend, by PyTorch's names."""
 

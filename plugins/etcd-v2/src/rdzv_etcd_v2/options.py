@@ -21,7 +21,7 @@ OPTIONS: Final = (
     Option("ssl_cert_key", "path", None, "PEM file of the key of this client's certificate."),
     Option("server_name", "text", None, "The name that the servers' certificates must hold, if not the endpoint's."),
     Option("user", "text", None, "Who logs in, where etcd demands it."),
-    Option("password", "text", None, "The password of user."),
+    Option("password", "text", None, "The password of user.", secret=True),
     Option(
         "read_timeout",
         "seconds",

@@ -1,13 +1,15 @@
 """PyTorch's `EtcdRendezvous` and its handler: a `DynamicRendezvousHandler` by other names."""
 
+import copy
 import warnings
 from datetime import timedelta
 from typing import Any
 
+from rdzv.credentials import take_secrets
 from rdzv.dynamic import DynamicRendezvousHandler
 from rdzv.errors import RendezvousParameterError
 from rdzv.handler import RendezvousHandler, RendezvousInfo
-from rdzv.options import read_options
+from rdzv.options import read_options, secret_names
 from rdzv.parameters import RendezvousParameters
 from rdzv.settings import CORE_OPTIONS, RendezvousSettings, RendezvousTimeout
 from rdzv.store import Store
@@ -166,6 +168,9 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     Raises:
         RendezvousParameterError: One of them is unknown or cannot be used.
     """
+    params = copy.copy(params)
+    # Files are read once.
+    params.config = take_secrets(params.config, secret_names(legacy.OPTIONS))
     read_options(params.config, (*CORE_OPTIONS, *legacy.OPTIONS), owner="The backend 'etcd'")
     backend, store = legacy.create_backend(params)
     options = {"join_timeout": params.config.get("timeout"), **params.config}

@@ -6,7 +6,7 @@ from rdzv.backend import RendezvousBackend
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousParameterError
 from rdzv.hooks import BackendPlugin, hookimpl
-from rdzv.options import read_options
+from rdzv.options import parse_options
 
 from .options import OPTIONS
 
@@ -47,9 +47,7 @@ def create_backend(params: "RendezvousParameters") -> tuple[RendezvousBackend, A
     """
     from rdzv.store import KeyValueStore
 
-    known = {option.name for option in OPTIONS}
-    given = {name: value for name, value in params.config.items() if name in known}
-    options = read_options(given, OPTIONS, owner="The backend 'etcd-v3'")
+    options = parse_options(params.config, OPTIONS)
     backend = _backend_type()(
         parse_endpoints(params.endpoint, _PORT),
         params.run_id,

@@ -19,7 +19,7 @@ OPTIONS: Final = (
     Option("key", "path", None, "PEM file of the key of this client's certificate."),
     Option("server_name", "text", None, "The name that the servers' certificates must hold, if not the endpoint's."),
     Option("user", "text", None, "Who we are: by ZooKeeper's digest scheme, or by SASL."),
-    Option("password", "text", None, "The password of user."),
+    Option("password", "text", None, "The password of user.", secret=True),
     Option(
         "sasl",
         "text",

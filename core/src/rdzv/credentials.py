@@ -1,0 +1,124 @@
+"""Passwords and tokens: taken from a file or a variable, and kept from the programs that an agent starts.
+
+An option declared as secret, such as ``password``, is also taken from the file that ``password_file`` names
+and from the variable ``RDZV_PASSWORD``: neither can be seen in the list of processes.
+"""
+
+import copy
+import logging
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from .errors import RendezvousParameterError
+from .parameters import RendezvousParameters
+
+__all__ = ["file_option", "take_secrets", "variable", "withhold"]
+
+logger = logging.getLogger(__name__)
+
+_WITHHELD: Final = "RDZV_WITHHELD"
+"""Tells a program which secrets its agent has and did not pass on, for the error message."""
+
+_MOST: Final = 65536
+"""Bytes that a secret may have; what is longer is another file than the user meant."""
+
+
+def file_option(name: str) -> str:
+    """The option for a file that holds the secret option `name`."""
+    return f"{name}_file"
+
+
+def variable(name: str) -> str:
+    """The environment variable that holds the secret option `name`."""
+    return f"RDZV_{name.upper()}"
+
+
+def take_secrets(
+    given: Mapping[str, Any], names: Iterable[str], environ: Mapping[str, str] = os.environ
+) -> dict[str, Any]:
+    """The options in `given`, with each secret itself in place of the file or variable that holds it.
+
+    What is given as an option comes before the variable.
+
+    Args:
+        given: Options.
+        names: Those that are secret.
+        environ: The environment variables.
+
+    Raises:
+        RendezvousParameterError: A secret is given twice, or cannot be read, or was withheld by the agent that
+            has started this process.
+    """
+    taken = dict(given)
+    for name in names:
+        path = taken.pop(file_option(name), None)
+        if path is not None:
+            if taken.get(name) is not None:
+                raise RendezvousParameterError(f"'{name}' and '{file_option(name)}' are both given: leave one out.")
+            taken[name] = _read(name, path)
+        elif taken.get(name) is None:
+            taken[name] = _from_environment(name, environ)
+    return taken
+
+
+def withhold(
+    params: RendezvousParameters, names: Iterable[str], environ: Mapping[str, str] = os.environ
+) -> tuple[RendezvousParameters, dict[str, str]]:
+    """Parameters and environment for a program that gets no secret; a file's name is none.
+
+    Args:
+        params: What the agent was given.
+        names: The options that are secret.
+        environ: The environment of the agent.
+    """
+    names = tuple(names)
+    variables = {variable(name): name for name in names}
+    public = copy.copy(params)
+    public.config = {name: value for name, value in params.config.items() if name not in names}
+    environment = {name: value for name, value in environ.items() if name not in (*variables, _WITHHELD)}
+    has = {name for name in names if params.config.get(name) is not None or environ.get(variable(name))}
+    if withheld := sorted(name for name in has if file_option(name) not in public.config):
+        environment[_WITHHELD] = ",".join(withheld)
+    return public, environment
+
+
+def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:
+    if secret := environ.get(variable(name)):
+        return _one_line(secret, f"The variable {variable(name)}")
+    if name in environ.get(_WITHHELD, "").split(","):
+        raise RendezvousParameterError(
+            f"The option '{name}' is missing here: `rdzv run` hands no secret to the program that it starts. Start it "
+            f"with {file_option(name)}=FILE, which this program reads, too, or with --pass-secrets."
+        )
+    return None
+
+
+def _read(name: str, path: Any) -> str:
+    where = f"The {file_option(name)} '{path}'"
+    try:
+        with open(str(path), "rb") as file:
+            found = os.fstat(file.fileno())
+            content = file.read(_MOST + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise RendezvousParameterError(f"{where} cannot be read: {reason}.") from error
+    if len(content) > _MOST:
+        raise RendezvousParameterError(f"{where} has more than {_MOST} bytes; it must hold the {name} alone.")
+    if stat.S_ISREG(found.st_mode) and found.st_mode & stat.S_IROTH:
+        logger.warning("%s can be read by every user of this machine. Take that away: chmod 600.", where)
+    try:
+        return _one_line(content.decode(), where)
+    except UnicodeDecodeError as error:
+        # Without a cause: it would show the secret.
+        raise RendezvousParameterError(f"{where} is not UTF-8 from byte {error.start} on.") from None
+
+
+def _one_line(text: str, where: str) -> str:
+    secret = text.removesuffix("\n").removesuffix("\r")
+    if not secret:
+        raise RendezvousParameterError(f"{where} is empty.")
+    if "\n" in secret or "\r" in secret or "\0" in secret:
+        raise RendezvousParameterError(f"{where} has more than one line; a secret is one.")
+    return secret
