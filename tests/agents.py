@@ -87,6 +87,7 @@ class Agents:
         arguments: tuple[str, ...] = (),
         prelude: str = "",
         environment: Mapping[str, str] | None = None,
+        within: tuple[str, ...] = (),
     ) -> Agent:
         """Start an agent.
 
@@ -97,12 +98,13 @@ class Agents:
             arguments: More arguments of ``rdzv run``.
             prelude: Python to run in the agent's process first.
             environment: More variables.
+            within: A command that becomes the agent, whose command line is its last arguments.
         """
         chosen = {**KEEP_ALIVE, "last_call_timeout": "1", **(options or {})}
         start = ["-c", f"{prelude}\nimport sys, rdzv.cli; sys.exit(rdzv.cli.main())"] if prelude else ["-m", "rdzv"]
         command = [sys.executable, *start, "run", *self.service, "--nnodes", nnodes, *arguments]
         command += [f"--option={name}={value}" for name, value in chosen.items()]
-        agent = Agent([*command, "--", *program], environment or {})
+        agent = Agent([*within, *command, "--", *program], environment or {})
         self.running.append(agent)
         return agent
 

@@ -3,7 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from datetime import datetime, timedelta
@@ -29,6 +29,7 @@ from rdzv import (
     RendezvousParameterError,
     RendezvousSettings,
     RendezvousStateError,
+    RendezvousStoreInfo,
     RendezvousTimeout,
     RendezvousTimeoutError,
     Token,
@@ -106,7 +107,16 @@ class Run:
             return Register(self._register)
         return (LeaselessBackend if self._kind == "leaseless" else MemoryBackend)(self.service)
 
-    def node(self, low: int = 2, high: int = 4, *, join: float = 10.0, last_call: float = 0.2, **more: Any) -> Any:
+    def node(
+        self,
+        low: int = 2,
+        high: int = 4,
+        *,
+        join: float = 10.0,
+        last_call: float = 0.2,
+        address: str | None = None,
+        **more: Any,
+    ) -> Any:
         """A new handler."""
         settings = RendezvousSettings(
             "run",
@@ -118,7 +128,7 @@ class Run:
             **more,
         )
         self.backends.append(self.backend())
-        self.handlers.append(DynamicRendezvousHandler(settings, self.backends[-1]))
+        self.handlers.append(DynamicRendezvousHandler(settings, self.backends[-1], local_addr=address))
         return self.handlers[-1]
 
     def nodes(self, count: int, *args: Any, **more: Any) -> list[Any]:
@@ -236,6 +246,34 @@ class TestGathering:
             (event.cause, event.node) for event in events if event.kind is EventKind.NODE_LEFT
         }
         assert not nodes[1].is_closed()
+
+    @pytest.mark.parametrize("end", ["leaves", "dies", "stays"])
+    def test_every_world_names_where_its_own_rank_0_is_now(self, run: Run, end: str) -> None:
+        nodes = [run.node(3, 3, address=f"127.0.0.{number}", node_name=f"n{number}") for number in range(1, 4)]
+        given: dict[str, tuple[str, int]] = {}
+
+        class Reader:
+            @hookimpl
+            def rdzv_assign_ranks(self, arrived: Sequence[NodeRecord], previous: Sequence[str]) -> None:
+                given.update({record.id: (record.address, record.port) for record in arrived})
+
+        register_hooks(reader := Reader())
+        try:
+            for number in range(3):
+                infos = run.gather(*nodes)
+                first = next(node for node in nodes if node.node_id == infos[0].nodes[0])
+                where = {str(info.bootstrap_store_info) for info in infos}
+                assert where == {str(RendezvousStoreInfo(*given[first.node_id]))}
+                assert given[first.node_id] == (first._local_addr, first._node.record.port)
+                if end == "stays":
+                    continue
+                first.leave("it makes room") if end == "leaves" else run.crash(first)
+                nodes.remove(first)
+                # Its rank goes to a newcomer, whose name is first or last in the alphabet.
+                address = f"127.0.1.{number}"
+                nodes.append(run.node(3, 3, address=address, node_name=f"{'az'[number % 2]}{number}"))
+        finally:
+            unregister_hooks(reader)
 
     def test_spares_are_sent_home_when_the_job_is_done(self, run: Run) -> None:
         nodes = run.nodes(2, 2, 2)

@@ -79,6 +79,26 @@ class TestGathering:
         new = published(decide(None, node("b", port=7), node("c"), enough_for=30.0))
         assert (new.address, new.port) == ("b.host", 7)
 
+    @pytest.mark.parametrize(
+        ("back", "address"),
+        [
+            (("a", "b", "c"), "a.new"),  # the same rank 0, with what it says now
+            (("b", "c"), "c.new"),  # it is gone, and the last one takes its rank
+            (("b", "c", "d"), "d.new"),  # a newcomer does
+        ],
+    )
+    def test_the_next_world_names_the_address_of_its_own_rank_0(self, back: tuple[str, ...], address: str) -> None:
+        before = state("a", "b", "c", address="a.host", port=7)
+        again = [node(name, last_round=name in "abc", address=f"{name}.new", port=ord(name)) for name in back]
+        new = published(decide(before, *again, enough_for=30.0))
+        assert (new.address, new.port) == (address, ord(address[0]))
+        assert new.world[0] == address[0]
+
+    def test_the_next_attempt_names_the_address_of_its_own_rank_0(self) -> None:
+        before = state("a", "b", address="a.host", port=7, closed=Closed("a", "the end", done=True))
+        new = published(decide(before, node("c", attempt=1, port=8), node("d", attempt=1, port=9), enough_for=30.0))
+        assert (new.world[0], new.address, new.port) == ("c", "c.host", 8)
+
 
 class TestExclusivity:
     def test_nobody_gets_a_world_while_a_member_is_in_the_round(self) -> None:

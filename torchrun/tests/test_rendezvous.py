@@ -84,6 +84,21 @@ def test_every_round_has_an_address_and_a_store_of_its_own(node: Node, threads: 
     assert len(seen) == 3
 
 
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_every_round_is_where_its_own_rank_0_is(
+    node: Node, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", shared)
+    nodes = {f"127.0.0.{number}": node(3, 3, local_addr=f"127.0.0.{number}") for number in range(1, 4)}
+    for number in range(3):
+        infos = together(threads, *nodes.values())
+        first = dict(zip((info.rank for info in infos), nodes, strict=True))[0]
+        assert bootstrap(*infos).master_addr == first
+        # It goes, and another takes its place.
+        nodes.pop(first)._handler.leave("it makes room")
+        nodes[f"127.0.1.{number}"] = node(3, 3, local_addr=f"127.0.1.{number}")
+
+
 def test_the_workers_may_serve_their_store_themselves(
     node: Node, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

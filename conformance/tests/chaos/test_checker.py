@@ -18,7 +18,7 @@ def got(moment: float, who: str, number: int, *names: str, **other: Any) -> Reco
     """`who` returns from a round with the nodes of these agents."""
     nodes = [f"{name}.1" for name in names]
     facts = {"rank": names.index(who) if who in names else 0, "size": len(nodes), "nodes": nodes, "address": "a:1"}
-    return at(moment, who, "returns", round=number, **{**facts, **other})
+    return at(moment, who, "returns", round=number, **{**facts, "offers": "a:1", **other})
 
 
 def trusts(moment: float, who: str, number: int, until: float) -> Record:
@@ -65,6 +65,9 @@ BAD: dict[str, tuple[int, str, list[Record]]] = {
     ]),
     "another address": (1, "as the address of round 3", [
         got(9.5, "one", 3, "one", "three"), got(9.5, "three", 3, "one", "three", address="b:1"),
+    ]),
+    "an address of before": (1, "one is rank 0 of round 3 at b:2, and got a:1", [
+        got(9.5, "one", 3, "one", "three", offers="b:2"),
     ]),
     "a rank twice": (1, "is rank 0 of 2", [got(9.5, "three", 3, "one", "three", rank=0)]),
     "a rank beyond": (1, "is rank 2 of 2", [got(9.5, "three", 3, "one", "three", rank=2)]),

@@ -178,7 +178,7 @@ class Agent:
                 return False
             self._diary.write("joins")
         info = self._handler.next_rendezvous()
-        where = info.bootstrap_store_info
+        where, mine = info.bootstrap_store_info, self._handler._node.record
         self._diary.write(
             "returns",
             round=info.round,
@@ -186,6 +186,7 @@ class Agent:
             size=info.world_size,
             nodes=info.nodes,
             address=where and f"{where.master_addr}:{where.master_port}",
+            offers=mine and f"{mine.address}:{mine.port}",
         )
         self._share(info)
         return self._hold(info)

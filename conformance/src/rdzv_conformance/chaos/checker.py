@@ -3,8 +3,8 @@
 The numbers are those of the design (docs/architecture.md), and the words those of the simulator. What
 they mean for events that were seen from outside, and only by those who took part:
 
-1. All who return from a round return the same nodes in the same order, the same address and the rank that
-   follows, and find the same mark in its store; each one's rounds rise.
+1. All who return from a round return the same nodes in the same order, the address that its rank 0 offered for
+   it and the rank that follows, and find the same mark in its store; each one's rounds rise.
 2. A node that *trusts* its round until the moment *t* has a lease that certainly lives until then: the
    service has confirmed it less than a time to live ago. As long as it has not gone back to
    ``next_rendezvous``, left or been killed, nobody returns from a later round before *t*. Being paused, cut off
@@ -106,6 +106,9 @@ def _agreement(returns: Sequence[Record]) -> Iterator[Finding]:
                 yield Finding(record.at, 1, said)
         if facts["size"] != len(facts["nodes"]) or _agent_at(facts) != record.who:
             said = f"{record.who} is rank {facts['rank']} of {facts['size']} in round {number}: {facts['nodes']}"
+            yield Finding(record.at, 1, said)
+        if facts["rank"] == 0 and facts["offers"] not in (None, facts["address"]):
+            said = f"{record.who} is rank 0 of round {number} at {facts['offers']}, and got {facts['address']}"
             yield Finding(record.at, 1, said)
         if number <= before.get(record.who, 0):
             yield Finding(record.at, 1, f"{record.who} got round {number} after round {before[record.who]}")

@@ -17,7 +17,7 @@ __all__ = ["INSIDE", "OVER", "Diary", "History", "Record", "What", "tell"]
 What = Literal[
     # By an agent.
     "joins",  # it calls next_rendezvous()
-    "returns",  # round, rank, size, nodes, address
+    "returns",  # round, rank, size, nodes, address; offers: where it said it is, should it be rank 0
     "shares",  # round, mark: what stands in the round's store, where the first one to come wrote it
     "trusts",  # round, until: its lease certainly lives until then, and it takes the round for the current one
     "learns",  # kind, round, node, cause: an event that the handler tells

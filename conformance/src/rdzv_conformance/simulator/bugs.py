@@ -150,6 +150,22 @@ BUGS: Final[dict[str, Bug]] = {
         member.join,
         {"return node.state": "return replace(node.state, address=node.id)"},
     ),
+    "stale-address": _bug(
+        "A round keeps the address of the round before, although another node may be its rank 0.",
+        {1},
+        rules._next_round,
+        {"address=first.address": "address=state.address or first.address"},
+        "fail_many",
+        "kill",
+    ),
+    "stale-port": _bug(
+        "A round keeps the port of the round before, although its rank 0 keeps another one free.",
+        {1},
+        rules._next_round,
+        {"port=first.port": "port=state.port or first.port"},
+        "fail_many",
+        "kill",
+    ),
     "small-world": _bug(
         "A world is formed although too few are there.",
         {3},

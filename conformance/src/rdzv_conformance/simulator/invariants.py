@@ -104,6 +104,7 @@ class Invariants:
         self._worlds[state.round] = (state.world, state.address, state.port)
         for machine in self._scene.machines:
             self._check_exclusivity(machine)
+            self._check_place(machine, state)
 
     def _wrote_notice(self, notice: Notice) -> None:
         if self._scene.rough:
@@ -128,6 +129,12 @@ class Invariants:
             raise Violation(
                 2, f"{machine.name} is in round {machine.round} while round {state.round} exists: {state.world}"
             )
+
+    def _check_place(self, machine: Machine, state: State) -> None:
+        """A world is where its rank 0 says now, and not where another one, or itself, once was."""
+        if state.world[0] == machine.name and machine.joining and (state.address, state.port) != machine.place:
+            there = f"{state.address}:{state.port}"
+            raise Violation(1, f"round {state.round} is at {there}, and its rank 0, {machine.name}, at {machine.place}")
 
     def returned(self, machine: Machine, state: State) -> None:
         """See `Watcher`."""

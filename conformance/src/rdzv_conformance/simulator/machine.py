@@ -45,6 +45,7 @@ class Machine:
         name: The node's id.
         disturbed: It was paused or cut off once, so it may have lost its lease.
         round: The round that its program works in, or worked in last.
+        place: The address and the port that it offers in its record; others whenever it joins.
     """
 
     def __init__(self, scene: Scene, watcher: Watcher, name: str) -> None:
@@ -52,6 +53,7 @@ class Machine:
         self.name = name
         self.disturbed = False
         self.round = 0
+        self.place = ("", 0)
         self.process = Process()
         self._scene = scene
         self._watcher = watcher
@@ -119,10 +121,12 @@ class Machine:
     def join(self) -> None:
         """Call ``next_rendezvous``."""
         deadline = self.clock() + self.settings.timeout.join.total_seconds()
+        number = self.place[1] + 1
+        self.place = place = (f"{self.name}.host{number}", number)
 
         def lane() -> Lane[State]:
             yield from member.first_look(self.node, deadline)
-            return (yield from member.join(self.node, f"{self.name}.host", 1, deadline))
+            return (yield from member.join(self.node, *place, deadline))
 
         self._joining = True
         self._waiting_lane = self.driver.start(lane(), self._joined, kind="join")
