@@ -91,10 +91,21 @@ class MemoryBackend(KeyValueBackend):
         self._faults: defaultdict[str, deque[Fault | None]] = defaultdict(deque)
         self._delayed: list[Callable[[], object]] = []
         self._cut = ""
+        self._refused: dict[str, Exception] = {}
 
     @property
     def name(self) -> str:
         return "memory"
+
+    def refuse(self, error: Exception, *methods: str) -> None:
+        """Raise `error` from every call of these methods, until `accept`; what waits already goes on."""
+        with self.service.changed:
+            self._refused |= dict.fromkeys(methods, error)
+
+    def accept(self) -> None:
+        """End what `refuse` began."""
+        with self.service.changed:
+            self._refused.clear()
 
     def fail(self, method: str, *faults: Fault | None) -> None:
         """Let the next calls of `method` fail, each in its way; None: that one goes well."""
@@ -173,6 +184,8 @@ class MemoryBackend(KeyValueBackend):
         with self.service.changed:
             self.calls[method] += 1
             self._check_connection()
+            if method in self._refused:
+                raise self._refused[method]
             fault = self._faults[method].popleft() if self._faults[method] else None
             if fault is Fault.REQUEST_LOST:
                 raise RendezvousConnectionError(f"{method}: the request was lost")

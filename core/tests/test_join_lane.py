@@ -8,9 +8,9 @@ from rdzv.backend import Lease, Snapshot
 from rdzv.dynamic import member
 from rdzv.dynamic.node import Node
 from rdzv.dynamic.records import LEADER_KEY, Closed, NodeRecord, State, decode
-from rdzv.dynamic.steps import Changed, Delete, Lane, OpenLease, Put, Read, ReadAll, Step
+from rdzv.dynamic.steps import Changed, Delete, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step
 from rdzv.envelope import Envelope
-from rdzv.errors import RendezvousClosedError
+from rdzv.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from rdzv.service import Held, View
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
@@ -108,3 +108,26 @@ def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:
     leaving = member.leave(node, "enough", 600.0)
     next(leaving)
     assert not isinstance(leaving.send((False, None)), Put)
+
+
+def test_service_that_goes_away_after_a_node_has_given_up_is_not_waited_for() -> None:
+    node, lane, enrolled = writing_its_record()
+    now = 600.0
+    node.clock = lambda: now
+    step = lane.send((True, held(enrolled.payload)))
+    assert isinstance(step, ReadAll)
+    assert isinstance(lane.send(View(Snapshot())), Revoke)
+    assert isinstance(lane.send(None), Read)
+    # Its world was published at the last moment: it takes its withdrawal back, and the service is gone.
+    step = lane.send(held(State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2).encode()))
+
+    def go_on() -> None:
+        nonlocal now, step
+        while now < 3600:
+            slept = isinstance(step, Sleep)
+            now = max(now, step.until if isinstance(step, Sleep) else now + 0.5)
+            step = lane.send(None) if slept else lane.throw(RendezvousConnectionError("gone"))
+
+    with pytest.raises(RendezvousTimeoutError, match=r"'run' on backend 'memory' .* 600\.0 s.* The last error: gone"):
+        go_on()
+    assert now <= 600.0 + node.interval

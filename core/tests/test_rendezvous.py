@@ -425,7 +425,7 @@ class TestFaults:
         simple.join(simple.node(2, 2))
         wait_until(lambda: simple.handlers[0]._node.record)
         simple.backends[0].disconnect("it is away")
-        wait_until(lambda: "has not answered for" in caplog.text)
+        wait_until(lambda: "has answered no call" in caplog.text)
         simple.backends[0].reconnect()
         wait_until(lambda: "answers again" in caplog.text)
         told = [record.getMessage() for record in caplog.records if record.name == "rdzv.dynamic.outage"]

@@ -55,3 +55,16 @@ class RendezvousDeniedError(RendezvousConnectionError):
 
 class RendezvousUnsupportedError(RendezvousError, NotImplementedError):
     """The backend does not have the capability that the call needs; the message says why."""
+
+
+def again(error: RendezvousError) -> RendezvousError:
+    """A new object for an error that was kept, to be raised; the kept one is its cause.
+
+    An object that is raised twice has the traceback of both, and keeps every frame of them alive.
+    """
+    # A subclass may have a constructor of its own, with other arguments.
+    fresh = type(error).__new__(type(error), *error.args)
+    fresh.args = error.args
+    fresh.__dict__.update(error.__dict__)
+    fresh.__cause__ = error
+    return fresh

@@ -239,7 +239,7 @@ class Service:
                 now = time.monotonic()
                 if now + pause >= deadline or self._closing.wait(pause):
                     raise RendezvousConnectionError(
-                        f"The service of backend '{self.backend.name}' could not be reached "
+                        f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error
                 logger.debug("trying again in %.2f s: %s", pause, error)

@@ -45,7 +45,7 @@ class Driver:
     def start(self, name: str, lane: Lane[None]) -> None:
         """Run a lane on a thread of its own until it ends."""
         thread = threading.Thread(
-            target=self._run_to_end, args=(lane,), name=f"rdzv-{name}-{self._node.id}", daemon=True
+            target=self._run_to_end, args=(name, lane), name=f"rdzv-{name}-{self._node.id}", daemon=True
         )
         with self._changed:
             # Under the lock: `stop` joins these, and a thread can be joined once it runs.
@@ -100,15 +100,16 @@ class Driver:
                 if thread.is_alive():
                     logger.warning("thread '%s' has not ended within %.1f s", thread.name, timeout)
 
-    def _run_to_end(self, lane: Lane[None]) -> None:
+    def _run_to_end(self, name: str, lane: Lane[None]) -> None:
+        """Run a loop. The loops start again by themselves (`supervised`): what leaves one has ended it for good."""
         try:
             self.run(lane)
-        except Exception as error:
+        except BaseException as error:
             if self._node.closing and isinstance(error, RendezvousError):
                 return
-            logger.exception("a lane of node '%s' has failed", self._node.id)
+            logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
             with self._changed:
-                self._node.fail(error)
+                self._node.fail(name, error, lasts=True)
                 self._changed.notify_all()
 
     def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
@@ -145,8 +146,8 @@ def call(service: Service, step: Step) -> Any:
             return service.read(key, deadline)
         case steps.ReadAll(prefix, deadline, before):
             return service.read_all(prefix, deadline, before)
-        case steps.Put(key, payload, deadline, after, lease):
-            return service.put(key, payload, deadline, after=after, lease=lease)
+        case steps.Put(key, payload, deadline, after, lease, deleted):
+            return service.put(key, payload, deadline, after=after, lease=lease, deleted=deleted)
         case steps.Delete(prefix, deadline):
             return service.delete(prefix, deadline)
         case steps.OpenLease(ttl, deadline):

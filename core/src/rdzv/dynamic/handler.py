@@ -162,6 +162,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
             RendezvousError: A health check refused this node; or another thread waits already, or this
             is a fork of the process whose node it is.
         """
+        # First, for a fork has a copy of the lock as well.
+        self._check_process()
         if not self._joining.acquire(blocking=False):
             raise RendezvousError("Another thread waits in next_rendezvous() of this handler; a node waits once.")
         try:
@@ -262,15 +264,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._start()
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
         self._driver.run(member.first_look(self._node, deadline))
-        if self._node.problem is not None:
-            raise self._node.problem
+        self._node.raise_problem()
 
-    def _start(self) -> None:
+    def _check_process(self) -> None:
         if os.getpid() != self._process:
             raise RendezvousError(
                 f"This handler of the rendezvous '{self._settings.run}' belongs to process {self._process}; "
                 "a process that was forked from it needs one of its own."
             )
+
+    def _start(self) -> None:
+        self._check_process()
         with self._starting:
             if self._stopped:
                 raise RendezvousClosedError(

@@ -8,11 +8,11 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from ..errors import RendezvousStateError
 from ..hooks import Event, EventKind
 from ..service import Held, View
 from . import rules
-from .node import Node
+from .node import LEAD, Node
 from .records import (
     BEATS,
     LEADER_KEY,
@@ -27,26 +27,30 @@ from .records import (
     decode,
     intent_key,
 )
-from .steps import Delete, Lane, Lead, Put, ReadAll, Sleep, Tell, Wait
+from .steps import Delete, Lane, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
+from .supervisor import supervised
 
-__all__ = ["elect", "lead"]
+__all__ = ["elect", "lead", "resign"]
 
 logger = logging.getLogger(__name__)
 
 COALESCE = 20e-6
 """Seconds for each node that is there, in which a leader lets news gather: 20 ms for a thousand."""
 
+FAILURES = 2
+"""Failures, one after the other, after which a leader resigns; a service that does not answer is none."""
+
 NOTICE_INTERVAL = 1.0
 """Seconds between two notices that nobody is waiting for: each one wakes every node."""
 
 
-def elect(node: Node) -> Lane[None]:
+def elect(node: Node, deadline: float) -> Lane[None]:
     """Lead if nobody does: the first to write the leader's key has won."""
     if not node.may_lead() or node.view is None:
         return
     if node.leader is None:
         before = node.view.raw(LEADER_KEY)
-        _, held = yield Put(LEADER_KEY, node.limits().encode(), node.soon(), after=before, lease=node.lease)
+        _, held = yield Put(LEADER_KEY, node.limits().encode(), deadline, after=before, lease=node.lease)
         there = decode(Leadership, held.payload) if held is not None and not held.envelope.deleted else None
         if there is not None and (events := node.look_at_leader(there)):
             yield Tell(tuple(events))
@@ -54,47 +58,69 @@ def elect(node: Node) -> Lane[None]:
         # Won just now, or long ago by a write whose reply was lost.
         node.leading = True
         node.term += 1
-        yield Lead(node.term)
+        try:
+            yield Lead(node.term)
+        except Exception:
+            # Without its loop it does not lead.
+            node.step_down()
+            raise
+
+
+def resign(node: Node, deadline: float) -> Lane[None]:
+    """Give up the lead, so that another node can be elected: a tombstone replaces this node's own claim, and no other.
+
+    It hangs on the same lease, so that nothing of it stays.
+    """
+    lease = node.lease
+    if node.leading:
+        node.step_down()
+    while lease is not None:
+        held = yield Read(LEADER_KEY, deadline)
+        if held is None or decode(Leadership, held.payload).node != node.id:
+            return
+        won, now = yield Put(LEADER_KEY, b"", deadline, after=held, lease=lease, deleted=True)
+        if won or (now is not None and now.token == held.token):
+            # It is done, or the lease is over, and the key with it.
+            return
 
 
 def lead(node: Node, term: int) -> Lane[None]:
-    """Watch the nodes and publish what the rules decide, for as long as this node leads."""
+    """Watch the nodes and publish what the rules decide, for as long as this node leads.
+
+    A leader that fails for any reason but a service that does not answer resigns: another may do better. If nobody else
+    takes over, it stands for election again, and its caller gets the error if that goes wrong, too.
+    """
     desk = _Desk(node)
     view: View | None = None
-    pauses = node.pauses()
-    while node.leading and node.term == term and not node.closing:
-        try:
-            if view is None:
-                view = yield ReadAll(NODES, node.soon())
-            records = desk.read(view)
-            if events := desk.arrivals(records):
-                yield Tell(events)
-            decision = desk.decide(node.state, records)
-            if isinstance(decision, rules.Publish):
-                state, held = node.state, node.held
-                if decision.bereaved:
-                    yield from _announce(node, decision.state.round)
-                # The view may be older than the state: look again with the token in hand.
-                view = yield ReadAll(NODES, node.soon(), view)
-                again = desk.decide(state, desk.read(view))
-                # Somebody may have died between the two looks, unannounced: then once more.
-                if isinstance(again, rules.Publish) and again.bereaved <= decision.bereaved:
-                    yield from _publish(node, again, held)
-                continue
-            post_in = yield from desk.post(decision.notice)
-            since = view
-            view = yield Wait(NODES, since, node.clock() + min(post_in, desk.again_in(decision)))
-            if view is not since:
-                # Many come together: reading them costs by their number, so give them time to.
-                yield Sleep(node.clock() + COALESCE * len(records))
-            pauses = node.pauses()
-        except RendezvousConnectionError as error:
-            logger.debug("leading '%s': %s", node.settings.run, error)
-            view = None
-            yield Sleep(node.clock() + next(pauses))
-        except RendezvousError as error:
-            node.fail(error)
-            yield Sleep(node.clock() + next(pauses))
+    failed_before = node.failed(LEAD)
+
+    def leads() -> bool:
+        return node.leading and node.term == term
+
+    def fit() -> bool:
+        return node.failed(LEAD) - failed_before < FAILURES
+
+    def turn() -> Lane[None]:
+        nonlocal view, failed_before
+        # After a failure the nodes are read anew.
+        seen, view = view, None
+        if seen is None:
+            seen = yield ReadAll(NODES, node.soon())
+        view = yield from desk.turn(seen)
+        failed_before = 0
+
+    try:
+        yield from supervised(node, LEAD, turn, lambda: leads() and fit())
+        if leads() and not node.closing:
+            logger.warning("node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failure())
+            node.stands_from = node.clock() + node.interval
+            yield from resign(node, node.stands_from)
+    except Exception as error:
+        # Its key stays for now. If nobody takes over it is elected again, by that key.
+        logger.warning("node '%s' could not resign in '%s': %r", node.id, node.settings.run, error)
+    finally:
+        if leads():
+            node.step_down()
 
 
 def _announce(node: Node, number: int) -> Lane[None]:
@@ -136,6 +162,32 @@ class _Desk:
     def __post_init__(self) -> None:
         self.posted = self.node.notice
         self.posted_at = self.node.clock()
+
+    def turn(self, view: View) -> Lane[View]:
+        """Decide on a view of the nodes, and do it; returns the next view: after a change, or when it is time."""
+        node = self.node
+        records = self.read(view)
+        if events := self.arrivals(records):
+            yield Tell(events)
+        decision = self.decide(node.state, records)
+        if isinstance(decision, rules.Publish):
+            state, held = node.state, node.held
+            if decision.bereaved:
+                yield from _announce(node, decision.state.round)
+            # The view may be older than the state: look again with the token in hand.
+            view = yield ReadAll(NODES, node.soon(), view)
+            again = self.decide(state, self.read(view))
+            # Somebody may have died between the two looks, unannounced: then once more.
+            if isinstance(again, rules.Publish) and again.bereaved <= decision.bereaved:
+                yield from _publish(node, again, held)
+            return view
+        post_in = yield from self.post(decision.notice)
+        since = view
+        view = yield Wait(NODES, since, node.clock() + min(post_in, self.again_in(decision)))
+        if view is not since:
+            # Many come together: reading them costs by their number, so give them time to.
+            yield Sleep(node.clock() + COALESCE * len(records))
+        return view
 
     def read(self, view: View) -> list[NodeRecord]:
         """The records in a view; those that did not change are not parsed again."""

@@ -18,7 +18,7 @@ from ..errors import (
 )
 from ..service import Held, View
 from . import leader, rules
-from .node import Node
+from .node import KEEP, LASTING, LEAD, WATCH, Node, unexpected
 from .records import (
     BEATS,
     CONTROL,
@@ -37,6 +37,7 @@ from .records import (
 )
 from .rules import Standing
 from .steps import Changed, Delete, KeepAlive, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Tell, Wait
+from .supervisor import is_passing, supervised
 
 __all__ = ["close", "first_look", "join", "keep", "leave", "watch"]
 
@@ -51,27 +52,19 @@ LEADERLESS = 1.0
 
 def watch(node: Node) -> Lane[None]:
     """Keep the node's view of ``control`` fresh, until it closes."""
-    view = None
-    pauses = node.pauses()
-    while not node.closing:
-        try:
-            if view is None:
-                view = yield ReadAll(CONTROL, node.soon())
-            else:
-                patience = LEADERLESS if node.sees_no_leader() else WATCH_SLICE
-                view = yield Wait(CONTROL, view, node.clock() + patience)
-            events = node.look(view)
-            node.problem = None
-            pauses = node.pauses()
-            if events:
-                yield Tell(tuple(events))
-            yield from leader.elect(node)
-        except RendezvousError as error:
-            if isinstance(error, RendezvousDeniedError) or not isinstance(error, RendezvousConnectionError):
-                # Not a passing fault: the caller should hear of it. The watch goes on, should it heal.
-                node.fail(error)
-            logger.debug("watching '%s': %s", node.settings.run, error)
-            yield Sleep(node.clock() + next(pauses))
+
+    def turn() -> Lane[None]:
+        if node.view is None or node.failed(WATCH):
+            # What has failed is looked at again at once: a wait may be a long one.
+            view = yield ReadAll(CONTROL, node.soon(), node.view)
+        else:
+            patience = LEADERLESS if node.sees_no_leader() else WATCH_SLICE
+            view = yield Wait(CONTROL, node.view, node.clock() + patience)
+        if events := node.look(view):
+            yield Tell(tuple(events))
+        yield from leader.elect(node, node.soon())
+
+    return supervised(node, WATCH, turn)
 
 
 def first_look(node: Node, deadline: float) -> Lane[None]:
@@ -79,14 +72,15 @@ def first_look(node: Node, deadline: float) -> Lane[None]:
 
     Raises:
         RendezvousConnectionError: It was not seen until the deadline.
+        RendezvousError: What is there cannot be used.
     """
     started = node.clock()
     while node.view is None:
-        if node.problem is not None:
-            raise node.problem
+        node.raise_problem()
         if node.closing:
             raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         if node.clock() >= deadline:
+            node.raise_problem(lasting=False)
             raise node.unreachable(started)
         yield Changed(deadline)
 
@@ -94,26 +88,34 @@ def first_look(node: Node, deadline: float) -> Lane[None]:
 def keep(node: Node) -> Lane[None]:
     """Keep the lease alive, until the node closes; mend what is lost."""
     due = node.clock() + node.interval
-    pauses = node.pauses()
-    while not node.closing:
+
+    def turn() -> Lane[None]:
+        nonlocal due
         yield Sleep(due)
-        lease, sent = node.lease, node.clock()
+        # Until it has gone well it is due: how long to pause after a failure is not decided here.
+        due = sent = node.clock()
+        if node.record is not None and not node.closing:
+            yield from _renew(node, sent)
         due = sent + node.interval
-        if lease is None or node.record is None or node.closing:
-            continue
-        try:
-            alive = yield KeepAlive(lease, due)
-            pauses = node.pauses()
-            if node.lease is not lease:
-                continue
-            if alive:
-                node.lease_until = sent + lease.ttl
-                yield from _verify_state(node)
-            else:
-                yield from _come_back(node)
-        except RendezvousConnectionError as error:
-            logger.debug("keeping '%s' alive: %s", node.id, error)
-            due = node.clock() + next(pauses)
+
+    return supervised(node, KEEP, turn)
+
+
+def _renew(node: Node, sent: float) -> Lane[None]:
+    """Renew the lease; register again if it has ended, or if registering again has not succeeded yet."""
+    lease = node.lease
+    if lease is not None:
+        alive = yield KeepAlive(lease, sent + node.interval)
+        if node.lease is not lease:
+            return
+        if not alive:
+            yield from _come_back(node, node.soon())
+            return
+        node.lease_until = sent + lease.ttl
+        yield from _verify_state(node)
+    done = node.lease is not None and (node.settled or node.closed() is not None)
+    if not done and not node.writing:
+        yield from _enroll(node, node.soon())
 
 
 def _verify_state(node: Node) -> Lane[None]:
@@ -131,17 +133,22 @@ def _verify_state(node: Node) -> Lane[None]:
 def _lose_lease(node: Node) -> None:
     """Trust nothing that hung on the lease."""
     node.lease, node.lease_until = None, -math.inf
+    node.heal(LEAD)
     if node.leading:
         node.step_down()
 
 
-def _come_back(node: Node) -> Lane[None]:
-    """Mend a lost lease, however long it takes."""
+def _come_back(node: Node, deadline: float) -> Lane[None]:
+    """Mend a lost lease.
+
+    Raises:
+        RendezvousError: It could not be mended until the deadline.
+    """
     logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run)
     _lose_lease(node)
     # Where the service lost it, the others have lost theirs, too.
     node.distrust()
-    yield from _enroll(node, math.inf)
+    yield from _enroll(node, deadline)
 
 
 def _enroll(node: Node, deadline: float) -> Lane[None]:
@@ -150,43 +157,56 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
     When an earlier lease was lost, in two steps: the record, then the fence. A leader that scanned
     while the record was missing thereby loses its pending write and scans again. No world is to
     be trusted before.
+
+    Raises:
+        RendezvousConnectionError: The service did not take the record until the deadline.
+        RendezvousError: What is there cannot be used.
+        Exception: The backend's own, if it lasts.
     """
     pauses = node.pauses()
     while node.writing and not node.closing:
-        yield Changed(node.soon())
+        if node.clock() >= deadline:
+            raise RendezvousConnectionError(f"it is being written: {node.trouble or 'its last call is not over'}")
+        yield Changed(deadline)
     node.writing = True
+    unexpected_until = math.inf
     try:
         while not node.closing:
             try:
-                yield from _write_record(node)
+                yield from _write_record(node, deadline)
                 if not node.settled:
-                    yield from _fence(node)
+                    yield from _fence(node, deadline)
                     # A world of a closed attempt ends with the lease: whoever ends last removes its records.
                     node.settled = node.closed() is None
                 return
-            except RendezvousDeniedError:
-                raise
-            except RendezvousConnectionError:
+            except Exception as error:
+                if isinstance(error, RendezvousError) and not is_passing(error):
+                    raise
+                if not isinstance(error, RendezvousError):
+                    unexpected_until = min(unexpected_until, node.clock() + LASTING)
                 pause = node.clock() + next(pauses)
-                if pause >= deadline:
+                if pause >= min(deadline, unexpected_until):
                     raise
                 yield Sleep(pause)
     finally:
         node.writing = False
 
 
-def _write_record(node: Node) -> Lane[None]:
+def _write_record(node: Node, deadline: float) -> Lane[None]:
     while (record := node.record) is not None and not node.closing:
+        if node.clock() >= deadline:
+            raise RendezvousConnectionError("each lease was over before the record was written")
         if node.lease is None:
             opened = node.clock()
-            lease = yield OpenLease(node.ttl, node.soon())
+            lease = yield OpenLease(node.ttl, min(deadline, node.soon()))
             node.lease, node.lease_until = lease, opened + lease.ttl
             node.settled = not node.known
             continue
         before, node.known = node.written, True
         # Conditional, although nobody else writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
-        won, node.written = yield Put(record.key, record.encode(), node.soon(), after=before, lease=node.lease)
+        until = min(deadline, node.soon())
+        won, node.written = yield Put(record.key, record.encode(), until, after=before, lease=node.lease)
         if won and record == node.record:
             return
         if not won and _same(before, node.written):
@@ -197,7 +217,7 @@ def _same(one: Held | None, other: Held | None) -> bool:
     return (one and one.token) == (other and other.token)
 
 
-def _fence(node: Node) -> Lane[None]:
+def _fence(node: Node, deadline: float) -> Lane[None]:
     """Make sure that no round is formed by somebody who has not seen our record.
 
     Usually a look is enough: a leader that forms a round without one of its members says so first
@@ -206,7 +226,7 @@ def _fence(node: Node) -> Lane[None]:
     write the state a thousand times, and each of them would read every one.
     """
     while not node.closing:
-        control = yield ReadAll(CONTROL, node.soon())
+        control = yield ReadAll(CONTROL, min(deadline, node.soon()))
         held = control.get(STATE_KEY)
         if held is None and node.state is None:
             return
@@ -219,7 +239,7 @@ def _fence(node: Node) -> Lane[None]:
             # A service that forgot everything is told again what was the state: it is a value, and we have it.
             node.held = None
             payload = node.state.encode() if node.state else b""
-        won, now = yield Put(STATE_KEY, payload, node.soon(), after=held)
+        won, now = yield Put(STATE_KEY, payload, min(deadline, node.soon()), after=held)
         yield from _tell_state(node, now)
         if won:
             return
@@ -245,7 +265,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
         RendezvousConnectionError: The service could not be reached until then.
         RendezvousError: See `Node.refuse`.
     """
-    started = node.clock()
+    started = deadline - node.settings.timeout.join.total_seconds()
     yield from first_look(node, deadline)
     node.refuse()
     mine = node.settings
@@ -253,7 +273,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
         node.id, mine.attempt, node.round, mine.min_nodes, mine.max_nodes, address, port, mine.labels
     )
     try:
-        yield from _enroll(node, deadline)
+        yield from _register(node, started, deadline)
         while not (node.standing() is Standing.MEMBER and node.may_trust_world()):
             node.refuse()
             if node.record is None:
@@ -262,7 +282,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
                 yield from _give_up(node, node.clock() - started)
                 break
             heard = node.held, node.problem, node.record
-            yield from _see_to_a_leader(node)
+            yield from _see_to_a_leader(node, deadline)
             # What came while we asked has woken nobody: then look before waiting.
             if heard == (node.held, node.problem, node.record):
                 yield Changed(min(deadline, node.clock() + LEADERLESS) if node.leader is None else deadline)
@@ -270,42 +290,72 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
         raise
     except BaseException:
         # Ctrl-C too: whoever does not wait any more must not be counted.
-        yield from _withdraw(node, node.clock() + node.interval)
+        yield from _withdraw(node, node.clock() + node.interval / 2)
         raise
     assert node.state is not None  # noqa: S101 - a member has seen the state
     node.round = node.state.round
     return node.state
 
 
-def _see_to_a_leader(node: Node) -> Lane[None]:
+def _register(node: Node, started: float, deadline: float) -> Lane[None]:
+    """Write the record of a node that joins."""
     try:
-        yield from leader.elect(node)
+        yield from _enroll(node, deadline)
+    except RendezvousError as error:
+        if not is_passing(error):
+            raise
+        if node.silence() > node.clock() - started:
+            yield from _ask_again(node, started)
+        raise node.unregistered(started, error) from error
+    except Exception as error:
+        raise unexpected(error) from error
+
+
+def _ask_again(node: Node, started: float) -> Lane[None]:
+    """Find out whether the service refuses what we write, or is not there at all.
+
+    Raises:
+        RendezvousConnectionError: It does not answer.
+    """
+    try:
+        yield Read(STATE_KEY, node.clock() + node.interval / 2)
+    except RendezvousConnectionError as error:
+        raise node.unreachable(started) from error
+
+
+def _see_to_a_leader(node: Node, deadline: float) -> Lane[None]:
+    try:
+        yield from leader.elect(node, min(deadline, node.soon()))
     except RendezvousDeniedError:
         raise
-    except RendezvousConnectionError as error:
-        # Another may win; if not, there is another time.
-        logger.debug("electing a leader of '%s': %s", node.settings.run, error)
+    except Exception as error:
+        # Another may win; if not, there is another time. What lasts, the watch meets, too.
+        logger.debug("electing a leader of '%s': %r", node.settings.run, error)
 
 
 def _give_up(node: Node, waited: float) -> Lane[None]:
     """Withdraw, unless a world was published meanwhile that includes this node."""
     record = node.record
-    patience = node.clock() + node.interval
+    reason: Exception | None = node.failure()
+    # The deadline is over: what is left to do takes less than an interval in all.
+    patience = node.clock() + node.interval / 2
     here: list[str] = []
     try:
-        view = yield ReadAll(NODES, patience)
+        view = yield ReadAll(NODES, node.clock() + node.interval / 4)
         here = [decode(NodeRecord, held.payload).id for held in view.readable().values()]
         yield from _withdraw(node, patience)
         yield from _tell_state(node, (yield Read(STATE_KEY, patience)))
         if node.standing() is Standing.MEMBER:
             # It was published before the record was gone.
             node.record = record
-            yield from _come_back(node)
+            yield from _come_back(node, patience)
             if node.standing() is Standing.MEMBER:
                 return
-    except RendezvousConnectionError as error:
-        logger.debug("node '%s' gives up: %s", node.id, error)
-    raise RendezvousTimeoutError(_missing_nodes(node, here, waited))
+    except Exception as error:
+        logger.debug("node '%s' gives up: %r", node.id, error)
+        reason = error
+    because = f" The last error: {reason}" if reason else ""
+    raise RendezvousTimeoutError(f"{_missing_nodes(node, here, waited)}{because}")
 
 
 def _missing_nodes(node: Node, here: list[str], waited: float) -> str:
@@ -343,8 +393,9 @@ def _withdraw(node: Node, deadline: float) -> Lane[None]:
         return
     try:
         yield Revoke(lease, deadline)
-    except RendezvousConnectionError as error:
-        logger.debug("node '%s' withdraws: %s", node.id, error)
+    except Exception as error:
+        # The lease runs out by itself.
+        logger.debug("node '%s' withdraws: %r", node.id, error)
 
 
 def close(node: Node, reason: str, done: bool, deadline: float) -> Lane[None]:

@@ -11,9 +11,12 @@ from ..backend import Lease
 from ..errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousDeniedError,
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousParameterError,
+    RendezvousTimeoutError,
+    again,
 )
 from ..hooks import Event, EventKind
 from ..keys import escape
@@ -23,7 +26,33 @@ from . import rules
 from .records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, NodeRecord, Notice, State, decode
 from .rules import Standing
 
-__all__ = ["Node"]
+__all__ = ["KEEP", "LASTING", "LEAD", "WATCH", "Failure", "Node", "unexpected"]
+
+WATCH, KEEP, LEAD = "watch", "keep", "lead"
+"""The loops of a node: each owns the errors that it meets."""
+
+LASTING = 1.0
+"""Seconds that a loop must have failed for until the caller gets its error; half a second is a server's restart."""
+
+LASTING_TIMES = 3
+"""The same in failures, one after the other: a single one may have taken long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What has gone wrong in a loop since it last went well.
+
+    Attributes:
+        error: The latest error.
+        times: How many there were, one after the other.
+        since: The moment of the first.
+        lasts: It is not a passing fault: the caller gets the error.
+    """
+
+    error: RendezvousError
+    times: int
+    since: float
+    lasts: bool
 
 
 @dataclass
@@ -50,8 +79,9 @@ class Node:
         removed: It is: somebody removed the run.
         leading: This node leads.
         term: Grows each time this node begins or ceases to lead.
+        stands_from: The moment before which this node does not stand for election: it has just resigned.
         evicted_from: The round that this node was told it was evicted from.
-        problem: What keeps the node from going on; raised to the caller.
+        failures: Loop to what has gone wrong in it; nothing but the loop itself clears it.
         trouble: Why the service could not be reached lately; None while it can be.
         closing: The handler shuts down; every lane ends.
     """
@@ -81,8 +111,9 @@ class Node:
     removed: bool = False
     leading: bool = False
     term: int = 0
+    stands_from: float = -math.inf
     evicted_from: int = 0
-    problem: RendezvousError | None = None
+    failures: dict[str, Failure] = field(default_factory=dict)
     trouble: RendezvousConnectionError | None = None
     closing: bool = False
 
@@ -146,13 +177,14 @@ class Node:
 
     def look(self, view: View) -> list[Event]:
         """Take in a new view of ``control``; returns what has happened since the last one."""
-        self.view = view
         state = view.get(STATE_KEY)
         notice = view.get(NOTICE_KEY)
         leader = view.get(LEADER_KEY)
         events = self.look_at_leader(None if leader is None else decode(Leadership, leader.payload))
         events += self.look_at_state(state)
         events += self._look_at_notice(None if notice is None else decode(Notice, notice.payload))
+        # Last, so that what cannot be read is looked at again.
+        self.view = view
         return events
 
     def look_at_state(self, held: Held | None) -> list[Event]:
@@ -199,6 +231,9 @@ class Node:
         elif self.leading and leader is not None and leader.node != self.id:
             self.step_down()
             self.leader = leader
+        if leader is not None and leader.node != self.id:
+            # What kept this node from leading concerns nobody any more.
+            self.heal(LEAD)
         if leader is None or (before is not None and before.node == leader.node):
             return []
         return [self.event(EventKind.LEADER_CHANGED, leader.node, "it holds the leader's lease")]
@@ -217,12 +252,12 @@ class Node:
         """Raise what keeps this node from waiting for a world.
 
         Raises:
+            RendezvousError: A loop of this node fails, and not just for a moment.
             RendezvousClosedError: The attempt is closed or superseded.
             RendezvousGracefulExitError: The job is done, and this node was never needed.
             RendezvousParameterError: The run has other limits.
         """
-        if self.problem is not None:
-            raise self.problem
+        self.raise_problem()
         standing = self.standing()
         run = f"The rendezvous '{self.settings.run}'"
         if standing is Standing.SUPERSEDED and self.state is not None:
@@ -277,11 +312,14 @@ class Node:
     def may_lead(self) -> bool:
         """Whether this node could lead: it is enrolled, and there is something to lead."""
         enrolled = self.record is not None and self.lease is not None and self.settled
-        return enrolled and not self.closing and not self._is_finished()
+        rested = self.clock() >= self.stands_from
+        return enrolled and rested and not self.closing and not self._is_finished()
 
     def sees_no_leader(self) -> bool:
         """Whether nobody is seen to lead what this node is in or waits for; not even itself, if it believes so."""
         unseen = self.view is None or self.view.get(LEADER_KEY) is None
+        # Its own claim outlives its lead: it has resigned, and the service did not hear of it.
+        unseen = unseen or self.leader is None or (self.leader.node == self.id and not self.leading)
         return unseen and self.record is not None and not self._is_finished()
 
     def _is_finished(self) -> bool:
@@ -316,19 +354,75 @@ class Node:
         self.leader = None
         self.term += 1
 
-    def fail(self, error: Exception) -> None:
-        """Keep what went wrong for the caller."""
-        if isinstance(error, RendezvousError):
-            self.problem = error
-        else:
-            self.problem = RendezvousError(f"Unexpected {type(error).__name__}: {error}. Please report this.")
-            self.problem.__cause__ = error
+    def fail(self, loop: str, error: BaseException, *, lasts: bool = False) -> int:
+        """Note that a loop has failed; the caller gets the error if that lasts.
+
+        Args:
+            loop: Which: it owns the error until it heals.
+            error: Why.
+            lasts: It has ended for good.
+
+        Returns:
+            How many times it has failed now, one after the other.
+        """
+        before = self.failures.get(loop)
+        since, times = (before.since, before.times + 1) if before else (self.clock(), 1)
+        lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousDeniedError)
+        lasts = lasts or (times >= LASTING_TIMES and self.clock() - since >= LASTING)
+        ours = error if isinstance(error, RendezvousError) else unexpected(error)
+        self.failures[loop] = Failure(ours, times, since, lasts)
+        return times
+
+    def heal(self, loop: str) -> None:
+        """Note that a loop goes well."""
+        self.failures.pop(loop, None)
+
+    def failed(self, loop: str) -> int:
+        """How many times a loop has failed since it last went well."""
+        return self.failures[loop].times if loop in self.failures else 0
+
+    @property
+    def problem(self) -> RendezvousError | None:
+        """What keeps a loop from going on; None: nothing, or not for long yet."""
+        # A copy: a caller asks while the loops go on.
+        return next((failure.error for failure in tuple(self.failures.values()) if failure.lasts), None)
+
+    def failure(self) -> RendezvousError | None:
+        """The error of a loop that does not go well now, whether that lasts or not."""
+        return self.problem or next((failure.error for failure in tuple(self.failures.values())), None)
+
+    def raise_problem(self, *, lasting: bool = True) -> None:
+        """Give the caller the error that keeps a loop from going on, if there is one.
+
+        Args:
+            lasting: Only an error that lasts.
+
+        Raises:
+            RendezvousError: That.
+        """
+        error = self.problem if lasting else self.failure()
+        if error is not None:
+            raise again(error)
 
     def unreachable(self, since: float) -> RendezvousConnectionError:
-        """The error for a service that was never seen."""
+        """The error for a service that has not answered since that moment."""
         error = RendezvousConnectionError(
             f"The service of the rendezvous '{self.settings.run}' on backend '{self.backend}' could not be reached "
             f"within {self.clock() - since:.1f} s: {self.trouble or 'no answer. Is it up, and is the endpoint right?'}"
         )
         error.__cause__ = self.trouble
         return error
+
+    def unregistered(self, since: float, error: RendezvousError) -> RendezvousTimeoutError:
+        """The error for a record that the service has not taken since that moment, although it is there."""
+        return RendezvousTimeoutError(
+            f"The rendezvous '{self.settings.run}' on backend '{self.backend}' did not complete within "
+            f"{self.clock() - since:.1f} s: the record of node '{self.id}' could not be written: {error}"
+        )
+
+
+def unexpected(error: BaseException) -> RendezvousError:
+    """The error that a caller gets for an exception that nobody should have raised."""
+    ours = RendezvousError(f"Unexpected {type(error).__name__}: {error}. Please report this.")
+    ours.__cause__ = error
+    return ours

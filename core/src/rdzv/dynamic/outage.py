@@ -29,7 +29,10 @@ class Outage:
         if seconds >= _PATIENCE and not self._told:
             self._told = True
             logger.warning(
-                "%s has not answered for %.0f s, and is asked again and again: %s", self._name, seconds, error
+                "%s has answered no call with success for %.0f s, and is asked again and again: %s",
+                self._name,
+                seconds,
+                error,
             )
 
     def contacted(self) -> None:

@@ -68,6 +68,7 @@ class Put:
     deadline: float
     after: Held | None
     lease: Lease | None = None
+    deleted: bool = False
 
 
 @dataclass(frozen=True, slots=True)

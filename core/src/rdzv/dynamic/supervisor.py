@@ -1,0 +1,54 @@
+"""The one rule for every loop of a node: a loop that fails is recorded, and starts again after a pause."""
+
+import logging
+from collections.abc import Callable
+
+from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from .node import Node
+from .steps import Lane, Sleep
+
+__all__ = ["is_passing", "supervised"]
+
+logger = logging.getLogger(__name__)
+
+
+def supervised(
+    node: Node, loop: str, turn: Callable[[], Lane[None]], goes_on: Callable[[], bool] = lambda: True
+) -> Lane[None]:
+    """Take one turn after the other until the node closes, whatever exceptions they raise.
+
+    A service that does not answer is a passing fault (`Node.trouble` knows of it). Any other error is recorded
+    under the loop's name, and the next turn that ends well clears it: see `Node.fail`.
+
+    Args:
+        node: The node that the loop belongs to.
+        loop: The loop's name: the owner of its errors.
+        turn: One turn, as a new coroutine. A turn that has ended well is progress: the pauses begin anew.
+        goes_on: Asked before each turn: False ends the loop.
+    """
+    pauses = node.pauses()
+    while goes_on() and not node.closing:
+        try:
+            yield from turn()
+        except Exception as error:
+            if is_passing(error):
+                logger.debug("the loop '%s' of node '%s': %s", loop, node.id, error)
+            elif not node.closing:
+                first = node.fail(loop, error) == 1
+                logger.log(
+                    logging.WARNING if first else logging.DEBUG,
+                    "the loop '%s' of node '%s' has failed, and starts again: %r",
+                    loop,
+                    node.id,
+                    error,
+                    exc_info=None if isinstance(error, RendezvousError) else error,
+                )
+            yield Sleep(node.clock() + next(pauses))
+        else:
+            node.heal(loop)
+            pauses = node.pauses()
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether an error only says that the service did not answer, or not with success: trying again may help."""
+    return isinstance(error, RendezvousConnectionError) and not isinstance(error, RendezvousDeniedError)
