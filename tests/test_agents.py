@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -283,8 +284,23 @@ time.sleep(600)
         assert node.ends() == 128 + signal.SIGTERM
         assert "saved" in node.said
 
+    def test_a_launcher_that_ignores_the_end_of_children_hides_no_failure(self, local: Agents) -> None:
+        ignores = "import signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN)"
+        node = local.start("sh", "-c", "exit 3", nnodes="1", prelude=ignores)
+        assert node.ends() == 1
+        assert "exit code 3" in node.said
+
 
 class TestTheCommand:
+    def test_says_which_of_its_processes_has_failed(self, local: Agents, tmp_path: Path) -> None:
+        job = program(tmp_path, "import os, sys; print('I am', os.getpid()); sys.exit(7 * int(os.environ['RANK']))")
+        node = local.start(*job, nnodes="1", arguments=("--nproc-per-node", "2"))
+        assert node.ends() == 1
+        pids = re.findall(r"I am (\d+)", node.said)
+        named = re.search(r"\(rank 1, local rank 1, process (\d+)\) ended with exit code 7", node.said)
+        assert named is not None, node.said
+        assert named[1] in pids
+
     def test_gets_the_variables_of_its_world(self, local: Agents, tmp_path: Path) -> None:
         job = program(tmp_path, "import os; print(sorted(os.environ.items()))")
         node = local.start(*job, nnodes="1", arguments=("--nproc-per-node", "2"))

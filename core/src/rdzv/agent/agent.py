@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..handler import RendezvousInfo
 from ..parameters import RendezvousParameters
-from .workers import Guard, Workers
+from .workers import Guard, Worker, Workers
 
 __all__ = ["Agent", "Outcome", "Verdict"]
 
@@ -221,21 +221,27 @@ class Agent:
             if self._handler.num_nodes_waiting() or self._is_bereaved(info):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
-            codes = workers.exit_codes()
-            if any(codes):
-                return self._failed(next(code for code in codes if code))
-            if not finished and all(code == 0 for code in codes):
+            seen = workers.look()
+            failed = next((rank for rank, worker in enumerate(seen) if worker.code), None)
+            if failed is not None:
+                return self._failed(seen[failed], failed, info)
+            if not finished and all(worker.code == 0 for worker in seen):
                 finished = True
                 if self._unless_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
                     return Verdict(Outcome.DONE, "every node has finished")
             time.sleep(_POLL)
 
-    def _failed(self, code: int) -> Verdict | None:
-        how = f"signal {_name(-code)}" if code < 0 else f"exit code {code}"
+    def _failed(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> Verdict | None:
+        code = worker.code or 0
+        rank = info.rank * self._processes + local_rank
+        what = (
+            f"{self._command[0]} (rank {rank}, local rank {local_rank}, process {worker.pid}) ended with "
+            f"{f'signal {_name(-code)}' if code < 0 else f'exit code {code}'}"
+        )
         if self._restarts >= self._max_restarts:
-            return Verdict(Outcome.FAILED, f"{self._command[0]} ended with {how}, after {self._restarts} restarts")
+            return Verdict(Outcome.FAILED, f"{what}, after {self._restarts} restarts")
         self._restarts += 1
-        logger.warning("%s ended with %s; restart %d of %d", self._command[0], how, self._restarts, self._max_restarts)
+        logger.warning("%s; restart %d of %d", what, self._restarts, self._max_restarts)
         return None
 
     def _say_goodbye(self, verdict: Verdict) -> None:
@@ -251,6 +257,8 @@ class Agent:
             self._signal = number
 
         previous = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        # Where a launcher ignores this one, the system reaps the workers, and nobody learns how they ended.
+        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             yield
         finally:

@@ -6,17 +6,19 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from . import guard
 
-__all__ = ["Guard", "Workers"]
+__all__ = ["Guard", "Worker", "Workers"]
 
-_POLL = 0.02
+_POLL: Final = 0.02
 """Seconds between two looks at processes that were asked to end."""
+
+_PROC: Final = Path("/proc")
 
 
 class Guard:
@@ -58,6 +60,56 @@ class Guard:
         self.close()
 
 
+class Worker:
+    """One process and its group.
+
+    The system may give the number of a group that has ended to another one. So as long as this one may be sent a
+    signal, its first process is not reaped, even when it has ended: that keeps the number.
+
+    Attributes:
+        pid: The number of the process, and of its group.
+        code: How the process ended: its exit code, or the signal below zero; None while it runs.
+        is_over: Whether nothing of the group is left. It is sent no signal any more, neither by us nor by the guard.
+    """
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], keeper: Guard) -> None:
+        """Start it.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        self._guard = keeper
+        self._process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
+        self.pid = self._process.pid
+        self.code: int | None = None
+        self.is_over = False
+        self._guard.watch(self.pid)
+
+    def look(self) -> bool:
+        """Whether the process has ended since the last look."""
+        if self.code is not None:
+            return False
+        ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return False
+        self.code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        return True
+
+    def send(self, number: int) -> None:
+        """Send a signal to what is left of the group."""
+        if not self.is_over:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def forget(self) -> None:
+        """Reap the process and forget the group, of which nothing is left, or which was killed."""
+        if not self.is_over:
+            self.is_over = True
+            # The guard first: once the process is reaped, its number may be that of another group.
+            self._guard.forget(self.pid)
+            self._process.wait()
+
+
 class Workers:
     """The command, once for each local rank."""
 
@@ -67,26 +119,24 @@ class Workers:
         Raises:
             OSError: The command cannot be started; none is left running.
         """
-        self._guard = keeper
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._workers: list[Worker] = []
         try:
             for environment in environments:
-                process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
-                self._guard.watch(process.pid)
-                self._processes.append(process)
+                self._workers.append(Worker(command, environment, keeper))
         except OSError:
             self.kill()
             raise
 
-    def exit_codes(self) -> list[int | None]:
-        """The exit code of each, None for those that run; negative: the signal that ended it."""
-        return [process.poll() for process in self._processes]
+    def look(self) -> list[Worker]:
+        """All of them, in the order of their local ranks, as they are now."""
+        if [worker for worker in self._workers if worker.look()]:
+            self._forget_groups_that_ended()
+        return self._workers
 
     def send(self, number: int) -> None:
         """Send a signal to every group."""
-        for process in self._processes:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
+        for worker in self._workers:
+            worker.send(number)
 
     def stop(self, grace: float, number: int = signal.SIGTERM, *, hurry: Callable[[], bool] = lambda: False) -> None:
         """Ask all to end with a signal; kill what is left after `grace` seconds, grandchildren too.
@@ -99,25 +149,43 @@ class Workers:
         self.send(number)
         deadline = time.monotonic() + grace
         # The group, not only its first process: a wrapper script ends before what it wraps.
-        while time.monotonic() < deadline and not hurry() and not all(map(_has_ended, self._processes)):
+        while time.monotonic() < deadline and not hurry():
+            self._forget_groups_that_ended()
+            if all(worker.is_over for worker in self._workers):
+                return
             time.sleep(_POLL)
         self.kill()
 
     def kill(self) -> None:
         """Kill every group and collect the processes."""
         self.send(signal.SIGKILL)
-        for process in self._processes:
-            process.wait()
-            self._guard.forget(process.pid)
+        for worker in self._workers:
+            worker.forget()
+
+    def _forget_groups_that_ended(self) -> None:
+        for worker in self._workers:
+            worker.look()
+        ended = [worker for worker in self._workers if worker.code is not None and not worker.is_over]
+        living = _living_groups() if ended else set()
+        for worker in ended:
+            if worker.pid not in living:
+                worker.forget()
 
 
-def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Whether nothing of a process's group is left."""
-    process.poll()
-    try:
-        os.killpg(process.pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        return False
-    return False
+def _living_groups() -> set[int]:
+    """The groups of all processes of this machine that live; one that has ended and is not reaped yet does not."""
+    return {int(group) for state, group in _states_and_groups() if state[0] not in "ZX"}
+
+
+def _states_and_groups() -> Iterator[Sequence[str]]:
+    if not (_PROC / "self").exists():
+        command = ["/bin/ps", "-A", "-o", "stat=,pgid="]
+        shown = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        yield from (line.split() for line in shown.splitlines())
+        return
+    for folder in _PROC.iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                # The name of the program, in brackets, may hold anything.
+                state, _, group, *_ = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                yield state, group
