@@ -4,10 +4,12 @@ import contextlib
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import Enum
 from types import FrameType
 from typing import TypeVar
@@ -21,10 +23,12 @@ from ..errors import (
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousParameterError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 from ..handler import RendezvousInfo
 from ..parameters import RendezvousParameters
+from ..store import Store
 from .workers import Guard, Worker, Workers
 
 __all__ = ["Agent", "Outcome", "Verdict"]
@@ -35,6 +39,13 @@ _T = TypeVar("_T")
 
 _POLL = 0.05
 """Seconds between two looks at the workers; nothing on the network is asked."""
+
+
+_PROCESSES = "rdzv.processes"
+"""The key by which rank 0 tells the others how many processes it runs."""
+
+_LOOK_AGAIN = timedelta(seconds=10)
+"""How long one question for it waits; the first one after the end of the world is the last."""
 
 
 class Outcome(Enum):
@@ -166,21 +177,35 @@ class Agent:
         return self._unless_signalled(self._handler.next_rendezvous, self._waiting)
 
     def _unless_signalled(
-        self, call: Callable[[], _T], waiting: Callable[[float], None] = lambda seconds: None
+        self,
+        call: Callable[[], _T],
+        waiting: Callable[[float], None] = lambda seconds: None,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> _T | None:
-        """What a call to the service returns; None if a signal came first, for which the node leaves."""
+        """What a call to the service returns; None if a signal came first, for which the node leaves.
+
+        Args:
+            call: The call.
+            waiting: Called now and then with the seconds so far.
+            is_over: Whether there is no point in waiting on, so that None is returned. The call then ends by itself.
+        """
         started = time.monotonic()
-        with ThreadPoolExecutor(1, "rdzv-agent") as pool:
+        pool = ThreadPoolExecutor(1, "rdzv-agent")
+        try:
             asked: Future[_T] = pool.submit(call)
             while not self._signal:
                 if wait([asked], _POLL).done:
                     return asked.result()
+                if is_over():
+                    return None
                 waiting(time.monotonic() - started)
             # Whoever leaves ends the wait too.
             self._handler.leave(_name(self._signal))
             with contextlib.suppress(RendezvousError):
                 asked.result()
             return None
+        finally:
+            pool.shutdown(wait=False)
 
     def _agree_on_processes(self, info: RendezvousInfo) -> bool:
         """See to it that every node has as many processes, else the global ranks would not add up.
@@ -189,18 +214,27 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            self._unless_signalled(lambda: info.store.set("rdzv.processes", str(self._processes)))
-        while not self._unless_signalled(lambda: info.store.check(["rdzv.processes"])):
-            if self._signal or self._handler.closed or self._handler.num_nodes_waiting() or self._is_bereaved(info):
-                return False
-            time.sleep(_POLL)
-        first = int(info.store.get("rdzv.processes"))
+            self._unless_signalled(lambda: info.store.set(_PROCESSES, str(self._processes)))
+            return not self._signal
+        ended = threading.Event()
+        try:
+            first = self._unless_signalled(
+                lambda: _processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
+            )
+        finally:
+            ended.set()
+        if first is None:
+            return False
         if first != self._processes:
             raise RendezvousParameterError(
                 f"This node runs {self._processes} processes, but the node of rank 0 runs {first}: "
                 "give all nodes the same --nproc-per-node."
             )
         return True
+
+    def _has_ended(self, info: RendezvousInfo) -> bool:
+        """Whether this world is over, as far as this node knows."""
+        return bool(self._handler.closed or self._handler.num_nodes_waiting() or self._is_bereaved(info))
 
     def _is_bereaved(self, info: RendezvousInfo) -> bool:
         """Whether a member of this world is gone, even if the others are too few for another one."""
@@ -264,6 +298,24 @@ class Agent:
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
+
+
+def _processes_of_rank_0(store: Store, ended: threading.Event) -> int | None:
+    """How many processes the node of rank 0 runs, as soon as it says so; None if the world ended before."""
+    patient = store
+    store = store.clone()
+    store.set_timeout(_LOOK_AGAIN)
+    while not ended.is_set():
+        try:
+            return int(store.get(_PROCESSES))
+        except ValueError as error:
+            raise RendezvousStateError(f"'{_PROCESSES}' in the store of the round is no number: {error}.") from error
+        except RendezvousDeniedError:
+            raise
+        except (RendezvousTimeoutError, RendezvousConnectionError, RuntimeError):
+            # A service that is away gets all the time that the store gives it. (PyTorch's stores raise RuntimeErrors.)
+            patient.check([_PROCESSES])
+    return None
 
 
 def _name(number: int) -> str:
