@@ -151,6 +151,12 @@ def capabilities(session: nox.Session) -> None:
     session.run(sys.executable, "tools/capabilities.py", *map(str, reports.values()))
 
 
+@nox.session(name="torch-names")
+def torch_names(session: nox.Session) -> None:
+    """Name what is new in PyTorch's rendezvous: `torch-names [SITE-PACKAGES]`, a folder that has another torch."""
+    session.run(sys.executable, "tools/torch_names.py", *session.posargs)
+
+
 @nox.session
 def mutate(session: nox.Session) -> None:
     """Break the rules in one place at a time; fails if no test notices: `mutate [rules.decide]`."""

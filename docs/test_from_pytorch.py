@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 import rdzv
-from rdzv.plugins import load_backend_plugin
+from rdzv.plugins import create_backend, load_backend_plugin
 
 PAGE = (Path(__file__).parent / "from-pytorch.md").read_text()
 TORCH = "torch.distributed.elastic.rendezvous"
+FAST = {"last_call_timeout": "0.2", "keep_alive_interval": "1"}
+"""For worlds of real handlers."""
 
 
 def _rows(section: str, columns: int) -> list[list[str]]:
@@ -26,6 +28,7 @@ def _names(cell: str) -> list[str]:
 
 API = _rows("The API", 3)
 DYNAMIC = _rows("The dynamic rendezvous", 3)
+STORE = _rows("The store", 3)
 BACKENDS = _rows("The backends", 3)
 OPTIONS = _rows("The backends", 4)
 TORCHELASTIC = _rows("torchelastic", 3)
@@ -46,7 +49,7 @@ def _find(name: str) -> Any:
 
 
 def test_the_page_has_its_tables() -> None:
-    assert [len(rows) for rows in (API, DYNAMIC, BACKENDS, OPTIONS, TORCHELASTIC)] == [14, 7, 14, 20, 8]
+    assert [len(rows) for rows in (API, DYNAMIC, STORE, BACKENDS, OPTIONS, TORCHELASTIC)] == [14, 7, 2, 14, 21, 8]
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(rdzv\w*(?:\.\w+)+)`", PAGE))))
@@ -54,7 +57,7 @@ def test_our_name_exists(name: str) -> None:
     assert _find(name) is not None
 
 
-@pytest.mark.parametrize("row", [*API, *DYNAMIC, *TORCHELASTIC], ids=lambda row: row[0])
+@pytest.mark.parametrize("row", [*API, *DYNAMIC, *STORE, *TORCHELASTIC], ids=lambda row: row[0])
 def test_every_name_has_one_of_ours(row: list[str]) -> None:
     assert len(_names(row[1])) == len(_names(row[0]))
 
@@ -67,20 +70,34 @@ def test_our_option_exists(row: list[str]) -> None:
     assert ours[0] in {option.name for option in options}
 
 
-def test_theirs_exist_and_none_is_forgotten() -> None:
+def test_theirs_exist() -> None:
+    """That none is forgotten is a matter of tools/torch_names.py."""
     pytest.importorskip(TORCH)
-    listed = {_names(row[0])[0] for row in API}
-    assert listed == {*_find(TORCH).__all__, "get_rendezvous_handler"}
-    dynamic = _find(f"{TORCH}.dynamic_rendezvous")
-    assert {_names(row[0])[0].split(".")[0] for row in DYNAMIC} == {*dynamic.__all__, "Token"}
-    backends = [_names(row[0])[0] for row in BACKENDS]
-    for name in backends:
-        _find(f"{TORCH}.{name}")
-    for module in ("c10d_rendezvous_backend", "etcd_rendezvous_backend", "etcd_rendezvous", "etcd_store", "utils"):
-        found = _find(f"{TORCH}.{module}")
-        own = [name for name, value in vars(found).items() if getattr(value, "__module__", "") == found.__name__]
-        public = getattr(found, "__all__", [name for name in own if not name.startswith("_")])
-        assert {f"{module}.{name}" for name in public} <= set(backends)
+    for module, table in (("api", API), ("dynamic_rendezvous", DYNAMIC), ("", BACKENDS)):
+        for name in (_names(row[0])[0] for row in table):
+            _find(".".join(filter(None, (TORCH, "registry" if name == "get_rendezvous_handler" else module, name))))
+    for row in STORE:
+        _find(_names(row[0])[0])
+
+
+def test_the_backoff_of_pytorch_2_15_is_taken(tmp_path: Path) -> None:
+    """It changes nothing, and a value that PyTorch refuses is refused."""
+
+    def params(**options: Any) -> rdzv.RendezvousParameters:
+        return rdzv.RendezvousParameters("sqlite", str(tmp_path / "rdzv.db"), "job", 1, 1, **FAST, **options)
+
+    backend, store = create_backend(params())
+    from_backend = rdzv.DynamicRendezvousHandler.from_backend
+    with from_backend("job", store, backend, 1, 1, None, None, 5, 3, cas_backoff_max_seconds=0.5) as dynamic:
+        assert dynamic.settings.cas_backoff_max_seconds == 0.5
+    backend, store = create_backend(params())
+    with rdzv.create_handler(store, backend, params(cas_backoff_max_seconds="0.25")) as dynamic:
+        assert dynamic.settings.cas_backoff_max_seconds == 0.25
+    with rdzv.get_rendezvous_handler(params(cas_backoff_max_seconds="0", attempt=1)) as handler:
+        assert handler.next_rendezvous().world_size == 1
+    for impossible in ("-1", "inf", "nan", "soon"):
+        with pytest.raises(ValueError, match="cas_backoff_max_seconds"):
+            rdzv.get_rendezvous_handler(params(cas_backoff_max_seconds=impossible))
 
 
 def test_the_defaults_that_the_page_names() -> None:

@@ -79,6 +79,20 @@ def test_a_choice_is_one_of_the_choices() -> None:
         option.parse("c")
 
 
+@pytest.mark.parametrize("given", ["DIGEST-MD5", "digest-md5", " Digest-MD5 "])
+def test_a_choice_may_be_written_in_any_case_with_blanks_around_it(given: str) -> None:
+    # PyTorch does the same with store_type and protocol.
+    assert Option("x", "text", None, "Help.", choices=("DIGEST-MD5", "GSSAPI")).parse(given) == "DIGEST-MD5"
+
+
+def test_seconds_may_be_zero_where_that_is_said() -> None:
+    option = Option("x", "seconds", 0.0, "Help.", zero=True)
+    assert (option.parse("0"), option.parse(0.5)) == (0.0, 0.5)
+    for impossible in (-1, "inf", "nan", 1e10, False):
+        with pytest.raises(RendezvousParameterError, match="x"):
+            option.parse(impossible)
+
+
 def test_options_are_read_together_with_their_defaults() -> None:
     known = (Option("wait", "seconds", 5.0, "Help."), Option("user", "text", None, "Help."))
     assert read_options({"user": "me"}, known, owner="b") == {"wait": 5.0, "user": "me"}

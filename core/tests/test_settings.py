@@ -71,6 +71,14 @@ def test_settings_take_pytorchs_arguments() -> None:
         ),
         ({"keep_alive_interval": seconds(0)}, "The keep_alive_interval (0:00:00) must be positive."),
         ({"keep_alive_max_attempt": 0}, "The keep_alive_max_attempt (0) must be greater than zero."),
+        (
+            {"cas_backoff_max_seconds": -1.0},
+            "The cas_backoff_max_seconds (-1.0) must be finite and not negative.",
+        ),
+        (
+            {"cas_backoff_max_seconds": float("inf")},
+            "The cas_backoff_max_seconds (inf) must be finite and not negative.",
+        ),
         ({"attempt": -1}, "The attempt (-1) must not be negative."),
     ],
 )
@@ -100,6 +108,7 @@ def test_every_option_of_the_core_is_read() -> None:
         heartbeat_timeout=1.5,
         keep_alive_interval="0.25",
         keep_alive_max_attempt="4",
+        cas_backoff_max_seconds="0.5",
         attempt="2",
         on_shutdown="leave",
         node_name="node2",
@@ -112,6 +121,7 @@ def test_every_option_of_the_core_is_read() -> None:
         RendezvousTimeout(seconds(50), seconds(0.5), seconds(70), seconds(1.5)),
         seconds(0.25),
         4,
+        0.5,
         2,
         "leave",
         "node2",

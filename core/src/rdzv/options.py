@@ -33,9 +33,10 @@ class Option:
             readable) or ``pairs`` (``name=value;name=value``, or a mapping; parsed to a dict).
         default: The value when it is not given; None means unset.
         help: One sentence.
-        choices: The only values it may have, if any.
+        choices: The only values it may have, if any; blanks around one and its case do not matter.
         secret: Whether nobody may see it. It is then never shown, handed to no program unless that is asked for,
             and taken from a file (``<name>_file``) or a variable (``RDZV_<NAME>``), too.
+        zero: Whether ``seconds`` may be none.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Option:
     help: str
     choices: tuple[str, ...] = ()
     secret: bool = False
+    zero: bool = False
 
     def parse(self, value: Any) -> Any:
         """Turn what was given, typed or as text, into a value of this option's kind.
@@ -73,18 +75,25 @@ class Option:
             return number
         if self.kind == "seconds":
             seconds = _number(float, value)
-            if seconds is None or not 0 < seconds <= _MAX_SECONDS:
-                raise ValueError(f"a number of seconds above zero, up to {_MAX_SECONDS}, is expected, such as 2.5")
+            if seconds is None or not (0 < seconds <= _MAX_SECONDS or (self.zero and seconds == 0)):
+                least = "zero or above" if self.zero else "above zero"
+                raise ValueError(f"a number of seconds {least}, up to {_MAX_SECONDS}, is expected, such as 2.5")
             return seconds
         if self.kind == "pairs":
             return _parse_pairs(value)
         text = str(value)
-        if self.choices and text not in self.choices:
-            raise ValueError(f"one of {', '.join(self.choices)} is expected")
+        if self.choices:
+            return self._choose(text)
         if self.kind == "path":
             with open(text, "rb"):
                 pass
         return text
+
+    def _choose(self, text: str) -> str:
+        for choice in self.choices:
+            if choice.lower() == text.strip().lower():
+                return choice
+        raise ValueError(f"one of {', '.join(self.choices)} is expected")
 
 
 def read_options(given: Mapping[str, Any], known: Iterable[Option], *, owner: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """How the core itself behaves: its options, and the values they become."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -79,6 +80,13 @@ CORE_OPTIONS: Final = (
     ),
     Option("node_name", "text", None, "What this node is called in messages and in the order of ranks."),
     Option("labels", "pairs", None, "What else others may know of this node, as name=value;name=value."),
+    Option(
+        "cas_backoff_max_seconds",
+        "seconds",
+        0.0,
+        "PyTorch's pause after a lost write; accepted, and used for nothing: only one node writes the state.",
+        zero=True,
+    ),
     Option("timeout", "seconds", None, "Torchrun adds it to every configuration; accepted, and used for nothing."),
 )
 """The options that rdzv understands whatever the backend."""
@@ -95,6 +103,7 @@ class RendezvousSettings:
         timeout: How long the steps may take.
         keep_alive_interval: The time between two signs of life of a node.
         keep_alive_max_attempt: How many intervals without one make a node dead.
+        cas_backoff_max_seconds: PyTorch's; used for nothing.
         attempt: The scheduler's restart count of this run.
         on_shutdown: Whether ``shutdown`` closes the run, leaves it, or decides by itself.
         node_name: What this node is called; None leaves the choice to the handler.
@@ -107,6 +116,7 @@ class RendezvousSettings:
     timeout: RendezvousTimeout
     keep_alive_interval: timedelta
     keep_alive_max_attempt: int
+    cas_backoff_max_seconds: float = 0.0
     attempt: int = 0
     on_shutdown: Literal["auto", "close", "leave"] = "auto"
     node_name: str | None = None
@@ -127,6 +137,10 @@ class RendezvousSettings:
         if self.keep_alive_max_attempt < 1:
             raise RendezvousParameterError(
                 f"The keep_alive_max_attempt ({self.keep_alive_max_attempt}) must be greater than zero."
+            )
+        if not 0 <= self.cas_backoff_max_seconds < math.inf:
+            raise RendezvousParameterError(
+                f"The cas_backoff_max_seconds ({self.cas_backoff_max_seconds}) must be finite and not negative."
             )
         if self.attempt < 0:
             raise RendezvousParameterError(f"The attempt ({self.attempt}) must not be negative.")
@@ -152,6 +166,7 @@ class RendezvousSettings:
             RendezvousTimeout(**timeouts),
             timedelta(seconds=options["keep_alive_interval"]),
             options["keep_alive_max_attempt"],
+            options["cas_backoff_max_seconds"],
             options["attempt"],
             options["on_shutdown"],
             options["node_name"],

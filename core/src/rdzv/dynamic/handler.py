@@ -63,6 +63,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         timeout: RendezvousTimeout | None = None,
         keep_alive_interval: float = 5,
         keep_alive_max_attempt: int = 3,
+        cas_backoff_max_seconds: float = 0.0,
     ) -> "DynamicRendezvousHandler":
         """Make a handler; the signature is PyTorch's.
 
@@ -77,6 +78,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             timeout: How long things may take.
             keep_alive_interval: Seconds between two signs of life.
             keep_alive_max_attempt: How many of them may fail to come before the node is dead.
+            cas_backoff_max_seconds: Used for nothing: no two nodes fight for one key.
 
         Raises:
             RendezvousParameterError: A value cannot be used.
@@ -88,6 +90,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             timeout or RendezvousTimeout(),
             timedelta(seconds=keep_alive_interval),
             keep_alive_max_attempt,
+            cas_backoff_max_seconds,
         )
         return cls(settings, backend, store, local_addr)
 
