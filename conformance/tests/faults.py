@@ -1,11 +1,12 @@
 """What can be wrong with a service or its backend: each of these has one fault, which a test of the suite must name."""
 
 import math
+import socket
 import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rdzv.backend import Entry, Expect, Lease, Outcome, Put, Token
+from rdzv.backend import Entry, Expect, Lease, Outcome, Put, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
 
 from .reference import DurableBackend, Granted, MemoryBackend, MemoryLease, Service, Stored
@@ -88,6 +89,29 @@ class ShortLease(Service):
         return super().open(ttl * 0.8)
 
 
+class LateLease(Service):
+    """Ends a lease after twice its time."""
+
+    def open(self, ttl: float) -> int:
+        return super().open(ttl * 2)
+
+
+class LatestLease(Service):
+    """Ends a lease three seconds after its time."""
+
+    def open(self, ttl: float) -> int:
+        return super().open(ttl + 3)
+
+
+class SleepsOn(Service):
+    """Wakes no waiter when a lease ends, until somebody asks for something."""
+
+    def wait(self, prefix: str, since: int, timeout: float) -> bool:
+        self.changed.wait_for(lambda: self.is_newer(prefix, since), timeout)
+        self.expire()
+        return self.is_newer(prefix, since)
+
+
 class LeaseOfTheDead(Service):
     """Believes that who has kept a lease alive once will go on for ever."""
 
@@ -129,6 +153,20 @@ class PartialList(Service):
 
     def list(self, prefix: str) -> dict[str, Stored]:
         return dict(list(super().list(prefix).items())[:256])
+
+
+class TornList(Service):
+    """Lists key by key, and lets others write in between."""
+
+    def list(self, prefix: str) -> dict[str, Stored]:
+        found = {}
+        for key in sorted(super().list(prefix)):
+            self.changed.release()
+            time.sleep(0.0001)
+            self.changed.acquire()
+            if (stored := self.entries.get(key)) is not None:
+                found[key] = stored
+        return found
 
 
 class TextualPrefix(Service):
@@ -227,6 +265,34 @@ class LosesHeart(MemoryBackend):
         return Faint(self, lease.number, ttl)
 
 
+class BusyLoop(MemoryBackend):
+    """Reads again and again while it waits."""
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        deadline = time.monotonic() + timeout
+        while (remaining := deadline - time.monotonic()) > 0:
+            now = self.read_all(prefix, timeout=remaining)
+            if now.entries != since.entries:
+                return now
+            time.sleep(0.0005)
+        return since
+
+
+class CutsRunIds(MemoryBackend):
+    """Looks at the first 64 characters of a run's id."""
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        super().__init__(endpoint, run_id[:64])
+
+
+class HangsUpForItsParent(MemoryBackend):
+    """Shuts down, in a child, what it has inherited."""
+
+    def inherited(self, connection: socket.socket) -> None:
+        connection.shutdown(socket.SHUT_RDWR)
+        super().inherited(connection)
+
+
 class TakesTheFirst(MemoryBackend):
     """Ignores all endpoints but the first."""
 
@@ -267,10 +333,16 @@ FAULTS = {
         Fault(ForgetsTheDeleted, "test_wait_wakes_for_every_kind_of_change", "a change was missed"),
         Fault(EndlessLease, "test_lease_ends_in_time_and_not_before", "that nobody keeps alive does not end"),
         Fault(ShortLease, "test_lease_ends_in_time_and_not_before", "a lease ended before its time"),
+        Fault(LateLease, "test_lease_ends_within_a_second_of_its_time", "one of 4 s * s after its time or later"),
+        Fault(
+            LatestLease, "test_lease_ends_within_a_second_of_its_time", "leases end too late for who reads: one of 1 s"
+        ),
+        Fault(SleepsOn, "test_lease_ends_within_a_second_of_its_time", "leases end too late for who waits: one of 1 s"),
         Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "in vain for the keys of a killed owner to go"),
         Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "was not told that its lease has ended"),
         Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
         Fault(PartialList, "test_many_keys_are_read_completely", "44 of 300 keys are missing"),
+        Fault(TornList, "test_snapshot_is_of_one_moment", "gave a state that never was: of two keys, written one"),
         Fault(TextualPrefix, "test_prefix_is_a_path", "read_all misunderstands a prefix"),
         Fault(ChangedBytes, "test_value_comes_back_as_it_was", "the value was changed on its way"),
         Fault(CreationOverwrites, "test_put_if_absent_never_overwrites", "a create-if-absent overwrote"),
@@ -282,6 +354,11 @@ FAULTS = {
         Fault(GivesUp, "test_calls_end_in_time_and_the_client_goes_on", "broken for ever"),
         Fault(SilenceIsDeath, "test_calls_end_in_time_and_the_client_goes_on", "read of an absent service: None"),
         Fault(LosesHeart, "test_calls_end_in_time_and_the_client_goes_on", "keep_alive of an absent service: False"),
+        Fault(BusyLoop, "test_idle_wait_rests", "is a busy loop: it took"),
+        Fault(CutsRunIds, "test_runs_do_not_see_each_other", "a run sees another run's keys"),
+        Fault(
+            HangsUpForItsParent, "test_child_disturbs_no_wait_of_its_parent", "ended its parent's wait: _ReplyLostError"
+        ),
         Fault(TakesTheFirst, "test_list_of_endpoints_is_refused", "DID NOT RAISE"),
     )
 }

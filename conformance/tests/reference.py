@@ -364,7 +364,7 @@ class MemoryBackend(KeyValueBackend):
             if self._pid != os.getpid():
                 # They are the parent's; our copies of its descriptors are all that may be closed here.
                 for inherited in itertools.chain(self._idle, self._busy):
-                    inherited.close()
+                    self.inherited(inherited)
                 self._pid, self._idle, self._busy = os.getpid(), [], set()
             connection = self._idle.pop() if self._idle else None
             if connection is None:
@@ -374,6 +374,10 @@ class MemoryBackend(KeyValueBackend):
                     raise RendezvousConnectionError(f"{self._address} cannot be reached: {error}") from error
             self._busy.add(connection)
             return connection
+
+    def inherited(self, connection: socket.socket) -> None:
+        """Let go, in a child, of what is its parent's."""
+        connection.close()
 
     def _unpacked(self, found: Mapping[str, Iterable[Any]]) -> dict[str, Entry]:
         return {

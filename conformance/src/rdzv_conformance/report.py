@@ -57,6 +57,8 @@ class _Backend:
             yield f"not tried: {reason}"
         if reason := self.declared.get("no_server"):
             yield f"has no server to stop: {reason}"
+        if delay := self.declared.get("lease_delay"):
+            yield f"ends leases up to {delay[0]} s later than a second after their time: {delay[1]}"
         for test, result in self.results.items():
             if result.outcome == "deviating":
                 yield f"deviates in {test}: {result.reason}"

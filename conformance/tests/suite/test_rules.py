@@ -370,3 +370,17 @@ def test_sessions_without_the_suite_see_nothing_of_it(pytester: pytest.Pytester)
     result = pytester.runpytest("--strict-markers")
     result.stdout.no_fnmatch_line("*rdzv conformance*")
     result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("delay", ["2.0", "(0.0, 'x')", "(2.0, ' ')", "('x', 2.0)"])
+def test_slow_leases_have_a_reason(pytester: pytest.Pytester, delay: str) -> None:
+    pytester.makepyfile(f"{HEAD}\nclass TestIt(BackendConformance):\n    lease_delay = {delay}\n")
+    result = pytester.runpytest()
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*TestIt.lease_delay must be seconds above 0 and the reason*"])
+
+
+def test_slow_leases_are_in_the_summary(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CAPABLE + SERVED.format(line="lease_delay = (2.0, 'it looks every 2 s')"))
+    result = pytester.runpytest("-k", "name_is_told")
+    result.stdout.fnmatch_lines(["ends leases up to 2.0 s later than a second after their time: it looks every 2 s"])

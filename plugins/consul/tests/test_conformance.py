@@ -6,6 +6,7 @@ import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo
 from rdzv_conformance.servers import ConsulServer, require_service
+from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
@@ -27,7 +28,7 @@ class TestConsul(BackendConformance):
         return lambda run_id, endpoint="": ConsulBackend(parse_endpoints(endpoint or server.get_endpoint(), 0), run_id)
 
 
-class TestConsulWithTlsAndToken(LifecycleConformance, WaitingConformance):
+class TestConsulWithTlsAndToken(ForkConformance, LifecycleConformance, WaitingConformance):
     """Those parts that a connection could spoil; what builds upon them does not know of it."""
 
     @pytest.fixture

@@ -6,6 +6,7 @@ import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo
 from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
@@ -27,7 +28,7 @@ class TestEtcdV2(BackendConformance):
         )
 
 
-class TestEtcdV2WithTls(LifecycleConformance, WaitingConformance):
+class TestEtcdV2WithTls(ForkConformance, LifecycleConformance, WaitingConformance):
     """Those parts that a connection could spoil; what builds upon them does not know of it."""
 
     @pytest.fixture

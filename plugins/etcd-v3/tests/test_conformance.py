@@ -6,6 +6,7 @@ import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo
 from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
@@ -25,7 +26,7 @@ class TestEtcdV3(BackendConformance):
         return lambda run_id, endpoint="": EtcdV3Backend(parse_endpoints(endpoint or server.get_endpoint(), 0), run_id)
 
 
-class TestEtcdV3WithTlsAndPassword(LifecycleConformance, WaitingConformance):
+class TestEtcdV3WithTlsAndPassword(ForkConformance, LifecycleConformance, WaitingConformance):
     """Those parts that a connection could spoil; what builds upon them does not know of it."""
 
     @pytest.fixture

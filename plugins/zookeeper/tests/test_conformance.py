@@ -11,6 +11,8 @@ from rdzv_zookeeper import ZooKeeperBackend
 
 
 class TestZooKeeper(BackendConformance):
+    """The server's ticks last 0.5 s: a session ends up to one of them after its time, which is within the second."""
+
     @pytest.fixture(scope="class")
     @classmethod
     def server(cls) -> Iterator[ZooKeeperServer]:

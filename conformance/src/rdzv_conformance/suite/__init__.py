@@ -4,6 +4,7 @@ from .base import Clients, Conformance, Connect, lacks, requires
 from .capabilities import CapabilitiesConformance
 from .concurrency import ConcurrencyConformance
 from .fencing import FencingConformance
+from .fork import ForkConformance
 from .handler import HandlerConformance
 from .keys import KeysConformance
 from .leases import LeasesConformance
@@ -32,6 +33,7 @@ __all__ = [
 class BackendConformance(
     OutagesConformance,
     HandlerConformance,
+    ForkConformance,
     LifecycleConformance,
     ConcurrencyConformance,
     StoreConformance,

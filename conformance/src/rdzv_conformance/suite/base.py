@@ -101,6 +101,9 @@ class Conformance:
     no_server: ClassVar[str] = ""
     """Why there is no ``server``, if that is as it should be. The tests that need one then count as unsupported."""
 
+    lease_delay: ClassVar[tuple[float, str] | None] = None
+    """Where the service is slow to end leases: how many seconds later than the promised second, and why."""
+
     _needs_level_2: ClassVar[bool] = False
     """Whether tests call methods that level 1 lacks."""
 
@@ -112,6 +115,7 @@ class Conformance:
             _refuse_replacements(cls, suite)
             _refuse_constructors(cls)
             _refuse_idle_deviations(cls, suite)
+            _refuse_unexplained_delay(cls)
             if cls.no_server and hasattr(cls, SERVER):
                 raise TypeError(
                     f"{cls.__name__} has a fixture `{SERVER}`, and says in `no_server` why not: remove one."
@@ -139,6 +143,7 @@ class Conformance:
             "capabilities": sorted(one.name for one in capabilities),
             "lacking": {one.name: reason for one, reason in lacking.items()},
             "no_server": self.no_server,
+            "lease_delay": self.lease_delay,
         }
         properties = request.node.user_properties
         properties.append((DECLARED, declared))
@@ -213,7 +218,7 @@ def _members_of_suite(cls: type) -> dict[str, object]:
     members: dict[str, object] = {}
     for base in filter(_is_of_suite, cls.__mro__):
         for name, member in vars(base).items():
-            if not name.startswith("_") and name not in ("deviations", "no_server"):
+            if not name.startswith("_") and name not in ("deviations", "no_server", "lease_delay"):
                 members.setdefault(name, member)
     return members
 
@@ -242,6 +247,18 @@ def _refuse_constructors(cls: type[Conformance]) -> None:
                 f"{cls.__name__} has the method `{name}`, so pytest would not collect it, and it would test nothing. "
                 "What tests need, fixtures bring."
             )
+
+
+def _refuse_unexplained_delay(cls: type[Conformance]) -> None:
+    match cls.lease_delay:
+        case None:
+            return
+        case (int() | float() as seconds, str() as reason) if seconds > 0 and reason.strip():
+            return
+    raise TypeError(
+        f"{cls.__name__}.lease_delay must be seconds above 0 and the reason, (2.0, 'it looks every 2 s'), "
+        f"not {cls.lease_delay!r}."
+    )
 
 
 def _refuse_idle_deviations(cls: type[Conformance], suite: Mapping[str, object]) -> None:

@@ -1,13 +1,16 @@
 """Many at once: conditional puts lose nothing and have one winner, and one order explains every answer."""
 
+import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from rdzv.backend import ABSENT, KeyValueBackend, Outcome, Put
+import pytest
+from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome, Put
 
 from ..linearizability import assert_linearizable
 from ..processes import Link, Processes
-from .base import CALL, KEY, Clients, Conformance
+from .base import CALL, KEY, ROOT, Clients, Conformance
 from .histories import KeyValue, operations, record
 
 __all__ = ["ConcurrencyConformance"]
@@ -18,6 +21,8 @@ _INCREMENTS: Final = 25
 _CONTESTS: Final = 40
 _TURNS: Final = 40
 _KEYS: Final = ("suite/a", "suite/b")
+_WATCHED: Final = 1.5
+_PAUSE: Final = 0.005
 
 
 class ConcurrencyConformance(Conformance):
@@ -54,6 +59,40 @@ class ConcurrencyConformance(Conformance):
 
         for key in zip(*processes.together(use, _PROCESSES), strict=True):
             assert_linearizable(operations(key))
+
+    @pytest.mark.parametrize("look", ["read_all", "wait"])
+    @pytest.mark.parametrize("keys", [2, 20])
+    def test_snapshot_is_of_one_moment(self, clients: Clients, processes: Processes, keys: int, look: str) -> None:
+        """Of two keys, written one after the other, the second is never ahead of the first in a snapshot."""
+        first, *amid, second = [f"suite/{number:02}" for number in range(keys)]
+
+        def write(link: Link) -> int:
+            client, number = clients(), 0
+            for name in (first, *amid, second):
+                client.put(name, b"0", expect=ANY, timeout=CALL)
+            link.send()
+            end = time.monotonic() + _WATCHED
+            while time.monotonic() < end:
+                number += 1
+                for name in (first, second):
+                    client.put(name, b"%d" % number, expect=ANY, timeout=CALL)
+                # Now and then it stands still: who reads until two readings agree comes to an end.
+                time.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - no secret
+            return number
+
+        writer = processes.fork(write)
+        writer.receive()
+        client = clients()
+        now = client.read_all(ROOT, timeout=CALL)
+        end = time.monotonic() + _WATCHED
+        while time.monotonic() < end:
+            one, other = (int(now.entries[name].value) for name in (first, second))
+            assert one - other in (0, 1), (
+                f"{look} gave a state that never was: of two keys, written one after the other, the second is at "
+                f"{other}, the first at {one}"
+            )
+            now = client.read_all(ROOT, timeout=CALL) if look == "read_all" else client.wait(ROOT, now, timeout=CALL)
+        assert writer.result() > 10, "too little was written to show anything"
 
     def test_creation_has_one_winner(self, clients: Clients, processes: Processes) -> None:
         """Of the processes that create the same key at once, one wins, and its value stays."""

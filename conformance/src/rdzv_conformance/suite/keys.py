@@ -60,6 +60,8 @@ _ODD_RUNS: Final = (
     "\udcff",  # a byte of a command line that is not UTF-8
     "".join(map(chr, range(128))),
 )
+_LONG: Final = "x" * 300
+"""What run ids have in common that are told apart by nothing but their ends, or their beginnings."""
 
 
 class KeysConformance(Conformance):
@@ -187,7 +189,16 @@ class KeysConformance(Conformance):
 
     @pytest.mark.parametrize(
         ("one", "other"),
-        [("{}", "{}/suite"), ("{}/a", "{}=2Fa"), ("{}", "{} "), ("{}", "{}-"), ("x{}", "X{}"), ("{}/a", "{}/b")],
+        [
+            ("{}", "{}/suite"),
+            ("{}/a", "{}=2Fa"),
+            ("{}", "{} "),
+            ("{}", "{}-"),
+            ("x{}", "X{}"),
+            ("{}/a", "{}/b"),
+            pytest.param(f"{{}}{_LONG}a", f"{{}}{_LONG}b", id="long, end"),
+            pytest.param(f"a{_LONG}{{}}", f"b{_LONG}{{}}", id="long, beginning"),
+        ],
     )
     def test_runs_do_not_see_each_other(self, clients: Clients, run_id: str, one: str, other: str) -> None:
         """Two runs share nothing, however alike their ids are."""

@@ -1,4 +1,4 @@
-"""A client's life: construction, close, fork, and what is left of it."""
+"""A client's life: construction, close, and what is left of it."""
 
 import os
 import threading
@@ -124,32 +124,6 @@ class LifecycleConformance(Conformance):
 
         processes.fork(write).result()
         assert clients().read(KEY, timeout=CALL) is not None, "what was written went with its writer"
-
-    def test_client_works_on_both_sides_of_a_fork(self, clients: Clients, processes: Processes) -> None:
-        """Parent and child may go on with the same client object at once: each gets its own answers."""
-        client = clients()
-
-        def work(name: str) -> None:
-            for number in range(50):
-                value = b"%d of %s" % (number, name.encode())
-                client.put(f"suite/{name}", value, expect=ANY, timeout=CALL)
-                entry = client.read(f"suite/{name}", timeout=CALL)
-                assert entry is not None
-                assert entry.value == value, "one side of the fork got the other side's answer"
-
-        work("before")
-        since = client.read_all(ROOT, timeout=CALL)
-
-        def child(link: Link) -> int:
-            link.send()
-            work("child")
-            return len(client.wait(ROOT, since, timeout=CALL).entries)
-
-        worker = processes.fork(child)
-        worker.receive()
-        work("parent")
-        assert worker.result() >= 2
-        assert client.read_all(ROOT, timeout=CALL).entries.keys() == {"suite/before", "suite/child", "suite/parent"}
 
 
 def _held() -> tuple[int, int]:

@@ -1,5 +1,6 @@
 """Waiting for changes, level-triggered: a state may be skipped, the last one never is."""
 
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,12 @@ _SPURIOUS: Final = 5
 """How often a wait of one second may end for nothing."""
 _WATCH_SECONDS: Final = 0.08
 """What a watch takes at most, in the median; polling takes longer."""
+_IDLE: Final = 2.0
+"""For so many seconds an idle wait is measured."""
+_IDLE_CPU: Final = 0.1
+"""What it may take of them, in seconds of processor time. One that sleeps takes 0.001, a busy loop 0.25 and more."""
+_IDLE_TURNS: Final = 600
+"""How often its threads may wake meanwhile, all together: torch's FileStore looks a hundred times a second."""
 
 
 def follow(
@@ -127,6 +134,20 @@ class WaitingConformance(Conformance):
         assert wakes <= _SPURIOUS, f"a wait ended {wakes} times within a second without a change"
         assert time.monotonic() < end + 1, "a wait outlasts its timeout"
 
+    def test_idle_wait_rests(self, client: KeyValueBackend) -> None:
+        """While nothing changes, a wait takes next to no processor time, and asks nobody all the time."""
+        client.put(KEY, b"x", expect=ANY, timeout=CALL)
+        since = client.read_all(ROOT, timeout=CALL)
+        client.wait(ROOT, since, timeout=0.5)  # whatever it sets up for the first one
+        for _ in range(3):
+            cpu, turns = _burden_of_waiting(client, since)
+            if cpu <= _IDLE_CPU and turns <= _IDLE_TURNS:
+                return
+        pytest.fail(
+            f"an idle wait of {_IDLE:g} s is a busy loop: it took {cpu:.3f} s of processor time (allowed are "
+            f"{_IDLE_CPU:g} s), and its threads woke {turns} times (allowed are {_IDLE_TURNS})"
+        )
+
     def test_wait_does_not_hold_up_the_client(self, clients: Clients) -> None:
         """While threads of a client wait, its other threads work; one change wakes all of them."""
         client = clients()
@@ -188,6 +209,15 @@ class WaitingConformance(Conformance):
                 now = time.monotonic()
             took.append(now - done())
         assert statistics.median(took) < _WATCH_SECONDS, f"a watch that takes {statistics.median(took):.3f} s is none"
+
+
+def _burden_of_waiting(client: KeyValueBackend, since: Snapshot) -> tuple[float, int]:
+    """What a wait costs this process while nothing changes: processor time, and how often threads woke."""
+    cpu, turns = time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw
+    end = time.monotonic() + _IDLE
+    while (remaining := end - time.monotonic()) > 0.01:
+        client.wait(ROOT, since, timeout=remaining)
+    return time.process_time() - cpu, resource.getrusage(resource.RUSAGE_SELF).ru_nvcsw - turns
 
 
 @contextmanager

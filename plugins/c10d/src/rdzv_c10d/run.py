@@ -28,8 +28,8 @@ from .values import Frame, Page, Roll, Version, nonce
 __all__ = ["Attempt", "GivenUpError", "Listing", "Run"]
 
 _PAGE: Final = STATE_KEY.rpartition("/")[0]
-_FEW: Final = 3
-"""Up to so many keys are read one by one: reading them together takes three calls."""
+_READINGS: Final = 20
+"""So often keys that can only be read one by one are read, until two readings agree."""
 _WATCHERS: Final = 1 << 32
 """What a change of the watchers adds to a counter; the creations are below."""
 _UNSETTLED: Final = 1.0
@@ -101,18 +101,24 @@ class Run:
         return _entry(peek(store, self._value(path)))
 
     def read_all(self, connection: Connection, prefix: str) -> Listing:
-        """Read everything at or under `prefix`."""
+        """Read everything at or under `prefix`, as it was at one moment (see `_READINGS`)."""
         store = connection.store
         if _is_on_page(prefix):
             page = self._read_page(store).entries
             return Listing({path: page[path] for path in page if _covers(prefix, path)}, True)
-        announced = self._announced(store, prefix)
-        paths = {_path(name) for name in announced}
-        if "/" in prefix:
-            paths.add(prefix)
         now, missed = time.monotonic(), self._missing.pop(prefix, {})
         hopeless = {_path(name) for name, since in missed.items() if now - since > _UNSETTLED}
-        entries = self._read_values(store, sorted(paths), hopeless | {prefix})
+        before: tuple[tuple[str, ...], dict[str, Entry]] | None = None
+        for _ in range(_READINGS):
+            announced = self._announced(store, prefix)
+            paths = {_path(name) for name in announced}
+            if "/" in prefix:
+                paths.add(prefix)
+            entries, beside = self._read_values(store, prefix, sorted(paths), hopeless | {prefix})
+            # Nothing was created meanwhile; or no value changed between two readings: no version comes twice.
+            if beside == announced or before == (announced, entries):
+                break
+            before = announced, entries
         missing = {name: missed.get(name, now) for name in announced if _path(name) not in entries}
         if missing:
             self._missing[prefix] = missing
@@ -239,16 +245,21 @@ class Run:
     def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
         return _names(store, self._index(prefix))
 
-    def _read_values(self, store: Store, paths: list[str], doubtful: Iterable[str]) -> dict[str, Entry]:
-        """The values of those that exist; together, unless they are few or not all of them exist."""
+    def _read_values(
+        self, store: Store, prefix: str, paths: list[str], doubtful: Iterable[str]
+    ) -> tuple[dict[str, Entry], tuple[str, ...] | None]:
+        """The values of those that exist, together if they do, and then what was announced at that moment."""
         together = [path for path in paths if path not in doubtful]
         raws: dict[str, bytes | None] = {}
-        if len(together) > _FEW and store.has_extended_api():
-            keys = [self._value(path) for path in together]
+        announced: tuple[str, ...] | None = None if together else ()
+        if together and store.has_extended_api():
+            keys = [self._index(prefix), *map(self._value, together)]
             if store.check(keys):
-                raws = dict(zip(together, store.multi_get(keys), strict=True))
+                index, *values = store.multi_get(keys)
+                announced = Roll.parse(index).names
+                raws = dict(zip(together, values, strict=True))
         raws |= {path: peek(store, self._value(path)) for path in paths if path not in raws}
-        return {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}
+        return {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}, announced
 
     # The page.
 
