@@ -11,25 +11,30 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
 from rdzv import (
-    DynamicRendezvousHandler,
     Event,
+    KeyValueBackend,
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
+    RendezvousGracefulExitError,
     RendezvousInfo,
     RendezvousParameters,
+    RendezvousStateError,
     RendezvousTimeoutError,
-    get_rendezvous_handler,
     hookimpl,
     register_hooks,
 )
+from rdzv.dynamic import create_handler
+from rdzv.plugins import create_backend
 
+from ..flaky import Errors, flaky
 from ..processes import Link
 from .history import Diary
 from .namespaces import be_alone
@@ -42,6 +47,9 @@ _LOOK: Final = 0.02
 
 _CLEAN_UP: Final = 0.3
 """Seconds at most that a program needs to stop before it joins again."""
+
+_KEPT: Final = 4
+"""Times to live for which a node that was paused meanwhile may still tell of an error."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +120,15 @@ def live(link: Link, job: Job, name: str, attempt: int, folder: Path, alone: boo
 class Agent:
     """One agent: its work on one thread, and what it is told to do on another."""
 
-    def __init__(self, parameters: RendezvousParameters, diary: Diary, patience: float) -> None:
-        """Make its handler; `patience` is how long it waits for the round's store, in seconds."""
-        handler = get_rendezvous_handler(parameters)
-        assert isinstance(handler, DynamicRendezvousHandler)
-        self._handler = handler
+    def __init__(self, parameters: RendezvousParameters, diary: Diary, ttl: float) -> None:
+        """Make its handler; `ttl` is the time to live in seconds, and how long it waits for the round's store."""
+        backend, store = create_backend(parameters)
+        self._errors = Errors(random.Random())  # noqa: S311 - no secret
+        if isinstance(backend, KeyValueBackend):
+            backend = flaky(backend, self._errors)
+        self._handler = create_handler(store, backend, parameters)
         self._diary = diary
-        self._patience = timedelta(seconds=patience)
+        self._ttl = ttl
         self._failing = threading.Event()
         self._leaving = False
         self._telling = threading.Lock()
@@ -136,10 +146,15 @@ class Agent:
         self._diary.write("fails")
         self._failing.set()
 
+    def err(self, chance: float) -> None:
+        """From now on, so many of its calls fail."""
+        self._diary.write("errs", chance=chance, so_far=self._errors.count)
+        self._errors.chance = chance
+
     def close(self, reason: str) -> None:
         """Close the run."""
         self._diary.write("closes", reason=reason)
-        with contextlib.suppress(RendezvousError):
+        with contextlib.suppress(RendezvousError), self._forgiving():
             self._handler.set_closed(reason)
             self._diary.write("has closed", reason=reason)
 
@@ -156,20 +171,40 @@ class Agent:
         with self._telling:
             self._leaving = True
             self._diary.write("leaves")
-        self._diary.write("has left", told=goes())
+        told = False
+        with self._forgiving():
+            told = goes()
+        self._diary.write("has left", told=told)
 
     # What it does by itself.
 
     def work(self) -> None:
         """Take part until the run is closed, or until it is told to go."""
         try:
-            while self._take_part():
+            goes_on = True
+            while goes_on:
+                with self._forgiving():
+                    goes_on = self._take_part()
                 time.sleep(random.uniform(0.0, _CLEAN_UP))  # noqa: S311 - no secret
         except RendezvousError as error:
             if not self._leaving:
                 self._diary.write("refused", error=type(error).__name__, text=str(error), **self._reason())
         except Exception:
             self._diary.write("broke", text=traceback.format_exc())
+
+    @contextlib.contextmanager
+    def _forgiving(self) -> Iterator[None]:
+        """Take no offence at what a call raises because the backend has just raised, or because a stranger writes."""
+        try:
+            yield
+        except (RendezvousClosedError, RendezvousGracefulExitError):
+            raise
+        except RendezvousStateError as error:
+            self._diary.write("stumbles", error=repr(error))
+        except Exception as error:
+            if time.monotonic() - self._errors.last > _KEPT * self._ttl:
+                raise
+            self._diary.write("stumbles", error=repr(error))
 
     def _take_part(self) -> bool:
         """Join and hold the world; whether to join again."""
@@ -193,7 +228,7 @@ class Agent:
 
     def _share(self, info: RendezvousInfo) -> None:
         """Leave a mark in the round's store, unless one is there already."""
-        info.store.set_timeout(self._patience)
+        info.store.set_timeout(timedelta(seconds=self._ttl))
         # A member that is cut off has nothing to say about the store.
         with contextlib.suppress(RendezvousConnectionError, RendezvousTimeoutError):
             mark = info.store.compare_set("mark", b"", self._handler.node_id.encode()).decode()

@@ -118,6 +118,7 @@ class Campaign:
         """Nothing is wrong any more, so this must come about; then all that was written is checked."""
         stage = self.stage
         stage.await_servers()
+        stage.await_mended()
         stage.diary.write("calm")
         began = time.monotonic()
         self._pass_time(lambda: ended() or time.monotonic() > began + self.bound)

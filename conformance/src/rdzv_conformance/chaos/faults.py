@@ -6,6 +6,7 @@ from typing import Final
 from .lines import CUTS
 from .plan import Strike
 from .stage import Player, Stage
+from .vandal import KEYS
 
 __all__ = ["FAULTS", "possible"]
 
@@ -91,6 +92,20 @@ def cut(stage: Stage, strike: Strike) -> bool:
     return True
 
 
+def err(stage: Stage, strike: Strike) -> bool:
+    """Some of an agent's calls raise, and not only what a backend may raise."""
+    if not (player := victim(stage, strike)):
+        return False
+    player.tell("err", 0.05 if strike.who < 0.5 else strike.who)
+    stage.after(2 * _while(stage, strike), lambda: player.tell("err", 0.0))
+    return True
+
+
+def spoil(stage: Stage, strike: Strike) -> bool:
+    """A stranger writes over what the leader has written, and puts it back."""
+    return stage.spoil(KEYS[int(strike.who * len(KEYS))], strike.amount * stage.job.ttl)
+
+
 def fail(stage: Stage, strike: Strike) -> bool:
     """A program fails, and joins again."""
     if not (player := victim(stage, strike)):
@@ -154,5 +169,8 @@ def shutdown(stage: Stage, strike: Strike) -> bool:
 
 FAULTS: Final[Mapping[str, Fault]] = {
     fault.__name__: fault
-    for fault in (come, kill, pause, pause_many, cut, fail, fail_many, leave, outage, member, close, shutdown)
+    for fault in (
+        *(come, kill, pause, pause_many, cut, err, spoil, fail, fail_many, leave),
+        *(outage, member, close, shutdown),
+    )
 }

@@ -22,6 +22,8 @@ What = Literal[
     "trusts",  # round, until: its lease certainly lives until then, and it takes the round for the current one
     "learns",  # kind, round, node, cause: an event that the handler tells
     "fails",  # its program does, so that it joins again
+    "errs",  # chance, so_far: so many of its calls fail from now on, and so many have
+    "stumbles",  # error: what it got for that, or for what a stranger has written; it goes on
     "closes",  # reason
     "has closed",
     "hears",  # by, reason: the run is closed
@@ -35,6 +37,7 @@ What = Literal[
     "stands still",
     "is cut off",  # how
     "goes on",
+    "is spoiled",  # key, seconds: a stranger writes over it, and puts it back
     "calm",  # nothing is wrong any more
     "settled",  # after: seconds since then
     "unsettled",  # text: what the agents do instead

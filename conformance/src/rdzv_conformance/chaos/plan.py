@@ -12,8 +12,8 @@ __all__ = ["Episode", "Strike"]
 _RATES: Final = (0.1, 0.2, 0.4)
 """How often a kind of fault may come, per second."""
 
-_SELDOM: Final = {"outage": 0.25, "come": 0.25}
-"""One after which nothing else can happen for a while, and one that soon finds no room."""
+_SELDOM: Final = {"outage": 0.25, "come": 0.25, "spoil": 0.5}
+"""Those after which nothing else can happen for a while, and one that soon finds no room."""
 
 _GATHER: Final = ("fail", "fail_many", "leave")
 """One of these is always among them: it makes all gather again, and so gives the others something to meet."""

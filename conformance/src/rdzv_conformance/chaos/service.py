@@ -2,20 +2,26 @@
 
 import importlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rdzv import Capability, RendezvousError, RendezvousParameterError, load_backend_plugin, parse_endpoints
 
-from ..servers import CLUSTERS
+from ..servers import CLUSTERS, TcpStoreServer
 
 if TYPE_CHECKING:
     from ..suite.server import Server
 
 __all__ = ["Service", "find_service"]
+
+_STARTED: Final[Mapping[str, Callable[[], Any]]] = {**CLUSTERS, "c10d": TcpStoreServer}
+"""What is started for a backend, by its name."""
+
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}}
+"""What agents are told of what is started: the store is the server's, also while an agent's line is down."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +33,14 @@ class Service:
         members: Its servers, which may be hurt; none if it is not ours.
         durable: It keeps what was written when its servers are killed.
         targets: Where TCP connections to it go, in the order of `endpoint`; none if they do not.
+        options: The backend's options that it needs.
     """
 
     endpoint: str
     members: "tuple[Server, ...]"
     durable: bool
     targets: tuple[tuple[str, int], ...]
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -43,7 +51,7 @@ def find_service(backend: str, endpoint: str | None, server: str | None) -> Iter
         backend: The name of the backend.
         endpoint: Where one runs already; None: one is started.
         server: ``module:Class`` of what to start: a context manager with the methods of `Server`, or with
-            `members` that have them. None: the cluster that we know, or a new file.
+            `members` that have them. None: what we know, or a new file.
 
     Raises:
         RendezvousParameterError: There is no such backend, or nothing that we could start for it.
@@ -51,13 +59,14 @@ def find_service(backend: str, endpoint: str | None, server: str | None) -> Iter
     """
     kind: Any = load_backend_plugin(backend).backend_type()
     durable = Capability.DURABLE in getattr(kind, "capabilities", ())
-    make: Any = _load(server) if server else CLUSTERS.get(backend)
+    make: Any = _load(server) if server else _STARTED.get(backend)
     if endpoint is not None:
         yield Service(endpoint, (), durable, _targets(endpoint))
     elif make is not None:
         with _make(make, server) as running:
             there = running.get_endpoint()
-            yield Service(there, tuple(getattr(running, "members", [running])), durable, _targets(there))
+            members, options = tuple(getattr(running, "members", [running])), _OPTIONS.get(backend, {})
+            yield Service(there, members, durable, _targets(there), options)
     elif backend == "sqlite":
         with tempfile.TemporaryDirectory(prefix="rdzv-chaos-") as folder:
             yield Service(str(Path(folder, "rdzv.db")), (), durable, ())

@@ -16,6 +16,7 @@ from .agent import Job, live
 from .history import OVER, Diary, History
 from .lines import Lines
 from .service import Service
+from .vandal import vandalize
 
 if TYPE_CHECKING:
     from ..suite.server import Server
@@ -88,6 +89,7 @@ class Stage:
         self._ticket = itertools.count()
         self._interrupted = False
         self._cleanup = ExitStack()
+        self._spoiling = False
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -96,6 +98,9 @@ class Stage:
         self.alone = bool(self.service.targets) and namespaces.are_possible()
         self.diary = Diary(self._folder / DIARY, "the run")
         self._cleanup.callback(self.diary.close)
+        vandal = self.job.parameters(self.service.endpoint, "a stranger", 0)
+        processes = self._cleanup.enter_context(Processes())
+        self._vandal = processes.fork(lambda link: vandalize(link, vandal))
         if self.service.targets:
             self.lines = Lines(self._cleanup.enter_context(Processes()))
         return self
@@ -197,6 +202,34 @@ class Stage:
         for member in self.service.members:
             if isinstance(member, LocalService):
                 member._await_ready(deadline)
+
+    # What is written.
+
+    def spoil(self, key: str, seconds: float) -> bool:
+        """Write over a key, and put it back after some seconds; False if one is spoiled already."""
+        if not self._is_mended(0.0):
+            return False
+        self._spoiling = True
+        self.diary.write("is spoiled", key=key, seconds=seconds)
+        self._vandal.send([key, seconds])
+        self.after(seconds, lambda: None)
+        return True
+
+    def await_mended(self) -> None:
+        """Return when no key is spoiled.
+
+        Raises:
+            TimeoutError: One still is.
+        """
+        if not self._is_mended(_READY):
+            raise TimeoutError("What was written over could not be put back.")
+
+    def _is_mended(self, timeout: float) -> bool:
+        if self._spoiling:
+            with suppress(TimeoutError):
+                self._vandal.receive(timeout)
+                self._spoiling = False
+        return not self._spoiling
 
     # Time.
 
