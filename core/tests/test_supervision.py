@@ -353,6 +353,7 @@ class TestJoinTimeout:
             node.next_rendezvous()
         assert "could not be reached" not in str(late.value)
         run.backends[0].accept()
+        wait_until(lambda: not node._node.writing)
         assert run.gather(node)[0].round == 2
 
     def test_service_that_is_away_while_the_loop_registers_again(self, run: Run) -> None:
