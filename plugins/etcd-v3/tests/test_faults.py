@@ -3,17 +3,21 @@
 import re
 import select
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import BinaryIO
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv import RendezvousParameters, get_rendezvous_handler
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Outcome, Put
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.line import Line as AnyLine
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
+
+from rdzv_etcd_v3 import EtcdV3Backend
 
 from .clients import CALL, Connect
 
@@ -179,3 +183,26 @@ def test_an_ipv6_endpoint(shared_etcd: EtcdServer, connect: Connect) -> None:
 def test_a_name_that_does_not_exist(connect: Connect) -> None:
     with pytest.raises(RendezvousConnectionError, match=r"nowhere\.invalid:2379.*not connected"):
         connect("nowhere.invalid").read("key", timeout=5)
+
+
+def test_full_etcd_is_told_from_one_that_is_out_of_reach_and_in_time(connect: Connect) -> None:
+    with EtcdServer(extra_args=["--quota-backend-bytes=8000000"]) as full:
+        with pytest.raises(RendezvousConnectionError, match="takes no writes"):
+            _fill(connect(full.get_endpoint()))
+        params = RendezvousParameters("etcd-v3", full.get_endpoint(), "full", 1, 1, join_timeout=2)
+        with get_rendezvous_handler(params) as node:
+            started = time.monotonic()
+            with pytest.raises(RendezvousTimeoutError) as late:
+                node.next_rendezvous()
+            took = time.monotonic() - started
+    said = str(late.value)
+    for part in ("'full' on backend 'etcd-v3'", "within 2.", "takes no writes", "etcdctl alarm disarm"):
+        assert part in said
+    assert "could not be reached" not in said
+    # Less than a keep-alive interval later. It was 15 s once, as long as a call may take that nobody waits for.
+    assert took < 2 + 5
+
+
+def _fill(backend: EtcdV3Backend) -> None:
+    for number in range(100):
+        backend.put(f"filling/{number}", b"x" * MAX_PAYLOAD, expect=ANY, timeout=CALL)
