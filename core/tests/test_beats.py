@@ -1,8 +1,11 @@
 """Counted beats: leases for a service that has none."""
 
+import contextlib
+from collections.abc import Callable
+
 import pytest
 
-from rdzv.backend import ABSENT, ANY, Entry, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, Entry, Expect, Lease, Outcome, Put, Snapshot, Token
 from rdzv.dynamic.beats import CountedBeats
 from rdzv.errors import RendezvousConnectionError
 
@@ -118,3 +121,105 @@ def test_a_revoked_lease_takes_no_later_write_with_it() -> None:
     entry = beats.read("nodes/a", timeout=CALL)
     assert entry is not None
     assert entry.value == b"after"
+
+
+class Slow(MemoryBackend):
+    """Each call takes most of the time that it is given, on the test's clock.
+
+    Attributes:
+        share: So much of it.
+    """
+
+    now = 1000.0
+    share = 0.0
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        self.now += self.share * timeout
+        return super().read(key, timeout=timeout)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        self.now += self.share * timeout
+        return super().read_all(prefix, timeout=timeout)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        self.now += self.share * timeout
+        return super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        self.now += self.share * timeout
+        super().delete(prefix, timeout=timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        self.now += timeout
+        return self.read_all(prefix, timeout=0.0)
+
+
+Call = Callable[[CountedBeats, Lease, Snapshot], object]
+
+CALLS: dict[str, Call] = {
+    "put": lambda beats, lease, since: beats.put("nodes/0", b"", expect=ABSENT, timeout=CALL),
+    "put with a lease": lambda beats, lease, since: beats.put("nodes/0", b"", expect=ABSENT, lease=lease, timeout=CALL),
+    "read": lambda beats, lease, since: beats.read("nodes/0", timeout=CALL),
+    "read_all": lambda beats, lease, since: beats.read_all("nodes", timeout=CALL),
+    "wait": lambda beats, lease, since: beats.wait("nodes", since, timeout=CALL),
+    "short wait": lambda beats, lease, since: beats.wait("nodes", since, timeout=CALL / 10),
+    "delete": lambda beats, lease, since: beats.delete("nodes", timeout=CALL),
+    "open_lease": lambda beats, lease, since: beats.open_lease(15.0, timeout=CALL),
+    "keep_alive": lambda beats, lease, since: lease.keep_alive(CALL),
+    "revoke": lambda beats, lease, since: lease.revoke(CALL),
+}
+
+
+@pytest.mark.parametrize("share", [0.4, 0.9, 1.0])
+@pytest.mark.parametrize("owners", [1, 2, 5])
+@pytest.mark.parametrize("is_revoked", [False, True])
+@pytest.mark.parametrize("call", CALLS)
+def test_a_call_ends_in_time_however_many_are_made_for_it(
+    call: str, is_revoked: bool, owners: int, share: float
+) -> None:
+    backend = Slow()
+    owner, observer = (CountedBeats(backend, 5.0, lambda: backend.now) for _ in range(2))
+    leases = [owner.open_lease(15.0, timeout=CALL) for _ in range(owners)]
+    for number, lease in enumerate(leases):
+        owner.put(f"nodes/{number}", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    since = observer.read_all("nodes", timeout=CALL)
+    for _ in range(3):
+        # The observer looks all the time, and at the end the beats are too old: each of them is to be buried.
+        observer.read_all("nodes", timeout=CALL)
+        backend.now += 5.1
+    # The reply to a beat is lost, so its owner has to learn of it, and to write another.
+    backend.fail("put", Fault.REPLY_LOST)
+    with pytest.raises(RendezvousConnectionError):
+        leases[-1].keep_alive(CALL)
+    if is_revoked:
+        leases[-1].revoke(CALL)
+    backend.share, began = share, backend.now
+    with contextlib.suppress(RendezvousConnectionError):
+        CALLS[call](observer, leases[-1], since)
+    timeout = CALL / 10 if call == "short wait" else CALL
+    assert backend.now - began <= timeout * (1 + 1e-9)
+
+
+def test_who_waits_for_a_moment_each_time_sees_deaths_too() -> None:
+    backend = Slow()
+    beats = CountedBeats(backend, 5.0, lambda: backend.now)
+    lease = beats.open_lease(15.0, timeout=CALL)
+    beats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    view, died = beats.read_all("nodes", timeout=CALL), backend.now
+    while view.entries:
+        assert backend.now <= died + 16.0
+        view = beats.wait("nodes", view, timeout=0.1)
+    assert backend.now >= died + 15.0
+
+
+def test_a_beat_that_is_always_lost_does_not_last_for_ever() -> None:
+    class Refusing(Slow):
+        def put(self, *args: object, **kwargs: object) -> Put:
+            self.now += 0.1
+            return Put(Outcome.LOST, Entry(b'{"beat": 0, "ttl": 15}', 1, 1))
+
+    backend = Refusing()
+    beats, began = CountedBeats(backend, 5.0, lambda: backend.now), backend.now
+    with pytest.raises(RendezvousConnectionError):
+        beats.open_lease(15.0, timeout=CALL)
+    assert backend.now - began < CALL + 0.2

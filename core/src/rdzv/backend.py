@@ -170,8 +170,12 @@ class Lease(ABC):
 class RendezvousBackend(ABC):
     """Level 1: a register with a fencing token, as PyTorch's ``RendezvousBackend``.
 
-    A class written for PyTorch's contract works here unchanged. Everything then lives in the one
-    register, which is correct, and meant for small worlds.
+    A class written for PyTorch's contract works here unchanged, with PyTorch's errors too. Everything then
+    lives in the one register, which is correct, and meant for small worlds.
+
+    The methods have no timeouts, so every call of the service needs one of its own, of a few seconds: a call
+    that hangs makes the core late by as much. Other errors than rdzv's are taken for a lost connection, and
+    tried again; except mistakes (TypeError, KeyError, ValueError and the like), which reach the caller at once.
     """
 
     @property
@@ -197,7 +201,8 @@ class RendezvousBackend(ABC):
 
         Returns:
             What the register holds now, its token, and whether this call wrote it. None if the
-            register is empty although a token was given.
+            register is empty although a token was given. (The core believes no None, since there are
+            classes for PyTorch that answer nothing else: it reads the register to learn what was done.)
 
         Raises:
             RendezvousConnectionError: The service could not be reached.

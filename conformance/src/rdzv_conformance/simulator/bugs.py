@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rdzv.dynamic import leader, member, rules
+from rdzv.dynamic.beats import CountedBeats
+from rdzv.dynamic.register import RegisterKeys
 from rdzv.envelope import Envelope
 from rdzv.service import Service
 
@@ -56,11 +58,16 @@ class Bug:
     def plan(self, seed: int) -> Plan:
         """What to do to find it."""
         drawn = Plan.draw(seed, self.faults)
-        return replace(drawn, level="leases", **self.weather)
+        return replace(drawn, **{"level": "leases", **self.weather})
 
 
 def _bug(
-    what: str, breaks: set[int], where: Callable[..., Any], edits: Mapping[str, str], *faults: str, **weather: float
+    what: str,
+    breaks: set[int],
+    where: Callable[..., Any],
+    edits: Mapping[str, str],
+    *faults: str,
+    **weather: float | str,
 ) -> Bug:
     return Bug(what, frozenset(breaks), (Change(where, edits),), faults, weather)
 
@@ -218,6 +225,21 @@ BUGS: Final[dict[str, Bug]] = {
         leader._Desk.decide,
         {"self.node.trusted_in() == 0": "True"},
         "outage",
+    ),
+    "fresh-timeouts": _bug(
+        "Each of the calls that one call is made of gets the whole timeout again.",
+        {0},
+        CountedBeats._left,
+        {"time_left(deadline, self._clock())": "10.0"},
+        level="beats",
+    ),
+    "silence-is-no": _bug(
+        "A register that does not tell whether it was written was not.",
+        {4},
+        RegisterKeys._write,
+        {"return self._find_out(mine, deadline)": "return Outcome.LOST"},
+        level="register",
+        mute=1.0,
     ),
     "unforgotten": _bug(
         "Whoever knew a state that the service has forgotten does not believe what is there now.",

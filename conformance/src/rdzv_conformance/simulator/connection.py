@@ -2,6 +2,7 @@
 
 import base64
 import json
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -23,6 +24,7 @@ from rdzv import (
 from rdzv.dynamic.beats import CountedBeats
 from rdzv.dynamic.records import BEATS
 from rdzv.dynamic.register import RegisterKeys
+from rdzv.envelope import Envelope
 from rdzv.service import View
 
 from .network import Answer, Line, Silence
@@ -37,6 +39,9 @@ LEVELS = ("leases", "beats", "register")
 """What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
 
 _REGISTER = "register"
+_UNLIMITED = 5.0
+"""Seconds that a call of a register may take, whose contract has no timeouts."""
+_ROUNDING = 1e-6
 
 
 class Connection(ABC):
@@ -76,19 +81,22 @@ class Direct(Connection):
 class Adapted(Connection):
     """Each call is what the core's adapters make of it: several exchanges, one after the other."""
 
-    def __init__(self, backend: KeyValueBackend, strands: Strands) -> None:
-        """Call through `backend`, which blocks."""
+    def __init__(self, backend: KeyValueBackend, wire: "_Wire", strands: Strands) -> None:
+        """Call through `backend`, which blocks, and calls over `wire` what it is made of."""
         self.backend = backend
+        self._wire = wire
         self._strands = strands
 
     def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
         """See `Connection`."""
-        self._strands.run(self, lambda: attempt(timeout), answer)
+        self._strands.run(self, lambda: self._wire.within(timeout, lambda: attempt(timeout)), answer)
 
     def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
         """See `Connection`."""
         seen = since.snapshot
-        self._strands.run(self, lambda: self.backend.wait(prefix, seen, timeout=seconds), answer)
+        self._strands.run(
+            self, lambda: self._wire.within(seconds, lambda: self.backend.wait(prefix, seen, timeout=seconds)), answer
+        )
 
     def drop(self) -> None:
         """See `Connection`."""
@@ -109,12 +117,12 @@ def connect(
     """
     if level == "leases":
         return Direct(line)
-    wire = _Wire(line, strands)
+    wire = _Wire(line, strands, clock)
     keys: KeyValueBackend = _Keys(wire)
     if level == "register":
         keys = RegisterKeys(_Register(wire), clock=clock, sleep=wire.sleep, rng=line.rng)
     interval = settings.keep_alive_interval.total_seconds()
-    return Adapted(CountedBeats(keys, interval, clock, folder=str(settings.attempt)), strands)
+    return Adapted(CountedBeats(keys, interval, clock, folder=str(settings.attempt)), wire, strands)
 
 
 def written(level: str, key: str, value: bytes) -> Iterable[tuple[str, bytes]]:
@@ -131,22 +139,40 @@ def names(level: str, everything: Mapping[str, bytes]) -> frozenset[str]:
 
 
 def _keys_in_register(value: bytes) -> dict[str, bytes]:
-    keys = json.loads(value)["keys"]
+    keys = json.loads(Envelope.unpack(value).payload)["keys"]
     return {name: base64.b64decode(text) for name, (text, _, _) in keys.items()}
 
 
 class _Wire:
-    """A line for code that blocks."""
+    """A line for code that blocks, and that must end in time, however many calls it makes."""
 
-    def __init__(self, line: Line, strands: Strands) -> None:
+    def __init__(self, line: Line, strands: Strands, clock: Callable[[], float]) -> None:
         self.line = line
         self._strands = strands
+        self._clock = clock
+        self._own = threading.local()
 
-    def exchange(self, apply: Callable[[], Any], timeout: float) -> Any:
-        return self._strands.block(lambda answer: self.line.exchange(apply, timeout, answer))
+    def within(self, timeout: float, work: Callable[[], Any]) -> Any:
+        """Work that has to end in time."""
+        self._own.deadline = self._clock() + timeout
+        return work()
+
+    def exchange(self, apply: Callable[[], Any], timeout: float | None) -> Any:
+        """Ask the service; without a timeout, since the contract has none there, for some seconds."""
+        self._check(timeout or 0.0)
+        seconds = _UNLIMITED if timeout is None else timeout
+        return self._strands.block(lambda answer: self.line.exchange(apply, seconds, answer))
 
     def watch(self, prefix: str, since: Snapshot, seconds: float) -> Any:
+        self._check(seconds)
         return self._strands.block(lambda answer: self.line.watch(prefix, since, seconds, answer))
+
+    def _check(self, timeout: float) -> None:
+        over = self._clock() + timeout - self._own.deadline
+        if over > _ROUNDING:
+            raise AssertionError(
+                f"A call of several that has to end in time was given {over:.3f} s more than was left."
+            )
 
     def sleep(self, seconds: float) -> None:
         self._strands.block(lambda answer: self.line.sleep(seconds, answer))
@@ -199,7 +225,6 @@ class _Register(RendezvousBackend):
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
         self._service = wire.line.service
-        self._timeout = 5.0
         self._rng: random.Random = wire.line.rng
 
     @property
@@ -207,15 +232,15 @@ class _Register(RendezvousBackend):
         return "simulated register"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        entry = self._wire.exchange(lambda: self._service.read(_REGISTER, timeout=self._timeout), self._timeout)
+        entry = self._wire.exchange(lambda: self._service.read(_REGISTER, timeout=_UNLIMITED), None)
         return None if entry is None else (entry.value, entry.token)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         expect = ABSENT if token is None else token
-        put = self._wire.exchange(
-            lambda: self._service.put(_REGISTER, state, expect=expect, timeout=self._timeout), self._timeout
-        )
-        return None if put.entry is None else (put.entry.value, put.entry.token, put.outcome is Outcome.WON)
+        put = self._wire.exchange(lambda: self._service.put(_REGISTER, state, expect=expect, timeout=_UNLIMITED), None)
+        if put.entry is None or self._wire.line.is_mute():
+            return None
+        return put.entry.value, put.entry.token, put.outcome is Outcome.WON
 
     def wait_state(self, token: Token | None, timeout: float) -> None:
         """As the contract's own default."""

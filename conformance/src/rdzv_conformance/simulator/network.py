@@ -30,11 +30,13 @@ class Weather:
         delay: The usual seconds one way; one message in twenty takes up to fifty times as long.
         lost: The probability that a request, or a reply, is lost.
         late: The probability that a request is applied long after its sender has given up.
+        mute: The probability that a register does not tell what it has done with a state.
     """
 
     delay: float = 0.002
     lost: float = 0.0
     late: float = 0.0
+    mute: float = 0.0
 
 
 class Cut(Enum):
@@ -134,6 +136,10 @@ class Line:
     def sleep(self, seconds: float, answer: Answer) -> None:
         """Answer nothing, after a while."""
         self.timeline.after(seconds, self._process.does, answer, None, None)
+
+    def is_mute(self) -> bool:
+        """Whether the register does not tell now what it has done."""
+        return self.rng.random() < self._weather.mute
 
     def _takes(self) -> float:
         """Seconds for one way."""

@@ -48,6 +48,7 @@ class Plan:
         delay: The usual seconds that a message takes.
         lost: The probability that a message is lost.
         late: The probability that a request is applied after its sender gave up.
+        mute: The probability that a register does not tell what it has done with a state.
         leases_sleep: Whether leases stand still while the service is away.
         lag: Seconds between the end of a lease and its keys' vanishing.
         drift: How much faster or slower clocks may run.
@@ -65,6 +66,7 @@ class Plan:
     delay: float = 0.002
     lost: float = 0.0
     late: float = 0.0
+    mute: float = 0.0
     leases_sleep: bool = True
     lag: float = 0.0
     drift: float = 0.0
@@ -96,6 +98,7 @@ class Plan:
             leases_sleep=rng.random() < 0.7,
             lag=rng.choice((0.0, 0.5)),
             drift=rng.choice((0.0, 5e-5)),
+            mute=rng.choice((0.0, 0.2, 1.0)),
         )
 
 

@@ -55,7 +55,7 @@ class Scene:
         """Set the stage for a plan."""
         timeline = Timeline()
         service = SimulatedService(timeline, leases_sleep=plan.leases_sleep, lag=plan.lag)
-        weather = Weather(plan.delay, plan.lost, plan.late)
+        weather = Weather(plan.delay, plan.lost, plan.late, plan.mute)
         # A slow network leaves too little of a time to live for two attempts.
         rough = plan.lost > 0 or plan.late > 0 or plan.delay * 100 > plan.ttl / 3
         return cls(plan, timeline, service, weather, Story(timeline), rough=rough)

@@ -28,6 +28,7 @@ from ..backend import (
     Token,
 )
 from ..errors import RendezvousConnectionError, RendezvousStateError
+from .deadline import time_left
 from .records import BEATS
 
 __all__ = ["CountedBeats"]
@@ -99,24 +100,27 @@ class CountedBeats(KeyValueBackend):
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         """See `KeyValueBackend`."""
-        return self._living(Snapshot(_one(key, self._inner.read(key, timeout=timeout))), timeout).entries.get(key)
+        deadline = self._clock() + timeout
+        return self._living(Snapshot(_one(key, self._inner.read(key, timeout=timeout))), deadline).entries.get(key)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend`."""
-        return self._living(self._inner.read_all(prefix, timeout=timeout), timeout)
+        deadline = self._clock() + timeout
+        return self._living(self._inner.read_all(prefix, timeout=timeout), deadline)
 
     def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
         """See `KeyValueBackend`."""
         if isinstance(lease, _CountedLease) and lease.ended:
             return Put(Outcome.LOST, self.read(key, timeout=timeout))
+        deadline = self._clock() + timeout
         owner = lease.id if isinstance(lease, _CountedLease) else ""
         framed = owner.encode() + b"\n" + value
         put = self._inner.put(key, framed, expect=expect, timeout=timeout)
         if put.outcome is Outcome.LOST and put.entry is not None:
-            alive = self._living(Snapshot(_one(key, put.entry)), timeout).entries.get(key)
+            alive = self._living(Snapshot(_one(key, put.entry)), deadline).entries.get(key)
             if alive is None and expect is ABSENT:
                 # What is there belongs to a buried lease: it counts as absent.
-                put = self._inner.put(key, framed, expect=put.entry.token, timeout=timeout)
+                put = self._inner.put(key, framed, expect=put.entry.token, timeout=self._left(deadline))
             else:
                 return Put(Outcome.LOST, alive)
         return put if put.entry is None else replace(put, entry=_unframed(put.entry)[1])
@@ -126,20 +130,27 @@ class CountedBeats(KeyValueBackend):
         self._inner.delete(prefix, timeout=timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend`. The services beneath wakes us for changes, the clock for deaths."""
+        """See `KeyValueBackend`. The service beneath wakes us for changes, the clock for deaths."""
         deadline = self._clock() + timeout
         beneath = since.revision
         while (remaining := deadline - self._clock()) > 0:
-            beneath = self._inner.wait(prefix, beneath, timeout=min(remaining, self._next_look(beneath)))
-            # A change wakes everybody: who has just seen that these leases live need not ask again.
-            now = self._living(beneath, max(remaining, self._look_every), self._look_every)
+            try:
+                # A change wakes everybody: who has just seen that these leases live need not ask again.
+                now = self._living(beneath, deadline, self._look_every)
+            except RendezvousConnectionError:
+                if remaining >= self._look_every:
+                    raise
+                # So little time proves nothing against the service; the next wait begins with this look.
+                break
             if now.entries != since.entries:
                 return now
+            if (remaining := deadline - self._clock()) > 0:
+                beneath = self._inner.wait(prefix, beneath, timeout=min(remaining, self._next_look(beneath)))
         return since
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
         """See `KeyValueBackend`."""
-        lease = _CountedLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl)
+        lease = _CountedLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl, self._clock)
         lease.keep_alive(timeout)
         return lease
 
@@ -147,14 +158,17 @@ class CountedBeats(KeyValueBackend):
         """See `KeyValueBackend`."""
         self._inner.close()
 
-    def _living(self, beneath: Snapshot, timeout: float, age: float = 0.0) -> Snapshot:
+    def _left(self, deadline: float) -> float:
+        return time_left(deadline, self._clock())
+
+    def _living(self, beneath: Snapshot, deadline: float, age: float = 0.0) -> Snapshot:
         """`beneath` without the frames, and without what hangs on a lease that has ended (see `_alive`)."""
         entries = {key: _unframed(entry) for key, entry in beneath.entries.items()}
-        alive = self._alive({lease for lease, _ in entries.values() if lease}, timeout, age)
+        alive = self._alive({lease for lease, _ in entries.values() if lease}, deadline, age)
         living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
         return Snapshot(living, beneath)
 
-    def _alive(self, leases: Set[str], timeout: float, age: float) -> Set[str]:
+    def _alive(self, leases: Set[str], deadline: float, age: float) -> Set[str]:
         """Which of these leases live; one that did at most `age` seconds ago, and has time left, is taken to."""
         now = self._clock()
         with self._lock:
@@ -166,20 +180,20 @@ class CountedBeats(KeyValueBackend):
         asked = leases - trusted
         if not asked:
             return trusted
-        living = self._judge(self._beats_of(asked, timeout), timeout)
+        living = self._judge(self._beats_of(asked, deadline), deadline)
         with self._lock:
             for lease in asked - living:
                 self._seen.pop(lease, None)
         return trusted | living
 
-    def _beats_of(self, leases: Collection[str], timeout: float) -> dict[str, Entry]:
+    def _beats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
-            everyone = self._inner.read_all(BEATS, timeout=timeout).entries
+            everyone = self._inner.read_all(BEATS, timeout=self._left(deadline)).entries
             return {lease: everyone[_beat_key(lease)] for lease in leases if _beat_key(lease) in everyone}
-        beats = {lease: self._inner.read(_beat_key(lease), timeout=timeout) for lease in leases}
+        beats = {lease: self._inner.read(_beat_key(lease), timeout=self._left(deadline)) for lease in leases}
         return {lease: beat for lease, beat in beats.items() if beat is not None}
 
-    def _judge(self, beats: Mapping[str, Entry], timeout: float) -> frozenset[str]:
+    def _judge(self, beats: Mapping[str, Entry], deadline: float) -> frozenset[str]:
         """Which of these leases live; buries those that have been silent for too long."""
         now = self._clock()
         with self._lock:
@@ -194,7 +208,7 @@ class CountedBeats(KeyValueBackend):
                 self._seen[lease] = _Beat(beat.token, until, now)
             silent = {lease for lease in living if now > self._seen[lease].until}
         return frozenset(
-            lease for lease, beat in living.items() if not (lease in silent and self._bury(lease, beat, timeout))
+            lease for lease, beat in living.items() if not (lease in silent and self._bury(lease, beat, deadline))
         )
 
     def _next_look(self, beneath: Snapshot) -> float:
@@ -206,21 +220,22 @@ class CountedBeats(KeyValueBackend):
         # What is over is over, or was not buried just now; there is no hurry then.
         return max(_PAUSE, min([self._look_every, *(seconds for seconds in moments if seconds >= 0)]))
 
-    def _bury(self, lease: str, beat: Entry, timeout: float) -> bool:
+    def _bury(self, lease: str, beat: Entry, deadline: float) -> bool:
         key = _beat_key(lease)
-        if self._inner.put(key, _BURIED, expect=beat.token, timeout=timeout).outcome is not Outcome.WON:
+        if self._inner.put(key, _BURIED, expect=beat.token, timeout=self._left(deadline)).outcome is not Outcome.WON:
             return False
         # No beat is as good as a buried one, and no lease has this name again.
-        self._inner.delete(key, timeout=timeout)
+        self._inner.delete(key, timeout=self._left(deadline))
         return True
 
 
 class _CountedLease(Lease):
     """The owner's side: a key that changes."""
 
-    def __init__(self, inner: KeyValueBackend, name: str, ttl: float) -> None:
+    def __init__(self, inner: KeyValueBackend, name: str, ttl: float, clock: Callable[[], float]) -> None:
         self._inner = inner
         self._ttl = ttl
+        self._clock = clock
         self._beat = 0
         self._token: Token | Expect = ABSENT
         self.id = name
@@ -231,10 +246,12 @@ class _CountedLease(Lease):
         return self._ttl
 
     def keep_alive(self, timeout: float) -> bool:
+        deadline = self._clock() + timeout
         while not self.ended:
+            left = time_left(deadline, self._clock())
             self._beat += 1
             value = json.dumps({"beat": self._beat, "ttl": self._ttl}).encode()
-            put = self._inner.put(_beat_key(self.id), value, expect=self._token, timeout=timeout)
+            put = self._inner.put(_beat_key(self.id), value, expect=self._token, timeout=left)
             if put.outcome is Outcome.UNKNOWN:
                 raise RendezvousConnectionError("The reply to a beat was lost.")
             self.ended = put.entry is None or put.entry.value == _BURIED

@@ -1,0 +1,20 @@
+"""The deadline of a call that makes several: one moment for all of them."""
+
+from ..errors import RendezvousConnectionError
+
+__all__ = ["time_left"]
+
+
+def time_left(deadline: float, now: float) -> float:
+    """The seconds that the next one of several calls may take.
+
+    Args:
+        deadline: When all of them must have ended, in seconds on a monotonic clock.
+        now: What that clock shows.
+
+    Raises:
+        RendezvousConnectionError: There are none, so the next call must not begin.
+    """
+    if (left := deadline - now) <= 0:
+        raise RendezvousConnectionError("No time was left for what had to follow the service's first answer.")
+    return left
