@@ -100,6 +100,30 @@ def test_the_backoff_of_pytorch_2_15_is_taken(tmp_path: Path) -> None:
             rdzv.get_rendezvous_handler(params(cas_backoff_max_seconds=impossible))
 
 
+CHOICES = [
+    ("c10d", "store_type", "TCP ", "tcp"),
+    ("etcd-v2", "protocol", " HTTPS", "https"),
+    ("etcd", "protocol", "Http", "http"),
+]
+
+
+@pytest.mark.parametrize(("backend", "name", "given", "meant"), CHOICES)
+def test_a_choice_is_read_as_there(backend: str, name: str, given: str, meant: str) -> None:
+    (option,) = (option for option in load_backend_plugin(backend).options if option.name == name)
+    assert option.parse(given) == meant
+
+
+def test_a_run_of_one_node_needs_no_port_and_no_file() -> None:
+    """PyTorch's recipe for several jobs on one machine; for more nodes it is refused, as they would never meet."""
+    pytest.importorskip("torch")
+    for endpoint, options in (("localhost:0", {}), ("", {"store_type": "file"})):
+        params = [rdzv.RendezvousParameters("c10d", endpoint, "job", 1, most, **FAST, **options) for most in (1, 1, 2)]
+        with rdzv.get_rendezvous_handler(params[0]) as one, rdzv.get_rendezvous_handler(params[1]) as other:
+            assert [one.next_rendezvous().world_size, other.next_rendezvous().world_size] == [1, 1]
+        with pytest.raises(ValueError, match=r"no other node can know it|a file of its own"):
+            rdzv.get_rendezvous_handler(params[2])
+
+
 def test_the_defaults_that_the_page_names() -> None:
     (read_timeout,) = (option for option in load_backend_plugin("etcd-v2").options if option.name == "read_timeout")
     assert f"{read_timeout.default:g} s by default, not 60" in PAGE

@@ -394,6 +394,18 @@ def test_the_workers_may_serve_their_store_themselves(local: Nodes, tmp_path: Pa
     ]
 
 
+def test_two_jobs_of_one_node_share_a_machine(work: Path) -> None:
+    """PyTorch's recipe, "stacked single-node": even the run id may be the same."""
+    nodes = Nodes("c10d", "localhost:0", {})
+    try:
+        two = [nodes.start(work, nnodes="1") for _ in range(2)]
+        for node in two:
+            node.says("rank 0 of 1", limit=PATIENCE)
+        assert finish(work, *two) == [0, 0]
+    finally:
+        nodes.close()
+
+
 def test_the_page_says_how(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "torchrun.md").read_text()
     (block,) = re.findall("<!-- not run: tests/test_torchrun.py does -->\n```sh\n(.*?)```", page, re.DOTALL)

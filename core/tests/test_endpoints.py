@@ -31,6 +31,10 @@ def test_endpoints_are_read(text: str, expected: list[tuple[str, int]]) -> None:
     assert parse_endpoints(",".join(map(str, endpoints)), 1) == endpoints
 
 
+def test_a_port_may_be_left_open_where_that_is_said() -> None:
+    assert parse_endpoints("localhost:0,[::1]:0", 7, any_port=True) == (Endpoint("localhost", 0), Endpoint("::1", 0))
+
+
 @pytest.mark.parametrize(
     ("text", "wrong"),
     [

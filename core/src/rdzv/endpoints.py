@@ -42,7 +42,7 @@ class Endpoint:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_endpoints(text: str, default_port: int) -> tuple[Endpoint, ...]:
+def parse_endpoints(text: str, default_port: int, *, any_port: bool = False) -> tuple[Endpoint, ...]:
     """Read one endpoint, or several separated by commas.
 
     An item is ``host``, ``host:port``, ``[IPv6]`` or ``[IPv6]:port``. An item with two or more colons
@@ -51,11 +51,12 @@ def parse_endpoints(text: str, default_port: int) -> tuple[Endpoint, ...]:
     Args:
         text: What the user wrote; blanks around an item are ignored.
         default_port: The port of the items that name none.
+        any_port: Whether the port may be 0, for one that is free.
 
     Raises:
         RendezvousParameterError: An item is malformed; the message names it and what is wrong with it.
     """
-    return tuple(_parse_endpoint(item.strip(), default_port) for item in text.split(","))
+    return tuple(_parse_endpoint(item.strip(), default_port, 0 if any_port else 1) for item in text.split(","))
 
 
 def source_address(endpoints: Sequence[Endpoint], timeout: float) -> str:
@@ -86,7 +87,7 @@ def source_address(endpoints: Sequence[Endpoint], timeout: float) -> str:
     )
 
 
-def _parse_endpoint(item: str, default_port: int) -> Endpoint:
+def _parse_endpoint(item: str, default_port: int, least_port: int) -> Endpoint:
     if not item:
         raise RendezvousParameterError(f"An endpoint is empty. {_EXAMPLE}.")
     if "@" in item:
@@ -100,16 +101,16 @@ def _parse_endpoint(item: str, default_port: int) -> Endpoint:
         host, bracket, rest = item[1:].partition("]")
         if not bracket or (rest and not rest.startswith(":")):
             raise _malformed(item, "the brackets around an IPv6 address are unbalanced or followed by more than a port")
-        return Endpoint(_check_ipv6(host, item), _parse_port(rest[1:], item) if rest else default_port)
+        return Endpoint(_check_ipv6(host, item), _parse_port(rest[1:], least_port, item) if rest else default_port)
     if item.count(":") > 1:
         return Endpoint(_check_ipv6(item, item), default_port)
     host, colon, port = item.partition(":")
-    return Endpoint(_check_name(host, item), _parse_port(port, item) if colon else default_port)
+    return Endpoint(_check_name(host, item), _parse_port(port, least_port, item) if colon else default_port)
 
 
-def _parse_port(text: str, item: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,5}", text) or not 1 <= int(text) <= 65535:
-        raise _malformed(item, f"the port '{text}' is not a number from 1 to 65535")
+def _parse_port(text: str, least: int, item: str) -> int:
+    if not re.fullmatch(r"[0-9]{1,5}", text) or not least <= int(text) <= 65535:
+        raise _malformed(item, f"the port '{text}' is not a number from {least} to 65535")
     return int(text)
 
 

@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rdzv.backend import ABSENT, ANY, Capability, Outcome
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
+from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, create_backend
 from rdzv_c10d.store import stores
@@ -81,7 +83,55 @@ def test_a_file_may_be_the_store(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_refused(endpoint: str, options: dict[str, Any], complaint: str) -> None:
     with pytest.raises(RendezvousParameterError, match=complaint):
-        create_backend(RendezvousParameters("c10d", endpoint, "run", 1, 1, **options))
+        create_backend(RendezvousParameters("c10d", endpoint, "run", 1, 2, **options))
+
+
+def test_a_port_of_its_own_is_for_who_serves_the_store() -> None:
+    with pytest.raises(RendezvousParameterError, match="port that all nodes know"):
+        create_backend(RendezvousParameters("c10d", "localhost:0", "run", 1, 1, is_host=False))
+    # An address for documentation, which no machine has.
+    backend, _ = create_backend(RendezvousParameters("c10d", "192.0.2.1:0", "run", 1, 1))
+    with pytest.raises(RendezvousParameterError, match=r"no address of this machine\. Write localhost:0"):
+        backend.read("key", timeout=CALL)
+    backend.close()
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
+def test_two_runs_of_one_node_have_a_port_each(host: str) -> None:
+    """PyTorch's recipe for several jobs on one machine; even the run may be the same."""
+    params = RendezvousParameters("c10d", f"{host}:0", "run", 1, 1)
+    two = [create_backend(params)[0] for _ in range(2)]
+    for number, backend in enumerate(two):
+        assert backend.put("nodes/a", b"%d" % number, expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        assert backend.local_address in ("127.0.0.1", "::1")
+    for number, backend in enumerate(two):
+        entry = backend.read("nodes/a", timeout=CALL)
+        assert entry is not None
+        assert entry.value == b"%d" % number
+        backend.close()
+
+
+def test_a_run_of_one_node_may_leave_the_file_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    params = RendezvousParameters("c10d", "", "run", 1, 1, store_type=" File ")
+    two = [create_backend(params)[0] for _ in range(2)]
+    for backend in two:
+        assert backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+    assert len(list(tmp_path.iterdir())) == 2
+    with Processes() as processes:
+        # A fork has an end of its own.
+        processes.fork(lambda link: two[0].close()).result()
+    assert len(list(tmp_path.iterdir())) == 2
+    for backend in two:
+        backend.close()
+    assert list(tmp_path.iterdir()) == []
+    unused = create_backend(params)
+    del unused
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with pytest.raises(RendezvousParameterError, match=r"missing.*TMPDIR"):
+        create_backend(params)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from torch.distributed.elastic.rendezvous import (
     RendezvousStoreInfo,
 )
 
+from .config import our_parameters
 from .errors import as_rendezvous_errors
 from .signals import signals_end_the_wait
 from .store import TorchStore
@@ -28,39 +29,16 @@ __all__ = ["TorchrunHandler", "create_handler"]
 
 logger = logging.getLogger(__name__)
 
-_ANY: Final = "rdzv"
 _HERE: Final = "rdzv/here"
 """Under this, each node of a round says in its store that it has come to know the round."""
 
 
 def create_handler(params: RendezvousParameters) -> "TorchrunHandler":
     """See `rdzv_torchrun.create_handler`."""
-    options = dict(params.config)
-    backend_name = _backend(params.backend, options)
-    ours = rdzv.RendezvousParameters(
-        backend_name,
-        params.endpoint,
-        params.run_id,
-        params.min_nodes,
-        params.max_nodes,
-        params.local_addr,
-        **options,
-    )
+    ours = our_parameters(params)
     with as_rendezvous_errors():
         backend, store = create_backend(ours)
         return TorchrunHandler(rdzv.create_handler(store, backend, ours), params.backend)
-
-
-def _backend(name: str, options: dict[str, str]) -> str:
-    """The name that rdzv has for a backend; takes it out of `options` where it stands there."""
-    if name == _ANY:
-        if not (chosen := options.pop("plugin", None)):
-            raise rdzv.RendezvousParameterError(
-                f"--rdzv-backend={_ANY} needs the backend's name: --rdzv-conf=plugin=NAME. "
-                f"Installed: {', '.join(rdzv.installed_backends()) or 'none'}."
-            )
-        return chosen
-    return name if name in rdzv.installed_backends() else name.removeprefix("rdzv-")
 
 
 class TorchrunHandler(RendezvousHandler):

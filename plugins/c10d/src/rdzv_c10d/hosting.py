@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -131,16 +131,16 @@ class Host:
                         yield int(name)
 
 
-_hosts: Final[dict[tuple[Endpoint, str], Host]] = {}
+_hosts: Final[dict[Hashable, Host]] = {}
 _lock = threading.Lock()
 
 
-def try_to_host(endpoint: Endpoint, owner: str, must: bool, mark: Callable[[Any], None]) -> Host | None:
+def try_to_host(endpoint: Endpoint, name: Hashable, must: bool, mark: Callable[[Any], None]) -> Host | None:
     """Serve a store at an endpoint, if nobody does and this machine has its address. Whoever gets it releases it.
 
     Args:
-        endpoint: Where.
-        owner: For which run.
+        endpoint: Where; with port 0, at any that is free.
+        name: The same for all in this process who need the same store.
         must: We are the host, even if the endpoint's address is none of this machine's own (a virtual one).
         mark: Writes into the new store what its clients must find.
 
@@ -148,11 +148,12 @@ def try_to_host(endpoint: Endpoint, owner: str, must: bool, mark: Callable[[Any]
         RendezvousConnectionError: We must, and cannot.
     """
     with _lock:
-        host = _hosts.get((endpoint, owner))
+        host = _hosts.get(name)
         try:
             if host is None and (listener := _listen(endpoint, must)) is not None:
-                host = _hosts[endpoint, owner] = Host(listener, mark)
-                logger.info("this process (%d) serves the store at %s", os.getpid(), endpoint)
+                host = _hosts[name] = Host(listener, mark)
+                there = Endpoint(endpoint.host, host.address[1])
+                logger.info("this process (%d) serves the store at %s", os.getpid(), there)
         except FAILURES as error:
             if must:
                 raise RendezvousConnectionError(

@@ -4,10 +4,13 @@ import json
 import os
 import socket
 import sys
+import tempfile
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -19,7 +22,7 @@ from .hosting import Host, try_to_host
 from .store import FAILURES, Session, Store, socket_of, stores, without_prefixes
 from .values import nonce
 
-__all__ = ["FilePlace", "GivenPlace", "Place", "TcpPlace", "enter"]
+__all__ = ["FilePlace", "GivenPlace", "Place", "TcpPlace", "TemporaryFilePlace", "enter"]
 
 _LONGEST_KEY: Final = 1 << 20
 
@@ -83,12 +86,12 @@ class TcpPlace(Place):
         self, endpoint: Endpoint, owner: str, *, is_host: bool | None, read_timeout: float, linger: float
     ) -> None:
         """See `OPTIONS`; `owner` is the run."""
-        if endpoint.port == 0:
-            raise RendezvousParameterError(f"The endpoint '{endpoint}' needs a port that all nodes know.")
         self.where = str(endpoint)
         self.read_timeout = read_timeout
         self._endpoint = endpoint
         self._owner = owner
+        # A port of one's own is another one each time.
+        self._name = (endpoint, owner) if endpoint.port else (endpoint, owner, nonce())
         self._is_host = is_host
         self._linger = linger
         self._host: Host | None = None
@@ -97,12 +100,17 @@ class TcpPlace(Place):
     @property
     def key(self) -> Hashable:
         """See `Place`."""
-        return "tcp", self._endpoint, self._owner, self._is_host
+        return "tcp", self._name, self._is_host
 
     def connect(self, timeout: float) -> Store:
         """See `Place`. Serves the store first, if nobody does."""
         started = time.monotonic()
         host = None if self._is_host is False else self._serve()
+        if host is None and self._endpoint.port == 0:
+            raise RendezvousParameterError(
+                f"The endpoint '{self._endpoint}' leaves the port to this process, which cannot serve a store there: "
+                "it is no address of this machine. Write localhost:0."
+            )
         address = _reach(self._endpoint, timeout) if host is None else host.address
         return _client(address, self.where, timeout - (time.monotonic() - started))
 
@@ -121,7 +129,7 @@ class TcpPlace(Place):
         """Be the host, if we can or must; None if somebody else is."""
         with self._hosting:
             if self._host is None:
-                self._host = try_to_host(self._endpoint, self._owner, self._is_host is True, self._claim)
+                self._host = try_to_host(self._endpoint, self._name, self._is_host is True, self._claim)
             return self._host
 
     def _claim(self, store: Store) -> None:
@@ -175,6 +183,31 @@ class FilePlace(Place):
             raise RendezvousParameterError(f"The file '{self._path}' is no FileStore. Give the path of a new file.")
 
 
+class TemporaryFilePlace(FilePlace):
+    """A FileStore in a file that this process makes for itself, and that goes with it."""
+
+    def __init__(self) -> None:
+        """Makes the file.
+
+        Raises:
+            RendezvousParameterError: There is no place for it.
+        """
+        try:
+            descriptor, path = tempfile.mkstemp(prefix="rdzv-c10d-")
+        except OSError as error:
+            raise RendezvousParameterError(
+                f"No file for a store can be made in '{tempfile.gettempdir()}' ({error.strerror}). Give a path as the "
+                "endpoint, or another folder as TMPDIR."
+            ) from error
+        os.close(descriptor)
+        super().__init__(path)
+        self._remove = weakref.finalize(self, _remove_own, path, os.getpid())
+
+    def release(self, *, at_once: bool) -> None:
+        """See `Place`."""
+        self._remove()
+
+
 class GivenPlace(Place):
     """A store that the user brought."""
 
@@ -223,6 +256,13 @@ class GivenPlace(Place):
     def _address(self) -> Endpoint | None:
         inner = without_prefixes(self._store)
         return Endpoint(inner.host, inner.port) if hasattr(inner, "host") and hasattr(inner, "port") else None
+
+
+def _remove_own(path: str, process: int) -> None:
+    """Remove a file, unless this is a fork of the process whose it is."""
+    if os.getpid() == process:
+        with suppress(OSError):
+            os.remove(path)
 
 
 def enter(store: Store) -> Session:

@@ -9,7 +9,7 @@ from rdzv.options import parse_options
 
 from .backend import C10dRendezvousBackend, root_of
 from .options import OPTIONS
-from .place import FilePlace, TcpPlace
+from .place import FilePlace, TcpPlace, TemporaryFilePlace
 from .store import stores
 
 if TYPE_CHECKING:
@@ -36,10 +36,11 @@ def rdzv_backend() -> BackendPlugin:
 
 
 def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBackend, KeyValueStore]":
-    """Make the backend and the store of a run; touches neither network nor disk.
+    """Make the backend and the store of a run; does not touch the network.
 
     Args:
         params: The endpoint is ``host:port`` (port 29400 if none is given), or a path if ``store_type`` is ``file``.
+            A run of one node may leave the port (0) or the path (none given) to this machine.
 
     Raises:
         RendezvousParameterError: The endpoint or an option cannot be used.
@@ -49,15 +50,20 @@ def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBacke
     stores()
     options = parse_options(params.config, OPTIONS)
     make = _file_place if options["store_type"] == "file" else _tcp_place
-    place = make(params.endpoint, root_of(options["prefix"], params.run_id), options)
+    place = make(params, root_of(options["prefix"], params.run_id), options)
     backend = C10dRendezvousBackend(place, params.run_id, prefix=options["prefix"])
     return backend, KeyValueStore(backend)
 
 
-def _tcp_place(endpoint: str, owner: str, options: dict[str, Any]) -> TcpPlace:
-    endpoints = parse_endpoints(endpoint or _ENDPOINT, _PORT)
+def _tcp_place(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> TcpPlace:
+    endpoints = parse_endpoints(params.endpoint or _ENDPOINT, _PORT, any_port=True)
     if len(endpoints) > 1:
-        raise RendezvousParameterError(f"A TCPStore has one endpoint; '{endpoint}' names {len(endpoints)}.")
+        raise RendezvousParameterError(f"A TCPStore has one endpoint; '{params.endpoint}' names {len(endpoints)}.")
+    if endpoints[0].port == 0 and (params.max_nodes > 1 or options["is_host"] is False):
+        raise RendezvousParameterError(
+            f"The endpoint '{params.endpoint}' leaves the port to this process, so no other node can know it: that is "
+            "for runs of one node which serves its own store. Give a port that all nodes know, such as 29400."
+        )
     return TcpPlace(
         endpoints[0],
         owner,
@@ -67,9 +73,12 @@ def _tcp_place(endpoint: str, owner: str, options: dict[str, Any]) -> TcpPlace:
     )
 
 
-def _file_place(endpoint: str, owner: str, options: dict[str, Any]) -> FilePlace:
-    if endpoint in ("", _ENDPOINT):
+def _file_place(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> FilePlace:
+    if params.endpoint not in ("", _ENDPOINT):
+        return FilePlace(params.endpoint)
+    if params.max_nodes > 1:
         raise RendezvousParameterError(
-            "With store_type=file the endpoint is the path of a file, such as /shared/job-7.store; none was given."
+            "With store_type=file the endpoint is the path of a file, such as /shared/job-7.store; none was given, and "
+            "each node would have a file of its own."
         )
-    return FilePlace(endpoint)
+    return TemporaryFilePlace()
