@@ -1,6 +1,8 @@
-"""The pytest plugin: its markers, its option, the rules at collection, the summary at the end."""
+"""The pytest plugin: its markers, its options, the rules at collection, the summary at the end."""
 
 import inspect
+import math
+import threading
 from collections.abc import Generator
 from pathlib import Path
 from typing import Final
@@ -9,6 +11,7 @@ import pytest
 
 from .report import Report
 from .suite.base import CONNECT, Conformance, is_fixture
+from .watchdog import DEFAULT, Watchdog
 
 _SUITE: Final = "rdzv_conformance.suite."
 _WEAKENING: Final = frozenset({"skip", "skipif", "xfail"})
@@ -16,13 +19,17 @@ _REPORT: Final = pytest.StashKey[Report]()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Declare the option."""
-    parser.getgroup("rdzv").addoption(
+    """Declare the options."""
+    group = parser.getgroup("rdzv")
+    group.addoption(
         "--rdzv-report",
         type=Path,
         metavar="FILE",
         help="write what the conformance suite found, per backend and topic, as JSON into FILE",
     )
+    what = "seconds after which a test of the conformance suite is ended, with what every thread does; 0: never"
+    group.addoption("--rdzv-timeout", metavar="SECONDS", help=f"{what} (default: {DEFAULT:g})")
+    parser.addini("rdzv_timeout", what, default=f"{DEFAULT:g}")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "rdzv_lacks(capability): makes sense without this capability only")
     report = config.stash[_REPORT] = Report()
     config.pluginmanager.register(report, "rdzv-conformance-report")
+    if not (config.getoption("usepdb") or config.getoption("trace")):
+        config.pluginmanager.register(Watchdog(_seconds(config)), "rdzv-conformance-watchdog")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,6 +82,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     path = config.getoption("rdzv_report")
     if path is not None:
         report.write_json(path)
+
+
+def _seconds(config: pytest.Config) -> float:
+    given = config.getoption("rdzv_timeout") or config.getini("rdzv_timeout")
+    try:
+        seconds = float(given)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= threading.TIMEOUT_MAX:
+        raise pytest.UsageError(f"--rdzv-timeout, rdzv_timeout: {given!r} is no number of seconds from 0 (never) on.")
+    return seconds
 
 
 def _refuse_unconnected(name: str, cls: type[Conformance]) -> None:
