@@ -293,6 +293,15 @@ class HangsUpForItsParent(MemoryBackend):
         super().inherited(connection)
 
 
+class ClosesForItsParent(MemoryBackend):
+    """Shuts down what it has inherited when a child closes it."""
+
+    def close(self) -> None:
+        for connection in self._busy:
+            connection.shutdown(socket.SHUT_RDWR)
+        super().close()
+
+
 class TakesTheFirst(MemoryBackend):
     """Ignores all endpoints but the first."""
 
@@ -358,6 +367,9 @@ FAULTS = {
         Fault(CutsRunIds, "test_runs_do_not_see_each_other", "a run sees another run's keys"),
         Fault(
             HangsUpForItsParent, "test_child_disturbs_no_wait_of_its_parent", "ended its parent's wait: _ReplyLostError"
+        ),
+        Fault(
+            ClosesForItsParent, "test_child_disturbs_no_wait_of_its_parent", "ended its parent's wait: _ReplyLostError"
         ),
         Fault(TakesTheFirst, "test_list_of_endpoints_is_refused", "DID NOT RAISE"),
     )

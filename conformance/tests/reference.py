@@ -325,6 +325,7 @@ class MemoryBackend(KeyValueBackend):
 
     def close(self) -> None:
         with self._lock:
+            self._leave_to_parent()
             self._closed = True
             for connection in self._busy:
                 with contextlib.suppress(OSError):
@@ -361,11 +362,7 @@ class MemoryBackend(KeyValueBackend):
         with self._lock:
             if self._closed:
                 raise RendezvousConnectionError("This client is closed.")
-            if self._pid != os.getpid():
-                # They are the parent's; our copies of its descriptors are all that may be closed here.
-                for inherited in itertools.chain(self._idle, self._busy):
-                    self.inherited(inherited)
-                self._pid, self._idle, self._busy = os.getpid(), [], set()
+            self._leave_to_parent()
             connection = self._idle.pop() if self._idle else None
             if connection is None:
                 try:
@@ -374,6 +371,13 @@ class MemoryBackend(KeyValueBackend):
                     raise RendezvousConnectionError(f"{self._address} cannot be reached: {error}") from error
             self._busy.add(connection)
             return connection
+
+    def _leave_to_parent(self) -> None:
+        """After a fork: what was there before is the parent's; our copies of its descriptors may be closed, no more."""
+        if self._pid != os.getpid():
+            for inherited in itertools.chain(self._idle, self._busy):
+                self.inherited(inherited)
+            self._pid, self._idle, self._busy = os.getpid(), [], set()
 
     def inherited(self, connection: socket.socket) -> None:
         """Let go, in a child, of what is its parent's."""

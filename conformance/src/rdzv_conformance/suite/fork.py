@@ -49,12 +49,14 @@ class ForkConformance(Conformance):
 
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(_wait_for, client, since, b"x")
-            for _ in range(_CHILDREN):
-                processes.fork(child).result()
+            try:
+                for _ in range(_CHILDREN):
+                    processes.fork(child).result()
+                    _assert_waits(waiting)
+                _use(client, "parent")
                 _assert_waits(waiting)
-            _use(client, "parent")
-            _assert_waits(waiting)
-            other.put(_WAITED, b"x", expect=ANY, timeout=CALL)
+            finally:
+                other.put(_WAITED, b"x", expect=ANY, timeout=CALL)
             waiting.result(CALL)
 
 
