@@ -278,6 +278,15 @@ class BusyLoop(MemoryBackend):
         return since
 
 
+class HastyWait(MemoryBackend):
+    """Right, though it says so when a wait was too short for the question."""
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        if timeout < 0.05:
+            raise RendezvousConnectionError("not within so short a time")
+        return super().wait(prefix, since, timeout=timeout)
+
+
 class CutsRunIds(MemoryBackend):
     """Looks at the first 64 characters of a run's id."""
 

@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_conformance import BackendConformance, ConnectTo
+from rdzv_conformance import BackendConformance, Connect, ConnectTo
 from rdzv_conformance.processes import Processes
+from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.outages import OutagesConformance
+from rdzv_conformance.suite.waiting import WaitingConformance
 
+from ..faults import HastyWait
 from ..reference import DurableBackend, DurableService, MemoryBackend, MemoryServer, PollingBackend
 
 
@@ -21,6 +24,18 @@ class TestReference(BackendConformance):
     @pytest.fixture
     def connect(self, server: MemoryServer) -> ConnectTo:
         return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
+
+
+class TestHasty(LifecycleConformance, WaitingConformance):
+    """A backend that uses what the contract leaves open: a wait too short for a question may be an error."""
+
+    @pytest.fixture
+    def server(self, processes: Processes) -> MemoryServer:
+        return MemoryServer(processes)
+
+    @pytest.fixture
+    def connect(self, server: MemoryServer) -> Connect:
+        return lambda run_id: HastyWait(server.get_endpoint(), run_id)
 
 
 class TestPolling(BackendConformance):

@@ -310,10 +310,15 @@ class KeyValueBackend(RendezvousBackend):
         Level-triggered: it may wake for nothing and may skip intermediate states, but never
         misses the last one, whatever happened between the two calls.
 
+        `since` says that nothing newer is known when the time is over, no more: a service that has fallen
+        silent cannot be told from one with no news. Who could not even ask within `timeout` may say so by
+        the error instead. So a very short timeout can end in it at a healthy service, too: connecting takes time.
+
         The default polls with jitter; a service with `Capability.WATCH` overrides it.
 
         Raises:
-            RendezvousConnectionError: The service could not be reached. The caller goes on from `since`.
+            RendezvousConnectionError: The service could not be reached, or not within `timeout`. Nothing is
+                missed: the caller goes on from `since`.
         """
         deadline = time.monotonic() + timeout
         while (remaining := deadline - time.monotonic()) > 0:
