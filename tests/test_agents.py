@@ -291,6 +291,44 @@ time.sleep(600)
         assert "exit code 3" in node.said
 
 
+LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} rdzv\[(alpha\.[0-9a-f]+)\]: "
+
+
+def test_every_line_of_an_agent_has_a_time_and_its_node(tmp_path: Path) -> None:
+    where = ["--backend=sqlite", f"--endpoint={tmp_path}/db", "--nnodes=1", "--option=node_name=alpha"]
+
+    def says(run_id: str, *arguments: str) -> list[str]:
+        command = [sys.executable, "-m", "rdzv", "run", *where, "--run-id", run_id, *arguments]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert ended.stdout == ""
+        lines = ended.stderr.splitlines()
+        for line in lines:
+            assert re.match(LINE, line), line
+        assert len({re.match(LINE, line)[1] for line in lines}) == 1  # type: ignore[index]
+        return [re.sub(LINE, "", line) for line in lines]
+
+    first, *others = says("who", "--nproc-per-node=2", "--", "sh", "-c", "exit 0")
+    node = re.fullmatch(rf"run 'who', backend sqlite, endpoint .*{tmp_path}/db.*, 1 node, node (alpha\.\w+)", first)
+    assert node is not None, first
+    assert others == ["round 1: world size 2 (nodes: 1, processes on each: 2), ranks 0 to 1"]
+    _, world, failure = says("crash", "--", "sh", "-c", "kill -9 $$")
+    assert world == "round 1: world size 1, rank 0"
+    assert re.fullmatch(
+        r"sh \(rank 0, local rank 0, process \d+\) ended with signal SIGKILL, after 0 restarts", failure
+    )
+    said = says("much", "-v", "--", "true")
+    assert any(line.startswith("round published: ") for line in said)
+
+
+def test_the_end_by_a_signal_is_a_sentence(tmp_path: Path) -> None:
+    where = ["--backend=sqlite", f"--endpoint={tmp_path}/db", "--run-id=signal", "--nnodes=1"]
+    # The program is the terminal's user: it sends the signal to the agent.
+    command = [sys.executable, "-m", "rdzv", "run", *where, "--", "sh", "-c", "kill -INT $PPID; sleep 60"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 130
+    assert ended.stderr.splitlines()[-1].endswith(": ended by SIGINT; this node leaves the run")
+
+
 class TestTheCommand:
     def test_says_which_of_its_processes_has_failed(self, local: Agents, tmp_path: Path) -> None:
         job = program(tmp_path, "import os, sys; print('I am', os.getpid()); sys.exit(7 * int(os.environ['RANK']))")

@@ -5,9 +5,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 
 import pytest
 
+import rdzv
 from rdzv import (
     BackendPlugin,
     DynamicRendezvousHandler,
@@ -53,7 +55,37 @@ def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str
     assert first == f"run {SHOWN}: closed, attempt 0, round 0"
     assert re.fullmatch(r"  closed by the operator \(.*\): no reason given", second)
     assert main(["run", *where, "--nnodes", "1", "--", "true"]) == 4
-    assert capsys.readouterr().err.startswith(f"rdzv: The rendezvous '{SHOWN}' was closed by the operator (")
+    first, second = capsys.readouterr().err.splitlines()
+    assert f": run '{SHOWN}', backend memory, " in first
+    assert f": The rendezvous '{SHOWN}' was closed by the operator (" in second
+
+
+LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} rdzv\[(alpha\.[0-9a-f]+)\]: "
+
+
+def test_a_traceback_has_a_prefix_on_every_line(capfd: pytest.CaptureFixture[str]) -> None:
+    script = """
+import logging
+from rdzv.cli import log
+log.begin(0)
+log.speak_as("alpha.1")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("rdzv").exception("it failed")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) > 3
+    assert all(re.match(LINE, line) for line in lines)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"rdzv {rdzv.__version__}\n"
+    assert rdzv.__version__ == version("rdzv")
 
 
 def test_whoever_waits_hears_of_a_silent_service(

@@ -3,6 +3,8 @@
 Names and meanings follow PyTorch's elastic rendezvous; what `__all__` lists is the public API.
 """
 
+from importlib.metadata import version
+
 from .backend import (
     ABSENT,
     ANY,
@@ -107,3 +109,5 @@ __all__ = [
     "unescape",
     "unregister_hooks",
 ]
+
+__version__ = version("rdzv")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pluggy
 
 from .backend import RendezvousBackend
+from .endpoints import hide_login
 from .options import Option
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class BackendPlugin:
         backend_type: Imports and returns the backend's class (for its declared capabilities).
         default_endpoint: The endpoint when the user gives none; None where one is needed.
         example_endpoint: What one looks like, for who gave none.
+        describe_endpoint: Says for people what an endpoint means, in a few words and without secrets.
     """
 
     name: str
@@ -52,6 +54,7 @@ class BackendPlugin:
     backend_type: Callable[[], type[RendezvousBackend]]
     default_endpoint: str | None = None
     example_endpoint: str = "host:port"
+    describe_endpoint: Callable[[str], str] = hide_login
 
 
 class EventKind(Enum):

@@ -110,6 +110,7 @@ class Agent:
         grace: float = 10.0,
         environment: Mapping[str, str] = os.environ,
         waiting: Callable[[float], None] = lambda seconds: None,
+        say: Callable[[str], None] = logger.info,
     ) -> None:
         """Prepare.
 
@@ -122,6 +123,7 @@ class Agent:
             grace: Seconds between asking the command to end and killing it.
             environment: The variables of every process that is started, to which those of its world are added.
             waiting: Called several times a second while the node waits for a world, with the seconds so far.
+            say: Takes what its user should know of every world.
         """
         self._handler = handler
         self._params = params
@@ -131,6 +133,7 @@ class Agent:
         self._grace = grace
         self._environment = environment
         self._waiting = waiting
+        self._say = say
         self._restarts = 0
         self._signal = 0
         self._is_urgent = False
@@ -162,7 +165,7 @@ class Agent:
             }
             for rank in range(self._processes)
         ]
-        logger.info("round %d: rank %d of %d", info.round, info.rank, info.world_size)
+        self._say(self._place_in(info))
         try:
             workers = Workers(self._command, environments, keeper)
         except OSError as error:
@@ -171,6 +174,13 @@ class Agent:
             return self._watch(workers, info)
         finally:
             workers.stop(self._grace, self._signal or signal.SIGTERM, hurry=lambda: self._is_urgent)
+
+    def _place_in(self, info: RendezvousInfo) -> str:
+        each, first = self._processes, info.rank * self._processes
+        if each == 1:
+            return f"round {info.round}: world size {info.world_size}, rank {first}"
+        world = f"world size {info.world_size * each} (nodes: {info.world_size}, processes on each: {each})"
+        return f"round {info.round}: {world}, ranks {first} to {first + each - 1}"
 
     def _next_world(self) -> RendezvousInfo | None:
         """The next world; None if a signal came first."""

@@ -13,14 +13,15 @@ from ..agent import Agent, Outcome
 from ..credentials import withhold
 from ..dynamic import DynamicRendezvousHandler
 from ..errors import RendezvousParameterError
-from ..hooks import Event, EventKind, hookimpl
+from ..hooks import BackendPlugin, Event, EventKind, hookimpl
 from ..options import secret_names
-from ..parameters import parse_nnodes
+from ..parameters import RendezvousParameters, parse_nnodes
 from ..plugins import load_backend_plugin, register_hooks
 from ..registry import get_rendezvous_handler
 from ..shown import shown
 from .common import add_run_options, count, parameters, seconds
 from .exits import EXIT_CODES
+from .log import say, speak_as
 
 __all__ = ["add_parser", "run"]
 
@@ -86,9 +87,12 @@ def run(arguments: argparse.Namespace) -> int:
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
+    plugin = load_backend_plugin(params.backend)
+    speak_as(handler.node_id)
+    say(_who_we_are(handler, params, plugin))
     progress = _Progress(handler, params.min_nodes, params.max_nodes)
     register_hooks(progress)
-    secrets = () if arguments.pass_secrets else secret_names(load_backend_plugin(params.backend).options)
+    secrets = () if arguments.pass_secrets else secret_names(plugin.options)
     public, environment = withhold(params, secrets)
     agent = Agent(
         handler,
@@ -99,12 +103,25 @@ def run(arguments: argparse.Namespace) -> int:
         grace=arguments.grace,
         environment=environment,
         waiting=progress.waiting,
+        say=progress.say,
     )
     verdict = agent.run()
     progress.clear()
     if verdict.outcome is not Outcome.DONE:
-        print(f"rdzv: {verdict.reason}", file=sys.stderr)
+        say(f"ended by {verdict.reason}; this node leaves the run" if verdict.signal else verdict.reason)
     return verdict.exit_code
+
+
+def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters, plugin: BackendPlugin) -> str:
+    endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
+    return (
+        f"run '{handler.settings.run}', backend {params.backend}, endpoint {shown(endpoint, 200)}, "
+        f"{_nodes(params.min_nodes, params.max_nodes)}, node {handler.node_id}"
+    )
+
+
+def _nodes(low: int, high: int) -> str:
+    return f"{low} to {high} nodes" if high > low else f"{low} node{'s' * (low > 1)}"
 
 
 def _positive(text: str) -> int:
@@ -119,7 +136,7 @@ class _Progress:
 
     def __init__(self, handler: DynamicRendezvousHandler, low: int, high: int) -> None:
         self._handler = handler
-        self._wanted = f"{low} to {high} nodes" if high > low else f"{low} node{'s' * (low > 1)}"
+        self._wanted = _nodes(low, high)
         self._terminal = sys.stderr.isatty()
         self._said = time.monotonic()
         self._shown = False
@@ -137,14 +154,19 @@ class _Progress:
         if trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
             here = f"the service has not answered for {silent:.0f} s: {trouble or 'no error yet'}"
-        line = f"rdzv: waiting for {self._wanted} ({here}), {seconds:.0f} s of {limit:.0f} s"
+        line = f"waiting for {self._wanted} ({here}), {seconds:.0f} s of {limit:.0f} s"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
-            line = shown(line, shutil.get_terminal_size().columns - 1)
+            line = shown(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
             self._shown = True
         else:
-            print(line, file=sys.stderr, flush=True)
+            say(line)
+
+    def say(self, text: str) -> None:
+        """Say something that stays."""
+        self.clear()
+        say(text)
 
     def clear(self) -> None:
         """Take the line away."""

@@ -1,0 +1,43 @@
+"""What the command says on the standard error: every line begins with who says it, and `rdzv run`'s with when."""
+
+import logging
+import sys
+import time
+import warnings
+
+__all__ = ["begin", "say", "speak_as"]
+
+_node = ""
+"""The id of the node that speaks; empty while there is none."""
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return _lines(super().format(record), record.created)
+
+
+def begin(verbosity: int) -> None:
+    """Log to the standard error: warnings, with 1 also news, from 2 on everything."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    logging.basicConfig(level=(logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)], handlers=[handler])
+    # Python shows these to whoever runs a program of their own, and hides them otherwise.
+    warnings.filterwarnings("default", category=DeprecationWarning, module="rdzv")
+
+
+def speak_as(node: str) -> None:
+    """From now on every line has the time and this node's id; empty: neither."""
+    global _node
+    _node = node
+
+
+def say(text: str) -> None:
+    """Say something, whatever the level of the log."""
+    print(_lines(text, time.time()), file=sys.stderr, flush=True)
+
+
+def _lines(text: str, when: float) -> str:
+    moment = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(when))
+    prefix = f"{moment} rdzv[{_node}]: " if _node else "rdzv: "
+    # A traceback has many lines, and a collector of logs takes each for itself.
+    return "\n".join(f"{prefix}{line}" for line in text.splitlines() or [""])
