@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from rdzv_conformance.servers import CLUSTERS, SERVERS, require_service
+from rdzv_sqlite import SqliteBackend
 
 from .agents import BUSY, KEEP_ALIVE, TTL, Agent, Agents, program, wait_until
 
@@ -43,7 +44,9 @@ def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
 
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Agents]:
-    """Agents on the embedded default."""
+    """Agents on the embedded default, whose database is there."""
+    with contextlib.closing(SqliteBackend(str(tmp_path / "rdzv.db"), "job")) as backend:
+        backend.read_all("control", timeout=10)
     with contextlib.closing(Agents("sqlite", str(tmp_path / "rdzv.db"))) as agents:
         yield agents
 
@@ -411,6 +414,13 @@ class TestStatusAndClose:
         said = local.command("status")
         assert "running, attempt 0, round 1" in said.stdout
         assert all(name in said.stdout for name in ("alpha", "beta", "gamma", "rank  0", "leader: "))
+
+    @pytest.mark.parametrize("command", [("status",), ("status", "--watch"), ("close",), ("close", "--purge")])
+    def test_a_database_that_is_not_there_is_no_empty_run(self, tmp_path: Path, command: tuple[str, ...]) -> None:
+        said = Agents("sqlite", str(tmp_path / "nope.db")).command(*command)
+        assert said.returncode == 2
+        assert f"There is no database '{tmp_path}/nope.db'" in said.stderr
+        assert list(tmp_path.iterdir()) == []
 
     def test_status_names_who_is_missing(self, local: Agents, tmp_path: Path) -> None:
         job = program(tmp_path, WORK)

@@ -3,7 +3,9 @@
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from rdzv.backend import ANY, Capability
+from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
 
@@ -42,3 +44,39 @@ def test_runs_do_not_meet(path: Path) -> None:
     with closing(SqliteBackend(str(path), "a")) as a, closing(SqliteBackend(str(path), "a/b")) as b:
         a.put("key", b"", expect=ANY, timeout=5)
         assert b.read("key", timeout=5) is None
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["localhost:29400", "10.0.0.1:80", "[::1]:80", "host1:2379,host2:2379", "10.0.0.1", "[::1]", "node-1.rack:1"],
+)
+def test_the_address_of_a_server_is_no_file(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RendezvousParameterError, match=r"looks like the address of a server.*one machine.*etcd-v3"):
+        load_backend_plugin("sqlite").create_backend(RendezvousParameters("sqlite", endpoint, "run", 1, 1))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("endpoint", ["jobs.db", "./localhost:29400", "a:b", "/tmp/run:1", "v1.2.db", "jobs", "a,b"])
+def test_a_file_may_have_any_other_name(endpoint: str) -> None:
+    backend, _ = create_backend(RendezvousParameters("sqlite", endpoint, "run", 1, 1))
+    backend.close()
+
+
+def test_the_endpoint_is_described_by_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = load_backend_plugin("sqlite").describe_endpoint
+    monkeypatch.chdir(path.parent)
+    assert describe(path.name) == f"{path.resolve()} (a file: it serves the processes of this machine only)"
+    assert describe("").startswith(default_path())
+
+
+def test_a_database_that_is_not_there_is_not_made_unless_wanted(path: Path) -> None:
+    params = RendezvousParameters("sqlite", str(path), "run", 1, 1, create="false")
+    backend, _ = create_backend(params)
+    with closing(backend):
+        with pytest.raises(RendezvousParameterError, match=f"no database '{path}'.*create=true"):
+            backend.read_all("control", timeout=5)
+        assert list(path.parent.iterdir()) == []
+        with closing(SqliteBackend(str(path), "run")) as maker:
+            maker.put("key", b"", expect=ANY, timeout=5)
+        assert backend.read("key", timeout=5) is not None

@@ -50,9 +50,17 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parameters(
-    arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, **options: Any
+    arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, *, create: bool = False, **options: Any
 ) -> RendezvousParameters:
     """The parameters that the command line describes, and the environment where it says nothing.
+
+    Args:
+        arguments: The command line.
+        min_nodes: The smallest world.
+        max_nodes: The largest.
+        create: Whether a service that is a file is made if it is not there: who only looks makes none, so that
+            a mistyped path is no empty run.
+        options: More options.
 
     Raises:
         RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``, or RDZV_OPTIONS cannot be read.
@@ -66,7 +74,10 @@ def parameters(
                 f"--option takes NAME=VALUE, such as join_timeout=60; number {position} of them is none."
             )
         given[name] = value
-    options = _overruled(options_of(os.environ), given, _secrets(arguments.backend)) | given | options
+    known = load_backend_plugin(arguments.backend).options
+    options = _overruled(options_of(os.environ), given, secret_names(known)) | given | options
+    if not create and any(option.name == "create" for option in known):
+        options.setdefault("create", False)
     return RendezvousParameters(
         arguments.backend,
         arguments.endpoint,
@@ -76,10 +87,6 @@ def parameters(
         getattr(arguments, "local_addr", None),
         **options,
     )
-
-
-def _secrets(backend: str) -> tuple[str, ...]:
-    return secret_names(load_backend_plugin(backend).options)
 
 
 def _overruled(environment: dict[str, Any], given: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:

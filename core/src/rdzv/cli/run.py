@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
     attempt = {} if arguments.attempt is None else {"attempt": arguments.attempt}
-    params = parameters(arguments, low, high, **attempt)
+    params = parameters(arguments, low, high, create=True, **attempt)
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")

@@ -36,6 +36,8 @@ class SqliteBackend(KeyValueBackend):
             that give the same one meet. Empty: one of this user's, in the system's temp folder.
         run_id: Which run.
         prefix: What the keys of every run begin with.
+        create: Whether a database that is not there is made; without, every call raises
+            `RendezvousParameterError` until it is there.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
@@ -46,8 +48,8 @@ class SqliteBackend(KeyValueBackend):
     }
     min_lease_ttl: ClassVar[float] = 0.1
 
-    def __init__(self, path: str, run_id: str, *, prefix: str = "rdzv") -> None:
-        self._database = Database(path or default_path())
+    def __init__(self, path: str, run_id: str, *, prefix: str = "rdzv", create: bool = True) -> None:
+        self._database = Database(path or default_path(), create=create)
         self._root = f"{prefix}/{escape(run_id)}/"
 
     @property

@@ -18,7 +18,7 @@ from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousSt
 
 from . import schema
 from .forking import disconnect_before_fork
-from .place import check_content, default_path, explain, make_default_folder
+from .place import check_content, default_path, explain, make_default_folder, missing, resolve
 from .shared import Shared, shared
 
 __all__ = ["CommitError", "Database", "Transaction"]
@@ -79,11 +79,11 @@ class Database:
     so a connection per thread measures the same, and would need more files.
     """
 
-    def __init__(self, path: str) -> None:
-        # SQLite follows links, too: all names of a file must lead to the same bell.
-        self.path = os.path.realpath(os.path.expanduser(path))
+    def __init__(self, path: str, *, create: bool = True) -> None:
+        self.path = resolve(path)
         self.lock = threading.RLock()
         self._is_default = path == default_path()
+        self._create = create
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._closed = False
@@ -193,6 +193,8 @@ class Database:
             return self._connection
         # Never opened, or somebody removed the file: whoever goes on with it would be alone.
         self.disconnect()
+        if not self._create and not os.path.exists(self.path):
+            raise missing(self.path)
         if self._is_default:
             make_default_folder()
         check_content(self.path)

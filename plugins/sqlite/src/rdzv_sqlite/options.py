@@ -8,4 +8,10 @@ __all__ = ["OPTIONS"]
 
 OPTIONS: Final = (
     Option("prefix", "text", "rdzv", "What the keys of every run begin with; runs with different ones never meet."),
+    Option(
+        "create",
+        "boolean",
+        True,
+        "Whether a database that is not there is made; rdzv status and rdzv close make none unless this is given.",
+    ),
 )

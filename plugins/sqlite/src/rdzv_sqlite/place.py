@@ -1,6 +1,7 @@
 """Where the database is: the default file of each user, and what to say when a place cannot be used."""
 
 import os
+import re
 import stat
 import tempfile
 from contextlib import suppress
@@ -9,15 +10,59 @@ from typing import Final
 
 from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, RendezvousStateError
 
-__all__ = ["check_content", "default_path", "explain", "make_default_folder"]
+__all__ = [
+    "check_content",
+    "check_endpoint",
+    "default_path",
+    "describe",
+    "explain",
+    "make_default_folder",
+    "missing",
+    "resolve",
+]
 
 _SMALLEST_PAGE: Final = 512
+_ADDRESS: Final = re.compile(r"(\[[^/\]]+\]|[^/:\[\]]+):[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]|[0-9]+(\.[0-9]+){3}")
+"""What looks like the address of a server: ``host:port``, an IPv4 address or an IPv6 address in brackets."""
+
 _WAY_OUT: Final = "Give the path of a database file as the endpoint."
 
 
 def default_path() -> str:
     """The file that is used when the user names none: one for all processes of a user that share a temp folder."""
     return os.path.join(tempfile.gettempdir(), f"rdzv-{os.getuid()}", "rdzv.db")
+
+
+def resolve(path: str) -> str:
+    """The absolute path. SQLite follows links, too: all names of a file must lead to the same one."""
+    return os.path.realpath(os.path.expanduser(path))
+
+
+def describe(endpoint: str) -> str:
+    """What an endpoint means, for people."""
+    return f"{resolve(endpoint or default_path())} (a file: it serves the processes of this machine only)"
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Refuse what somebody wrote who thinks of a server: two machines would wait in two files for each other.
+
+    Raises:
+        RendezvousParameterError: It looks like the address of one, or of several.
+    """
+    if any(_ADDRESS.fullmatch(item.strip()) for item in endpoint.split(",")):
+        raise RendezvousParameterError(
+            f"The endpoint '{endpoint}' looks like the address of a server; sqlite takes the path of a file, for the "
+            f"processes of one machine. For several machines use another backend, such as etcd-v3. If this is the name "
+            f"of a file, write './{endpoint}'."
+        )
+
+
+def missing(path: str) -> RendezvousError:
+    """What to say where a database is looked for, but not to be made."""
+    return RendezvousParameterError(
+        f"There is no database '{path}': no run has used it yet, or the endpoint names another file than `rdzv run`'s. "
+        "The option create=true makes it."
+    )
 
 
 def make_default_folder() -> None:

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from rdzv.hooks import BackendPlugin, hookimpl
-from rdzv.options import read_options
+from rdzv.options import parse_options
 
 from .backend import SqliteBackend
 from .options import OPTIONS
-from .place import default_path
+from .place import check_endpoint, default_path, describe
 
 if TYPE_CHECKING:
     from rdzv.parameters import RendezvousParameters
@@ -26,6 +26,7 @@ def rdzv_backend() -> BackendPlugin:
         create_backend=create_backend,
         backend_type=lambda: SqliteBackend,
         default_endpoint=default_path(),
+        describe_endpoint=describe,
     )
 
 
@@ -36,11 +37,11 @@ def create_backend(params: "RendezvousParameters") -> "tuple[SqliteBackend, KeyV
         params: The endpoint is the path of the database; empty: one of this user's own.
 
     Raises:
-        RendezvousParameterError: An option has an impossible value.
+        RendezvousParameterError: An option has an impossible value, or the endpoint looks like a server's address.
     """
     from rdzv.store import KeyValueStore
 
-    given = {option.name: params.get(option.name) for option in OPTIONS}
-    options = read_options(given, OPTIONS, owner="The backend 'sqlite'")
-    backend = SqliteBackend(params.endpoint, params.run_id, prefix=options["prefix"])
+    check_endpoint(params.endpoint)
+    options = parse_options(params.config, OPTIONS)
+    backend = SqliteBackend(params.endpoint, params.run_id, prefix=options["prefix"], create=options["create"])
     return backend, KeyValueStore(backend)
