@@ -276,13 +276,14 @@ class Followed:
     Attributes:
         begun: How often it was begun to be followed.
         failure: What happens at the next change instead.
+        over: Whether following ends with the next change.
     """
 
     def __init__(self) -> None:
         self.begun = 0
-        self._over = False
+        self.over = False
         self._news = threading.Semaphore(0)
-        self.failure: RendezvousConnectionError | None = None
+        self.failure: Exception | None = None
 
     def change(self) -> None:
         """Have it change."""
@@ -290,7 +291,7 @@ class Followed:
 
     def end(self) -> None:
         """Let the thread that follows it go."""
-        self._over = True
+        self.over = True
         self._news.release()
 
     def follow(self, prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
@@ -303,7 +304,7 @@ class Followed:
             asked = time.monotonic()
             yield Snapshot({prefix: Entry(b"%d" % index, index, 1)}, Revision(index, asked, time.monotonic()))
             self._news.acquire()
-            if self._over:
+            if self.over:
                 return
 
 
@@ -328,13 +329,51 @@ def test_waiters_share_what_one_thread_learns(followed: Followed) -> None:
     assert followed.begun == 1
 
 
-def test_a_failure_reaches_who_waits_and_the_next_wait_goes_on(followed: Followed) -> None:
+@pytest.mark.parametrize(
+    ("failure", "is_ours"),
+    [(RendezvousConnectionError("gone"), True), (OverflowError("gone"), False), (OSError("gone"), False)],
+    ids=repr,
+)
+def test_a_failure_reaches_who_waits_and_the_next_wait_goes_on(
+    failure: Exception, is_ours: bool, followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
     watches = Watches("test", followed.follow, lambda: None)
     seen = watches.wait("p", Snapshot(), 5)
-    followed.failure = RendezvousConnectionError("gone")
+    followed.failure = failure
+    with ThreadPoolExecutor(4) as pool:
+        waits = [pool.submit(watches.wait, "p", seen, 30) for _ in range(4)]
+        followed.change()
+        for wait in waits:
+            # One that came after the failure goes on at once.
+            with suppress(RendezvousConnectionError):
+                assert wait.result(20).entries != seen.entries
+            followed.change()
+    errors = [wait.exception() for wait in waits if wait.exception() is not None]
+    assert errors
+    assert all("gone" in str(error) for error in errors)
+    assert len([record for record in caplog.records if record.exc_info]) == (0 if is_ours else 1)
     followed.change()
-    with pytest.raises(RendezvousConnectionError, match="gone"):
+    assert watches.wait("p", seen, 5).entries != seen.entries
+    assert followed.begun == 2
+
+
+def test_a_thread_that_ended_or_could_not_start_is_replaced(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    watches = Watches("test", followed.follow, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_room)
+        with pytest.raises(RendezvousConnectionError, match="can't start new thread"):
+            watches.wait("p", Snapshot(), 5)
+    seen = watches.wait("p", Snapshot(), 5)
+    # Whatever makes it end.
+    followed.end()
+    with pytest.raises(RendezvousConnectionError, match="has ended"):
         watches.wait("p", seen, 5)
+    followed.over = False
     followed.change()
     assert watches.wait("p", seen, 5).entries["p"].value == b"2"
     assert followed.begun == 2

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rdzv.backend import ABSENT, ANY, Snapshot
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.meanwhile import in_background
+from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, watch
@@ -45,6 +45,52 @@ def test_all_waits_of_a_process_share_a_thread(backend: C10dRendezvousBackend, s
         assert all(wait.result(CALL).entries.keys() == {"nodes/a"} for wait in waits)
     for other in others:
         other.close()
+
+
+class Failing:
+    """A store that fails once in the thread that listens, as nobody expects.
+
+    Attributes:
+        method: Which of its methods does.
+    """
+
+    def __init__(self, store: Any, method: str) -> None:
+        self._store = store
+        self.method = method
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "clone":
+            raise AttributeError(name)
+        if name == self.method and threading.current_thread().name == "rdzv-c10d-bell":
+            self.method = ""
+            raise TypeError("nobody expects this")
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("method", ["compare_set", "wait", "delete_key"])
+def test_a_thread_that_fails_is_replaced(store: Any, method: str, caplog: pytest.LogCaptureFixture) -> None:
+    waiter, writer = C10dRendezvousBackend(Failing(store, method), "run"), C10dRendezvousBackend(store, "run")
+    try:
+        since = waiter.read_all("nodes", timeout=CALL)
+        for number in range(3):
+            value = b"%d" % number
+            with in_background(lambda: follow(waiter, "nodes", since, "nodes/a", value, CALL)) as followed:  # noqa: B023
+                writer.put("nodes/a", value, expect=ANY, timeout=CALL)
+                since = followed.result(CALL)
+        eventually(lambda: len([record for record in caplog.records if record.exc_info]) == 1, "the error in the log")
+    finally:
+        waiter.close()
+        writer.close()
+
+
+def test_a_thread_that_fails_says_so_at_once(store: Any) -> None:
+    backend = C10dRendezvousBackend(Failing(store, "compare_set"), "run")
+    try:
+        since = backend.read_all("nodes", timeout=CALL)
+        with in_background(lambda: backend.wait("nodes", since, timeout=600.0)) as waiting:
+            assert "nobody expects this" in str(waiting.exception(CALL))
+    finally:
+        backend.close()
 
 
 def test_where_nobody_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:

@@ -74,6 +74,7 @@ _NOT_CONSUL = [
     answer("200 OK", b"[{}]", "X-Consul-Index: 7"),
     answer("200 OK", b"[7]", "X-Consul-Index: 7"),
     answer("200 OK", b"null", "X-Consul-Index: 7"),
+    answer("200 OK", b'[{"Key":"x","Value":null,"ModifyIndex":1e999,"CreateIndex":1}]', "X-Consul-Index: 7"),
     answer("200 OK", b"[]", "X-Consul-Index: many"),
     answer("200 OK", b"[]"),
     answer("200 OK", b"[" * 50000, "X-Consul-Index: 7"),
@@ -110,6 +111,7 @@ def test_an_answer_that_is_not_consuls(line: Line, connect: Connect, strange: by
     assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is Outcome.UNKNOWN
     line.answer = None
     assert backend.read("corrupt", timeout=CALL) is None
+    assert backend.wait("corrupt", since, timeout=CALL).entries == {}
 
 
 def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:

@@ -108,6 +108,23 @@ def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, strange: byte
     assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is Outcome.UNKNOWN
     line.answer = None
     assert backend.read("corrupt", timeout=CALL) is None
+    assert backend.wait("corrupt", since, timeout=CALL).entries == {}
+
+
+def test_numbers_beyond_all_bounds_blind_nobody(line: Line, connect: Connect) -> None:
+    backend = connect(line.endpoint)
+    since = backend.read_all("corrupt", timeout=CALL)
+    line.cut()
+    node = b'{"key":"/x","value":"","modifiedIndex":1e999,"createdIndex":1e999}'
+    line.answer = answer("200 OK", b'{"action":"set","node":' + node + b"}", "X-Etcd-Index: 7")
+    with pytest.raises(RendezvousConnectionError):
+        backend.read("corrupt", timeout=1)
+    assert backend.wait("corrupt", since, timeout=1) == since
+    line.answer = None
+    line.cut()
+    with in_background(lambda: follow(backend, "corrupt", since, "corrupt", b"x", CALL)) as followed:
+        backend.put("corrupt", b"x", expect=ANY, timeout=CALL)
+        followed.result(CALL)
 
 
 def test_a_value_that_is_not_ours_is_read_as_it_is(shared_etcd: EtcdServer, connect: Connect) -> None:

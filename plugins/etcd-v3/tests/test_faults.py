@@ -18,6 +18,7 @@ from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v3 import EtcdV3Backend
+from rdzv_etcd_v3.events import Change, Events
 
 from .clients import CALL, Connect
 
@@ -107,6 +108,7 @@ _NOT_ETCD = [
     b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull",
     b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"kvs":[{}]}',
     b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"header":7}',
+    b'HTTP/1.1 200 OK\r\nContent-Length: 29\r\n\r\n{"header":{"revision":1e999}}',
     b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50000,
     b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
     b"HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n",
@@ -115,6 +117,27 @@ _NOT_ETCD = [
     b"SSH-2.0-OpenSSH\r\n\r\n",
     b"\0\xff" * 100,
 ]
+
+
+def test_an_interrupt_between_receiving_and_understanding_loses_no_change(
+    shared_etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiter, writer = (connect(shared_etcd.get_endpoint()) for _ in range(2))
+    since = waiter.read_all("interrupted", timeout=CALL)
+    assert waiter.wait("interrupted", since, timeout=0.2) is since
+    received = Events.receive
+
+    def interrupted(events: Events, deadline: float) -> list[Change]:
+        if received(events, deadline):
+            raise KeyboardInterrupt
+        return []
+
+    monkeypatch.setattr(Events, "receive", interrupted)
+    writer.put("interrupted", b"x", expect=ANY, timeout=CALL)
+    with pytest.raises(KeyboardInterrupt):
+        waiter.wait("interrupted", since, timeout=CALL)
+    monkeypatch.undo()
+    assert waiter.wait("interrupted", since, timeout=CALL).entries["interrupted"].value == b"x"
 
 
 @pytest.mark.parametrize("answer", _NOT_ETCD)

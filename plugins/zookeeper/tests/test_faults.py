@@ -12,6 +12,8 @@ from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 
+from rdzv_zookeeper.mirror import Mirrors
+
 from .clients import CALL, Connect, patiently
 from .line import Line
 
@@ -76,6 +78,22 @@ def test_a_watch_that_broke_is_set_again(shared_zookeeper: ZooKeeperServer, line
             line.cut()
             writer.put("broken", value, expect=ANY, timeout=CALL)
             seen = followed.result(CALL)
+
+
+def test_an_event_that_cannot_be_taken_in_is_not_missed(
+    shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(mirrors: Mirrors, path: str) -> None:
+        monkeypatch.undo()
+        raise OverflowError(path)
+
+    monkeypatch.setattr(Mirrors, "_note", fail)
+    waiter, writer = (connect(shared_zookeeper.get_endpoint(), run_id="event") for _ in range(2))
+    since = waiter.read_all("missed", timeout=CALL)
+    writer.put("missed", b"x", expect=ANY, timeout=CALL)
+    with pytest.raises(OverflowError):
+        waiter.wait("missed", since, timeout=CALL)
+    assert waiter.wait("missed", since, timeout=CALL).entries["missed"].value == b"x"
 
 
 _NOT_ZOOKEEPER = {

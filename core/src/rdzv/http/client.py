@@ -253,7 +253,7 @@ class Client:
             result = read(reply)
         except RendezvousError:
             raise
-        except (KeyError, ValueError, TypeError, AttributeError, IndexError, RecursionError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise AttemptError(
                 f"it did not answer as {self._service} does, but with HTTP {reply.status} and {reply.text!r}; "
                 f"is it {self._service}?",

@@ -3,6 +3,7 @@
 A thread per prefix follows it; any number of threads wait for what it learns.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,10 +11,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..backend import Snapshot
-from ..errors import RendezvousError
+from ..errors import RendezvousConnectionError, RendezvousError
+from ..threads import start_thread
 from .client import Hold
 
 __all__ = ["Follow", "Revision", "Watches"]
+
+logger = logging.getLogger(__name__)
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes keep their query though nobody waits for them now."""
@@ -126,19 +130,33 @@ class _Watch:
         return is_newer and self._answer.entries != since.entries
 
     def _start(self, start: Snapshot | None) -> None:
-        self._thread = threading.Thread(target=self._run, args=(start,), name=self._name, daemon=True)
-        self._thread.start()
+        # It waits for the lock that we hold before it says anything, its end too.
+        self._thread = start_thread(self._run, start, name=self._name)
 
     def _run(self, start: Snapshot | None) -> None:
+        failure: RendezvousError | None = None
         try:
-            for answer in self._follow(self.prefix, start, self.hold):
-                with self._changed:
-                    self._answer, self._failure = answer, None
-                    self._changed.notify_all()
-                    if self.hold.released or not (self.users or time.monotonic() - self.left < _LINGER):
-                        self._thread = None
-                        return
+            self._take_in(start)
         except RendezvousError as error:
+            failure = error
+        except Exception as error:
+            logger.exception("following '%s' has failed; the next wait begins anew", self.prefix)
+            failure = RendezvousConnectionError(f"Following '{self.prefix}' has failed: {error!r}")
+            failure.__cause__ = error
+        finally:
+            # However it ends: a thread that seemed to live on would leave all waits blind.
             with self._changed:
-                self._thread, self._failure = None, error
+                self._thread = None
+                self._failure = failure or self._failure
                 self._changed.notify_all()
+
+    def _take_in(self, start: Snapshot | None) -> None:
+        """Tell the waiters what comes, as long as somebody wants to know."""
+        for answer in self._follow(self.prefix, start, self.hold):
+            with self._changed:
+                self._answer, self._failure = answer, None
+                self._changed.notify_all()
+                if self.hold.released or not (self.users or time.monotonic() - self.left < _LINGER):
+                    return
+        if not self.hold.released:
+            raise RendezvousConnectionError(f"Following '{self.prefix}' has ended.")

@@ -6,6 +6,7 @@ wait that ends by its timeout makes torch print a warning; so one bell serves al
 end them its owner rings it itself.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +14,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from rdzv.errors import RendezvousError
+from rdzv.errors import RendezvousConnectionError, RendezvousError
+from rdzv.threads import start_thread
 
 from .store import FAILURES, Connection, Session, cut
 from .values import nonce
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 __all__ = ["Bell"]
+
+logger = logging.getLogger(__name__)
 
 _LONG: Final = timedelta(days=1)
 _CONNECT: Final = 10.0
@@ -63,10 +67,11 @@ class Bell:
         """
         with self._changed:
             if not self._alive and not self._closing:
+                start_thread(self._live, name="rdzv-c10d-bell")
                 self._alive, self._problem = True, None
-                threading.Thread(target=self._live, name="rdzv-c10d-bell", daemon=True).start()
             remaining = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: self._connection or self._problem or self._closing, remaining)
+            # Its thread may have ended at once.
+            self._changed.wait_for(lambda: self._connection or not self._alive or self._closing, remaining)
             if self._connection is None:
                 raise self._problem or self._hub.no_answer()
             return self._connection.session
@@ -124,9 +129,14 @@ class Bell:
             self._listen(connection)
         except RendezvousError as error:
             self._problem = error.with_traceback(None)
-        except FAILURES:
+        except FAILURES as error:
+            self._problem = RendezvousConnectionError(f"The store failed: {error}")
             if connection is not None and not self._closing:
                 self._hub.lose(connection.session)
+        except Exception as error:
+            # The next one who waits starts another.
+            logger.exception("the thread that listens to the store has failed")
+            self._problem = RendezvousConnectionError(f"Listening to the store has failed: {error!r}.")
         finally:
             connection = None
             with self._changed:

@@ -87,15 +87,17 @@ class Host:
                 os.close(fd)
 
     def _linger(self, seconds: float) -> None:
-        if not self._await_idle(min(seconds, _UNNOTICED), _GLANCE):
-            rest = max(0.0, seconds - _UNNOTICED)
-            logger.warning(
-                "this process serves the store of nodes that are not done yet, and waits for them for up to %.0f s "
-                "more (option 'linger'); another Ctrl-C ends it at once",
-                rest,
-            )
-            self._serve_others(rest)
-        self._end()
+        try:
+            if not self._await_idle(min(seconds, _UNNOTICED), _GLANCE):
+                rest = max(0.0, seconds - _UNNOTICED)
+                logger.warning(
+                    "this process serves the store of nodes that are not done yet, and waits for them for up to %.0f s "
+                    "more (option 'linger'); another Ctrl-C ends it at once",
+                    rest,
+                )
+                self._serve_others(rest)
+        finally:
+            self._end()
 
     def _serve_others(self, seconds: float) -> None:
         if not self._await_idle(seconds, _GLANCE):

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 from rdzv.forks import keep_in_children
+from rdzv.threads import start_thread
 
 from .bell import Bell
 from .place import Place, enter
@@ -181,8 +182,9 @@ class Hub:
                     return self._idle.pop()
                 if len(self._lanes) < _LANES:
                     lane = _Lane(self)
-                    self._lanes.add(lane)
+                    # Its end, if that comes at once, waits for the lock that we hold.
                     lane.start()
+                    self._lanes.add(lane)
                     return lane
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
@@ -208,7 +210,7 @@ class _Lane:
         self._connection: Connection | None = None
 
     def start(self) -> None:
-        threading.Thread(target=self._live, name="rdzv-c10d-lane", daemon=True).start()
+        start_thread(self._live, name="rdzv-c10d-lane")
 
     def cut(self) -> None:
         """Break the connection, if it can be had."""

@@ -99,7 +99,7 @@ class Client:
             try:
                 self.newest = max(self.newest, int(reply.get("header", {}).get("revision", 0)))
                 return read(reply)
-            except (KeyError, ValueError, TypeError, AttributeError, IndexError) as error:
+            except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
                 raise NoReplyError(f"its answer is not etcd's: {str(reply)[:80]!r}") from error
 
         return self._try_members(attempt, timeout, repeatable=repeatable)

@@ -77,7 +77,7 @@ class Events:
             self._make_sure(quiet_until, deadline)
         try:
             return [change for message in messages for change in self._understand(message["result"])]
-        except (KeyError, ValueError, TypeError, AttributeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise NoReplyError(f"its answer is not etcd's: {str(messages)[:80]!r}") from error
 
     def close(self) -> None:

@@ -165,13 +165,14 @@ class _Watch:
     def _receive(self, events: Events, deadline: float) -> None:
         try:
             self._merge(events.receive(deadline))
-        except GapError:
+        except BaseException as error:
+            # What was received and not merged (an interrupt may come in between) will not come again.
             self._doubtful = True
             self.close()
-        except (AttemptError, RefusedError) as error:
-            self._doubtful = True
-            self.close()
-            self._go_on_after(error, events)
+            if isinstance(error, AttemptError | RefusedError):
+                self._go_on_after(error, events)
+            elif not isinstance(error, GapError):
+                raise
         else:
             self._logged_in_again = self._logged_in_again and not events.created
 

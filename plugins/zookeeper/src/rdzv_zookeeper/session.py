@@ -221,7 +221,12 @@ class Channel:
                 self._dispatch(data)
         except wire.MalformedError as error:
             failure = BrokenError(f"its answer is not ZooKeeper's: {error}")
-        self.broken = self.broken or failure
+        except BaseException as error:
+            # The answers and events after this one are lost, and others wait for them.
+            failure = BrokenError(f"reading it has failed: {error!r}")
+            raise
+        finally:
+            self.broken = self.broken or failure
 
     def _dispatch(self, data: bytes) -> None:
         number, _, _ = wire.parse_header(data)

@@ -265,5 +265,5 @@ def error_of(code: int) -> ZookeeperError:
 def _malformed() -> Iterator[None]:
     try:
         yield
-    except (struct.error, ValueError, TypeError, IndexError) as error:
+    except (struct.error, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         raise MalformedError(str(error)) from error
