@@ -205,6 +205,46 @@ class MemoryBackend(KeyValueBackend):
             raise RendezvousConnectionError(self._cut)
 
 
+class SlowBackend(MemoryBackend):
+    """Each call takes most of a second, on the test's clock, which is the one of the store and of what it stands on.
+
+    Attributes:
+        latest: Until when the caller was ready to wait.
+    """
+
+    latest = 0.0
+
+    def __init__(self, service: MemoryService) -> None:
+        super().__init__(service)
+        self.now = time.monotonic()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _pass(self, timeout: float) -> None:
+        self.latest = max(self.latest, self.now + timeout)
+        self.now += min(0.8, timeout)
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        self._pass(timeout)
+        return super().read(key, timeout=timeout)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        self._pass(timeout)
+        return super().read_all(prefix, timeout=timeout)
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        self._pass(timeout)
+        return super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        self._pass(timeout)
+        super().delete(prefix, timeout=timeout)
+
+
 class MemoryLease(Lease):
     """A lease by this process's monotonic clock."""
 

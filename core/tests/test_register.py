@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+import rdzv.backend as backend_module
 from rdzv import (
     ABSENT,
     ANY,
@@ -26,6 +27,8 @@ from rdzv import (
     Token,
 )
 from rdzv.dynamic.register import RegisterKeys
+
+from .memory import Fault, MemoryService, SlowBackend
 
 INTERVAL = 0.1
 CALL = 5.0
@@ -303,3 +306,14 @@ def test_after_close_every_call_is_an_error() -> None:
     ):
         with pytest.raises(RendezvousConnectionError, match="is closed"):
             call()
+
+
+def test_the_register_of_a_backend_with_keys_has_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = SlowBackend(MemoryService())
+    monkeypatch.setattr(backend_module, "time", slow)
+    slow.fail("put", Fault.REPLY_LOST)
+    began = slow.now
+    written = slow.set_state(b"1")
+    assert written is not None
+    assert written[2], "it finds out that it was itself who wrote"
+    assert began < slow.latest <= began + slow.register_timeout

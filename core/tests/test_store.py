@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+import rdzv.service as service_module
+import rdzv.store as store_module
 from rdzv.backend import ANY, MAX_PAYLOAD, Outcome, Put
 from rdzv.envelope import REMEMBERED
 from rdzv.errors import (
@@ -22,7 +24,7 @@ from rdzv.errors import (
 from rdzv.service import Service
 from rdzv.store import KeyValueStore, PrefixStore, Store
 
-from .memory import Fault, MemoryBackend
+from .memory import Fault, MemoryBackend, SlowBackend
 
 SHORT = timedelta(milliseconds=50)
 LONG = timedelta(seconds=30)
@@ -413,6 +415,36 @@ def test_calls(backend: MemoryBackend, store: KeyValueStore, call: tuple[Any, ..
     backend.calls.clear()
     do(call, store)
     assert backend.calls == calls
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ("set", "a", "1"),
+        ("multi_set", ["a", "b", "new"], ["1", "2", "3"]),
+        ("add", "a", 1),
+        ("compare_set", "a", "1", "2"),
+        ("append", "a", "1"),
+        ("delete_key", "a"),
+        ("multi_get", ["a", "b"]),
+        ("queue_push", "q", "1"),
+        ("queue_pop", "q"),
+        ("barrier", "b", 1),
+    ],
+    ids=str,
+)
+def test_all_calls_of_a_method_have_one_deadline(
+    call: tuple[Any, ...], store: KeyValueStore, backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.multi_set(["a", "b", "c"], ["1", "2", "3"])
+    store.queue_push("q", "1")
+    slow = SlowBackend(backend.service)
+    for module in (store_module, service_module):
+        monkeypatch.setattr(module, "time", slow)
+    began = slow.now
+    do(call, KeyValueStore(slow, timeout=timedelta(seconds=8)))
+    assert slow.now > began
+    assert slow.latest <= began + 8.0
 
 
 # Many at once.

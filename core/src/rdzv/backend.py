@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final
 
+from .deadline import time_left
 from .envelope import Envelope
 from .errors import RendezvousParameterError, RendezvousUnsupportedError
 
@@ -357,6 +358,7 @@ class KeyValueBackend(RendezvousBackend):
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         """See `RendezvousBackend.set_state`."""
         check_payload(state, STATE_KEY)
+        deadline = time.monotonic() + self.register_timeout
         entry = self.read(STATE_KEY, timeout=self.register_timeout)
         if (entry.token if entry else None) != token:
             return None if entry is None else (Envelope.unpack(entry.value).payload, entry.token, False)
@@ -366,9 +368,11 @@ class KeyValueBackend(RendezvousBackend):
             STATE_KEY,
             mine.pack(),
             expect=ABSENT if token is None else token,
-            timeout=self.register_timeout,
+            timeout=time_left(deadline, time.monotonic()),
         )
-        now = put.entry if put.outcome is not Outcome.UNKNOWN else self.read(STATE_KEY, timeout=self.register_timeout)
+        now = put.entry
+        if put.outcome is Outcome.UNKNOWN:
+            now = self.read(STATE_KEY, timeout=time_left(deadline, time.monotonic()))
         if now is None:
             return None
         there = Envelope.unpack(now.value)

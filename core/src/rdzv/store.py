@@ -236,16 +236,16 @@ class KeyValueStore(Store):
 
     def set(self, key: str, value: str | bytes, /) -> None:
         """See `Store.set`."""
-        payload = _payload(key, value)
-        self._update(self._path(key), lambda _: payload)
+        self.multi_set([key], [value])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
         """See `Store.multi_set`."""
         if len(keys) != len(values):
             raise RendezvousParameterError(f"There are {len(keys)} keys but {len(values)} values; each key needs one.")
         payloads = [_payload(key, value) for key, value in zip(keys, values, strict=True)]
+        deadline = self._deadline()
         for key, payload in zip(keys, payloads, strict=True):
-            self.set(key, payload)
+            self._overwrite(self._path(key), payload, deadline)
 
     def get(self, key: str, /) -> bytes:
         """See `Store.get`."""
@@ -253,33 +253,34 @@ class KeyValueStore(Store):
 
     def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
         """See `Store.multi_get`."""
-        found = self._find(keys, self._value, self._timeout)
+        found = self._find(keys, self._value, time.monotonic() + _seconds(self._timeout))
         return [found[key].payload for key in keys]
 
     def add(self, key: str, amount: int, /) -> int:
         """See `Store.add`."""
         amount = operator.index(amount)
-        return int(self._update(self._path(key), lambda value: _sum(key, value, amount)) or 0)
+        return int(self._update(self._path(key), lambda value: _sum(key, value, amount), self._deadline()) or 0)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
         """See `Store.compare_set`."""
         path, old, new = self._path(key), _payload(key, expected), _payload(key, desired)
+        deadline = self._deadline()
         # Expecting nothing is what a first attempt does anyway, without having looked.
-        after = self._service.read(path, self._deadline()) if old else None
-        held = self._update(path, lambda value: new if (value or b"") == old else None, after)
+        after = self._service.read(path, deadline) if old else None
+        held = self._update(path, lambda value: new if (value or b"") == old else None, deadline, after)
         return old if held is None else held
 
     def append(self, key: str, value: str | bytes, /) -> None:
         """See `Store.append`."""
         end = _payload(key, value)
-        self._update(self._path(key), lambda value: _payload(key, (value or b"") + end))
+        self._update(self._path(key), lambda value: _payload(key, (value or b"") + end), self._deadline())
 
     def delete_key(self, key: str, /) -> bool:
         """See `Store.delete_key`."""
-        path = self._path(key)
-        after = self._service.read(path, self._deadline())
+        path, deadline = self._path(key), self._deadline()
+        after = self._service.read(path, deadline)
         # Never removed for good: a service may start to count its versions anew.
-        gone = self._update(path, lambda value: None if value is None else b"", after, deleted=True)
+        gone = self._update(path, lambda value: None if value is None else b"", deadline, after, deleted=True)
         return gone is not None
 
     # What there is.
@@ -295,7 +296,8 @@ class KeyValueStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
         """See `Store.wait`."""
-        self._find(keys, self._presence, self._timeout if timeout is None else timeout)
+        limit = self._timeout if timeout is None else timeout
+        self._find(keys, self._presence, time.monotonic() + _seconds(limit))
 
     def num_keys(self) -> int:
         """See `Store.num_keys`."""
@@ -323,11 +325,12 @@ class KeyValueStore(Store):
                 )
             return (queue or b"") + item
 
-        self._service.put(self._item(item), payload, self._deadline(), after=None)
+        deadline = self._deadline()
+        self._service.put(self._item(item), payload, deadline, after=None)
         try:
-            self._update(self._queue(key), longer)
+            self._update(self._queue(key), longer, deadline)
         except RendezvousParameterError:
-            self._service.delete(self._item(item), self._deadline())
+            self._service.delete(self._item(item), deadline)
             raise
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -336,7 +339,7 @@ class KeyValueStore(Store):
         deadline = started + (_seconds(self._timeout) if block else 0.0)
         while True:
             held = self._await(path, lambda view: _non_empty(view.get(path)), deadline)
-            item = None if held is None else self._take(key, held)
+            item = None if held is None else self._take(key, held, _for_calls(deadline))
             if item is not None:
                 return item
             if (now := time.monotonic()) >= deadline:
@@ -349,17 +352,20 @@ class KeyValueStore(Store):
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """See `Store.barrier`."""
+        limit = _seconds(self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + limit
         # PyTorch's names.
-        arrived, opened = self.add(f"{key}/num_members", 1), f"{key}/last_member"
+        counter, opened = f"{key}/num_members", f"{key}/last_member"
+        calls = _for_calls(deadline)
+        arrived = int(self._update(self._path(counter), lambda value: _sum(counter, value, 1), calls) or 0)
         if arrived >= world_size:
-            self.set(opened, "1")
+            self._overwrite(self._path(opened), b"1", calls)
             return
         try:
-            self.wait([opened], timeout)
+            self._find([opened], self._presence, deadline)
         except RendezvousTimeoutError as error:
             raise RendezvousTimeoutError(
-                f"Not all {world_size} arrived at the barrier '{key}' within "
-                f"{_seconds(self._timeout if timeout is None else timeout):.1f} s; this was number {arrived}."
+                f"Not all {world_size} arrived at the barrier '{key}' within {limit:.1f} s; this was number {arrived}."
             ) from error
 
     # Where things are.
@@ -396,12 +402,9 @@ class KeyValueStore(Store):
     def _deadline(self) -> float:
         return _for_calls(time.monotonic() + _seconds(self._timeout))
 
-    def _find(
-        self, keys: Sequence[str], find: Callable[[str, View], Held | None], timeout: timedelta
-    ) -> dict[str, Held]:
+    def _find(self, keys: Sequence[str], find: Callable[[str, View], Held | None], deadline: float) -> dict[str, Held]:
         """Find every key, waiting for one after the other; but first look at all of them, in one call."""
         keys, started = list(dict.fromkeys(_names(keys))), time.monotonic()
-        deadline = started + _seconds(timeout)
 
         def look() -> dict[str, Held]:
             view = self._service.read_all(self._prefix, _for_calls(deadline))
@@ -439,10 +442,15 @@ class KeyValueStore(Store):
                 view = self._service.read_all(path, _for_calls(deadline), view)
         return held
 
+    def _overwrite(self, path: str, payload: bytes, deadline: float) -> None:
+        """Replace whatever a key holds; no request that comes late does so again."""
+        self._update(path, lambda _: payload, deadline)
+
     def _update(
         self,
         path: str,
         change: Callable[[bytes | None], bytes | None],
+        deadline: float,
         after: Held | None = None,
         *,
         deleted: bool = False,
@@ -452,6 +460,7 @@ class KeyValueStore(Store):
         Args:
             path: Where.
             change: Takes and gives a value. Takes None if there is none; gives None to change nothing.
+            deadline: Until when to try.
             after: What the key is known to hold; None: nothing is known, so that the first attempt
                 finds out (it costs no more than a read).
             deleted: Leave a tombstone.
@@ -459,7 +468,7 @@ class KeyValueStore(Store):
         Returns:
             The new value; or the old one if it was not changed, None if there is none.
         """
-        started, deadline, pauses = time.monotonic(), self._deadline(), backoff(self._random)
+        started, pauses = time.monotonic(), backoff(self._random)
         for attempt in itertools.count(1):
             old = None if after is None or after.envelope.deleted else after.payload
             new = change(old)
@@ -479,7 +488,7 @@ class KeyValueStore(Store):
                 time.sleep(pause)
         raise AssertionError("count() never ends")
 
-    def _take(self, key: str, held: Held) -> bytes | None:
+    def _take(self, key: str, held: Held, deadline: float) -> bytes | None:
         """Take the first item of a queue that was seen as `held`; None if there is none any more."""
         item: Held | None = None
         path = ""
@@ -490,10 +499,10 @@ class KeyValueStore(Store):
                 item = None
                 return None
             path = self._item(queue[:_ITEM])
-            item = self._service.read(path, self._deadline())
+            item = self._service.read(path, deadline)
             return queue[_ITEM:]
 
-        self._update(self._queue(key), rest, held)
+        self._update(self._queue(key), rest, deadline, held)
         if item is None:
             return None
         with suppress(RendezvousConnectionError):

@@ -27,8 +27,8 @@ from ..backend import (
     Snapshot,
     Token,
 )
+from ..deadline import time_left
 from ..errors import RendezvousConnectionError, RendezvousStateError
-from .deadline import time_left
 from .records import BEATS
 
 __all__ = ["CountedBeats"]

@@ -27,11 +27,11 @@ from ..backend import (
     Snapshot,
     Token,
 )
+from ..deadline import time_left
 from ..envelope import REMEMBERED, Envelope
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from ..handler import address_outwards
 from ..service import backoff
-from .deadline import time_left
 
 __all__ = ["RegisterKeys"]
 

@@ -171,7 +171,7 @@ def _address_towards_leader(keys: Keys, timeout: float) -> str:
     deadline = time.monotonic() + timeout
     while (remaining := deadline - time.monotonic()) > 0:
         if leader := keys.leader(remaining):
-            return source_address(parse_endpoints(leader, 0), remaining)
+            return source_address(parse_endpoints(leader, 0), max(0.001, deadline - time.monotonic()))
         time.sleep(_ELECTION)
     raise RendezvousConnectionError(
         f"Consul had no leader for {timeout:.1f} s. Wait for one, or give this node's address as local_addr."

@@ -49,14 +49,15 @@ class Mirrors:
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`."""
-        with self._mirror(prefix) as mirror:
-            return mirror.look(time.monotonic() + timeout, fresh=True)
+        deadline = time.monotonic() + timeout
+        with self._mirror(prefix, deadline) as mirror:
+            return mirror.look(deadline, fresh=True)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         started = time.monotonic()
         deadline = started + timeout
-        with self._mirror(prefix) as mirror:
+        with self._mirror(prefix, deadline) as mirror:
             try:
                 return mirror.wait(since, deadline)
             except RendezvousDeniedError:
@@ -75,7 +76,7 @@ class Mirrors:
                 mirror.note(path)
 
     @contextmanager
-    def _mirror(self, prefix: str) -> Iterator["_Mirror"]:
+    def _mirror(self, prefix: str, deadline: float) -> Iterator["_Mirror"]:
         path = self._layout.path(prefix)
         with self._lock:
             mirror = self._by_path.pop(path, None) or _Mirror(
@@ -84,13 +85,13 @@ class Mirrors:
             self._by_path[path] = mirror
             mirror.users += 1
         try:
-            self._retire()
+            self._retire(deadline)
             yield mirror
         finally:
             with self._lock:
                 mirror.users -= 1
 
-    def _retire(self) -> None:
+    def _retire(self, deadline: float) -> None:
         """Watch no more what nobody has asked for lately: half of it at once, since that costs one flight."""
         with self._lock:
             idle = [mirror for mirror in self._by_path.values() if not mirror.users]
@@ -104,7 +105,7 @@ class Mirrors:
             with self._lock:
                 retiring = [mirror for mirror in locked if mirror.users == 1]
             # Whoever asks for one of them now waits for its lock, then watches it anew.
-            _unwatch(retiring)
+            _unwatch(retiring, deadline)
         finally:
             for mirror in locked:
                 mirror.reading.release()
@@ -115,7 +116,7 @@ class Mirrors:
                         del self._by_path[mirror.path]
 
 
-def _unwatch(mirrors: Sequence["_Mirror"]) -> None:
+def _unwatch(mirrors: Sequence["_Mirror"], deadline: float) -> None:
     paths: dict[Channel, list[str]] = {}
     for mirror in mirrors:
         channel, mirror.channel = mirror.channel, None
@@ -124,7 +125,8 @@ def _unwatch(mirrors: Sequence["_Mirror"]) -> None:
     for channel, unwanted in paths.items():
         # A connection that breaks, or is as slow as that, takes its watches along sooner or later.
         with suppress(BrokenError, SessionEndedError):
-            channel.exchange([wire.RemoveWatch(path) for path in unwanted], time.monotonic() + 1, math.inf)
+            until = min(deadline, time.monotonic() + 1)
+            channel.exchange([wire.RemoveWatch(path) for path in unwanted], until, math.inf)
 
 
 class _Mirror:

@@ -1,6 +1,6 @@
 """The deadline of a call that makes several: one moment for all of them."""
 
-from ..errors import RendezvousConnectionError
+from .errors import RendezvousConnectionError
 
 __all__ = ["time_left"]
 
