@@ -1,11 +1,14 @@
 """What the command says, on a service that lives in this process."""
 
+import os
 import re
 import subprocess
 import sys
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -19,9 +22,11 @@ from rdzv import (
     unregister_hooks,
 )
 from rdzv.cli import main, run
+from rdzv.cli.devices import processes
 
 from .memory import MemoryBackend, MemoryService
 
+RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"
 SHOWN = r"red\x1b[31m\n" + 25 * "x" + "..." + 38 * "x"
 
@@ -49,7 +54,9 @@ def memory() -> Iterator[None]:
 def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--backend", "memory", "--run-id", RUN_ID)
     assert main(["close", *where]) == 0
-    assert capsys.readouterr().out.startswith(f"The run '{SHOWN}' is closed: no reason given (by the operator (")
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"The run '{SHOWN}' is closed: no reason given (by the operator (")
+    assert second == "Nobody has been in it yet: if that is not as you expect, check the run id."
     assert main(["status", *where]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"run {SHOWN}: closed, attempt 0, round 0"
@@ -122,6 +129,120 @@ def test_whoever_waits_hears_of_a_silent_service(
     finally:
         backend.reconnect()
         handler.leave()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; did you mean --run-id?"),
+        (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
+        (["run", "--log-dir", "x"], "rdzv run: error: there is no option --log-dir; see --help."),
+        (["status", "--runid=x"], "rdzv status: error: there is no option --runid; did you mean --run-id?"),
+        (
+            ["run", *RUN, "python", "x.py", "--epochs", "3"],
+            "no option --epochs; see --help. Options of CMD come after --.",
+        ),
+        (["run", *RUN, "python", "-c", "pass"], "rdzv run: error: unrecognized arguments: -c"),
+        (
+            ["run", *RUN, "--nproc-per-node", "two", "--", "true"],
+            "'two' is neither a number above zero nor one of auto",
+        ),
+        (["run", *RUN, "--nproc-per-node", "0", "--", "true"], "'0' is neither a number above zero nor one of auto"),
+        (["run", *RUN, "--nproc-per-node", "gpu", "--", "true"], "no NVIDIA GPU is found"),
+        (["run", *RUN, "--max-restarts", "-1", "--", "true"], "'-1' is no whole number from 0 on"),
+        (["run", *RUN, "--attempt", "x", "--", "true"], "'x' is no whole number from 0 on"),
+        (["run", *RUN, "--grace", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named_with_the_usage_of_its_command(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: rdzv {arguments[0]} [-h]")
+    assert complaint in said
+    assert "invalid" not in said
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--option", "attempt=3", "--attempt", "2"], "--option attempt=3 and --attempt 2 contradict each other"),
+        (["--option", "attempt=3", "--option", "attempt=2"], "--option gives attempt twice, with different values"),
+        (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
+        (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
+        (["--option", "endpont=x"], "knows no option 'endpont'. Did you mean 'endpoint'?"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *RUN, *arguments, "--", "true"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+@pytest.mark.usefixtures("memory")
+def test_an_old_attempt_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *RUN, "--option", "attempt=3", "--attempt", "3", "--", "true"]) == 0
+    assert main(["run", *RUN, "--", "true"]) == 4
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith(
+            "is at attempt 3; this node belongs to attempt 0. Start it with attempt 3 to join that one, "
+            "with a higher one to supersede it, or under another run id."
+        )
+    )
+
+
+class TestProcessesPerNode:
+    @pytest.fixture
+    def smi(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A machine with three GPUs, one of which is shared out."""
+        command = tmp_path / "nvidia-smi"
+        gpus = [f"GPU {number}: NVIDIA A100 (UUID: GPU-{number})" for number in range(3)]
+        listed = "\n".join([*gpus, "  MIG 1g.5gb Device 0: (UUID: MIG-1)"])
+        command.write_text(f"#!/bin/sh\ncat <<'END'\n{listed}\nEND\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def test_may_be_a_number_or_that_of_the_cpus(self) -> None:
+        assert processes("12") == 12
+        assert processes("cpu") == len(os.sched_getaffinity(0))
+
+    @pytest.mark.usefixtures("smi")
+    @pytest.mark.parametrize(
+        ("visible", "count"),
+        [(None, 3), ("0,2", 2), ("0,7,1", 1), ("GPU-1, GPU-2", 2), ("0,-1,1", 1), ("MIG-1", 1), ("0,1,2,GPU-1", 3)],
+    )
+    def test_may_be_that_of_the_gpus(self, visible: str | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert processes("gpu") == processes("auto") == count
+
+    @pytest.mark.usefixtures("smi")
+    @pytest.mark.parametrize("visible", ["", "-1", "none"])
+    def test_is_that_of_the_cpus_where_no_gpu_is_to_be_seen(
+        self, visible: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert processes("auto") == processes("cpu")
+        with pytest.raises(ArgumentTypeError, match=r"no NVIDIA GPU is found.*give a number, or cpu"):
+            processes("gpu")
+
+    def test_a_driver_that_fails_has_no_gpus(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command = tmp_path / "nvidia-smi"
+        command.write_text("#!/bin/sh\nexit 9\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert processes("auto") == processes("cpu")
 
 
 def test_ctrl_c_while_the_command_is_imported_ends_it_quietly() -> None:

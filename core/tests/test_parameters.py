@@ -214,6 +214,7 @@ def test_a_url_is_read(url: str, expected: RendezvousParameters) -> None:
         ("b://me:geheim#1@h/r?nnodes=1", "must look like etcd-v3://"),
         ("b://me:geheim@h?nnodes=1", "gives no run_id."),
         ("b://me:geheim@h/r?min=1", "gives no max_nodes."),
+        ("b://me:geheim@h/r?node=1", "gives no nnodes, such as 2:4 or 2 (or min_nodes and max_nodes). It has 'node'"),
         ("b:///r?nnodes=1&password=geheim", "gives no run_id."),
         ("b://me:geheim@h/r?nnodes=1&password=geheim", "gives 'password' twice."),
         ("b://me:geheim@h/r?nnodes=1&run_id=s", "gives 'run_id' twice."),
@@ -256,6 +257,13 @@ def test_a_toml_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     path.write_text("nnodes = 2")
     with pytest.raises(RendezvousParameterError, match=r"job\.toml' gives no backend, no run_id"):
         RendezvousParameters.from_toml(path)
+    path.write_text('backend = "b"\nrun_id = "r"\nnodes = "2"\njoin_timeout = 5')
+    with pytest.raises(RendezvousParameterError) as refused:
+        RendezvousParameters.from_toml(path)
+    assert str(refused.value) == (
+        f"The file '{path}' gives no nnodes, such as 2:4 or 2 (or min_nodes and max_nodes). "
+        "It has 'nodes': did you mean 'nnodes'?"
+    )
 
 
 ENVIRONMENT = {"RDZV_BACKEND": "etcd-v3", "RDZV_ENDPOINT": "node1:2379", "RDZV_RUN_ID": "job-7"}
@@ -283,7 +291,15 @@ def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"RDZV_RUN_ID": "", "RDZV_NNODES": ""}, "gives no RDZV_RUN_ID, no RDZV_MIN_NODES, no RDZV_MAX_NODES."),
+        (
+            {"RDZV_RUN_ID": "", "RDZV_NNODES": ""},
+            "gives no RDZV_RUN_ID, no RDZV_NNODES, such as 2:4 or 2 (or RDZV_MIN_NODES and RDZV_MAX_NODES).",
+        ),
+        ({"RDZV_NNODES": "", "RDZV_NODES": "2"}, "It has 'RDZV_NODES': did you mean 'RDZV_NNODES'?"),
+        (
+            {"RDZV_RUN_ID": "", "RDZV_RUNID": "x"},
+            "gives no RDZV_RUN_ID. It has 'RDZV_RUNID': did you mean 'RDZV_RUN_ID'?",
+        ),
         ({"RDZV_NNODES": "two"}, "RDZV_NNODES is 'two'"),
         ({"RDZV_MIN_NODES": "two"}, "has 'two' as RDZV_MIN_NODES; an integer is expected."),
         ({"RDZV_OPTIONS": "x=1,password"}, "item 2 is neither"),

@@ -718,11 +718,29 @@ def test_every_key_has_one_value(backend: MemoryBackend, store: KeyValueStore) -
         ("multi_get", "ab"),
         ("wait", ["k"], 1),
         ("set_timeout", 1),
+        ("set", 5, "1"),
+        ("get", 5),
+        ("get", b"k"),
+        ("get", ["k"]),
+        ("add", 5, 1),
+        ("append", None, "1"),
+        ("compare_set", 5, "", "1"),
+        ("delete_key", 5),
+        ("check", [5]),
+        ("check", 5),
+        ("wait", ["k", 5]),
+        ("wait", [["k"]]),
+        ("multi_get", [5]),
+        ("multi_set", [5], ["1"]),
+        ("queue_push", 5, "1"),
+        ("queue_pop", 5),
+        ("queue_len", 5),
     ],
     ids=str,
 )
 def test_wrong_types_are_refused(backend: MemoryBackend, any_store: Store, call: tuple[Any, ...]) -> None:
-    with pytest.raises(TypeError):
+    # Python's own words for it end without a full stop.
+    with pytest.raises(TypeError, match=r"\.$"):
         do(call, any_store)
     assert not backend.calls
 

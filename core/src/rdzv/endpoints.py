@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from .errors import RendezvousConnectionError, RendezvousParameterError
 
-__all__ = ["Endpoint", "hide_login", "parse_endpoints", "source_address"]
+__all__ = ["Endpoint", "check_address", "hide_login", "parse_endpoints", "source_address"]
 
 _LABEL: Final = re.compile(r"[\w-]{1,63}")
 _ZONE: Final = re.compile(r"[\w.-]+")
@@ -57,6 +57,25 @@ def parse_endpoints(text: str, default_port: int, *, any_port: bool = False) -> 
         RendezvousParameterError: An item is malformed; the message names it and what is wrong with it.
     """
     return tuple(_parse_endpoint(item.strip(), default_port, 0 if any_port else 1) for item in text.split(","))
+
+
+def check_address(address: str) -> None:
+    """Refuse what is neither a name nor an address of a machine.
+
+    Args:
+        address: What the user gave as ``local_addr``; an IPv6 address has no brackets.
+
+    Raises:
+        RendezvousParameterError: It is not; the message says what is wrong.
+    """
+    check = _check_ipv6 if ":" in address else _check_name
+    try:
+        check(address, address)
+    except RendezvousParameterError as error:
+        raise RendezvousParameterError(
+            f"The local_addr '{address}' is no address of a machine, without a port: give what the other nodes reach "
+            "this one by, such as 10.0.0.7, fe80::1%eth0 or node1."
+        ) from error
 
 
 def source_address(endpoints: Sequence[Endpoint], timeout: float) -> str:

@@ -5,7 +5,7 @@ the tables of ``rdzv backends NAME`` and the documentation.
 """
 
 import difflib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ __all__ = ["Option", "near_name", "parse_options", "read_options", "secret_names
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
-_NEAR = 0.6
+_NEAR = 0.7
 """How much two names have in common, of 1, if one may be meant for the other: 'nosuch' is no 'consul' (0.5)."""
 _MAX_SECONDS = 1_000_000_000
 """Locks, sockets and `timedelta` overflow somewhere above this, each in its own way."""
@@ -96,8 +96,16 @@ class Option:
         raise ValueError(f"one of {', '.join(self.choices)} is expected")
 
 
-def read_options(given: Mapping[str, Any], known: Iterable[Option], *, owner: str) -> dict[str, Any]:
+def read_options(
+    given: Mapping[str, Any], known: Iterable[Option], *, owner: str, besides: Sequence[str] = ()
+) -> dict[str, Any]:
     """Parse `given` by the declarations; every known option is in the result.
+
+    Args:
+        given: What the user gave.
+        known: The declarations.
+        owner: Who knows them, for messages.
+        besides: Names that are no options, but may have been meant.
 
     Raises:
         RendezvousParameterError: An option is unknown (the nearest right name is in the message)
@@ -107,7 +115,7 @@ def read_options(given: Mapping[str, Any], known: Iterable[Option], *, owner: st
     names = [option.name for option in with_files(known)]
     for name in given:
         if name not in names:
-            near = near_name(name, names)
+            near = near_name(name, [*names, *besides])
             hint = f"Did you mean '{near}'?" if near else f"It knows: {', '.join(sorted(names))}."
             raise RendezvousParameterError(f"{owner} knows no option '{name}'. {hint}")
     return parse_options(given, known)

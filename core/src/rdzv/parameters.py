@@ -5,20 +5,23 @@ those of its arguments, with ``min`` and ``max`` or ``nnodes = "2:4"`` for the t
 Every other name is an option.
 """
 
+import difflib
 import json
 import os
 import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
 from .endpoints import hide_login
 from .errors import RendezvousParameterError
 
-__all__ = ["RendezvousParameters", "parse_nnodes"]
+__all__ = ["ARGUMENTS", "RendezvousParameters", "parse_nnodes"]
 
-_ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
+ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
+"""What is no option."""
+
 _REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
 _NUMBERS: Final = ("min_nodes", "max_nodes")
 _TRUE: Final = ("1", "true", "t", "yes", "y")
@@ -145,9 +148,10 @@ class RendezvousParameters:
         given: dict[str, Any] = {}
         if nnodes := environ.get("RDZV_NNODES"):
             given["min_nodes"], given["max_nodes"] = parse_nnodes(nnodes, "RDZV_NNODES")
-        given |= {name: value for name in _ARGUMENTS if (value := environ.get(_variable(name)))}
+        given |= {name: value for name in ARGUMENTS if (value := environ.get(_variable(name)))}
         given["options"] = options_of(environ)
-        return cls(**_arguments(given, "The environment", _variable))
+        others = [name for name in environ if name.startswith("RDZV_")]
+        return cls(**_arguments(given, "The environment", _variable, others))
 
     def to_env(self) -> dict[str, str]:
         """The environment variables from which `from_env` makes equal parameters in a child process.
@@ -166,7 +170,7 @@ class RendezvousParameters:
                 f"The options ({', '.join(self.config)}) cannot be passed through the environment: {error}. "
                 "Use texts, numbers, booleans, lists and tables."
             ) from error
-        values = {name: getattr(self, name) for name in _ARGUMENTS}
+        values = {name: getattr(self, name) for name in ARGUMENTS}
         texts = {_variable(name): "" if value is None else str(value) for name, value in values.items()}
         return texts | {"RDZV_OPTIONS": options}
 
@@ -238,8 +242,17 @@ def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
         ) from error
 
 
-def _arguments(given: Mapping[str, Any], source: str, spell: Callable[[str], str] = str) -> dict[str, Any]:
-    """The keyword arguments of the constructor; `spell` is how `source` calls an argument."""
+def _arguments(
+    given: Mapping[str, Any], source: str, spell: Callable[[str], str] = str, others: Iterable[str] = ()
+) -> dict[str, Any]:
+    """The keyword arguments of the constructor.
+
+    Args:
+        given: Arguments and options.
+        source: Where they come from, for messages.
+        spell: How the source calls an argument.
+        others: What else the source has, in which a misspelt argument may be found.
+    """
     items = dict(given)
     options = items.pop("options", {})
     if not isinstance(options, Mapping):
@@ -248,13 +261,30 @@ def _arguments(given: Mapping[str, Any], source: str, spell: Callable[[str], str
         items = _merge(items, dict(zip(("min", "max"), parse_nnodes(str(items.pop("nnodes"))), strict=True)), source)
     short = {f"{name}_nodes": items.pop(name) for name in ("min", "max") if name in items}
     items = _merge(items, short, source)
-    if misplaced := [name for name in _ARGUMENTS if name in options]:
+    if misplaced := [name for name in ARGUMENTS if name in options]:
         raise RendezvousParameterError(f"{source} has '{misplaced[0]}' among the options; it belongs beside them.")
     items = _merge(items, options, source)
-    if missing := [spell(name) for name in _REQUIRED if items.get(name) in (None, "")]:
-        raise RendezvousParameterError(f"{source} gives no {', no '.join(missing)}.")
+    if missing := [name for name in _REQUIRED if items.get(name) in (None, "")]:
+        raise RendezvousParameterError(_explain_missing(missing, source, spell, [*items, *others]))
     items.setdefault("endpoint", "")
     return {name: _check_type(name, value, source, spell) for name, value in items.items()}
+
+
+def _explain_missing(missing: list[str], source: str, spell: Callable[[str], str], given: list[str]) -> str:
+    wanted = [spell(name) for name in missing if name not in _NUMBERS]
+    if len(numbers := [name for name in missing if name in _NUMBERS]) == len(_NUMBERS):
+        either = " and ".join(spell(name) for name in _NUMBERS)
+        wanted.append(f"{spell('nnodes')}, such as 2:4 or 2 (or {either})")
+    else:
+        wanted += [spell(name) for name in numbers]
+    spellings = {spell(name) for name in (*missing, *(("nnodes", "min", "max") if numbers else ()))}
+    known = {spell(name) for name in (*ARGUMENTS, "nnodes", "min", "max", "options")}
+    hints = [
+        f" It has '{name}': did you mean '{near[0]}'?"
+        for name in map(str, given)
+        if name not in known and (near := difflib.get_close_matches(name, spellings, n=1, cutoff=0.7))
+    ]
+    return f"{source} gives no {', no '.join(wanted)}.{''.join(hints)}"
 
 
 def _merge(items: dict[str, Any], more: Mapping[str, Any], source: str) -> dict[str, Any]:
@@ -275,7 +305,7 @@ def _check_type(name: str, value: Any, source: str, spell: Callable[[str], str])
             raise RendezvousParameterError(
                 f"{source} has {value!r} as {spell(name)}; an integer is expected."
             ) from error
-    if name in _ARGUMENTS and not isinstance(value, str) and (name, value) != ("local_addr", None):
+    if name in ARGUMENTS and not isinstance(value, str) and (name, value) != ("local_addr", None):
         raise RendezvousParameterError(f"{source} has {value!r} as {spell(name)}; text is expected: put it in quotes.")
     return value
 

@@ -22,7 +22,7 @@ from .credentials import take_secrets
 from .errors import RendezvousError, RendezvousParameterError
 from .hooks import PROJECT, BackendPlugin, Event, Hooks
 from .options import near_name, read_options, secret_names
-from .parameters import RendezvousParameters
+from .parameters import ARGUMENTS, RendezvousParameters
 from .settings import CORE_OPTIONS
 from .shown import shown
 
@@ -109,7 +109,8 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
     params = copy.copy(params)
     # Files are read once: the plugin finds the secrets themselves.
     params.config = take_secrets(params.config, secret_names(plugin.options))
-    read_options(params.config, (*CORE_OPTIONS, *plugin.options), owner=f"The backend '{plugin.name}'")
+    known = (*CORE_OPTIONS, *plugin.options)
+    read_options(params.config, known, owner=f"The backend '{plugin.name}'", besides=ARGUMENTS)
     if not params.endpoint:
         if plugin.default_endpoint is None:
             raise RendezvousParameterError(

@@ -55,8 +55,8 @@ class Store(Protocol):
     `MAX_PAYLOAD` bytes in a `KeyValueStore`.
 
     Every method raises `RendezvousConnectionError` if the service could not be reached within the
-    timeout, `RendezvousStateError` if what it holds is not ours, and TypeError for a value that is
-    neither text nor bytes. (PyTorch's stores raise their own errors.)
+    timeout, `RendezvousStateError` if what it holds is not ours, and TypeError for a key that is not
+    text and a value that is neither text nor bytes. (PyTorch's stores raise their own errors.)
     """
 
     @property
@@ -249,7 +249,7 @@ class KeyValueStore(Store):
 
     def get(self, key: str, /) -> bytes:
         """See `Store.get`."""
-        return self.multi_get([key])[0]
+        return self.multi_get([_name(key)])[0]
 
     def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
         """See `Store.multi_get`."""
@@ -258,7 +258,10 @@ class KeyValueStore(Store):
 
     def add(self, key: str, amount: int, /) -> int:
         """See `Store.add`."""
-        amount = operator.index(amount)
+        try:
+            amount = operator.index(amount)
+        except TypeError as error:
+            raise TypeError(f"What is added to '{key}' is a whole number, not {amount!r}.") from error
         return int(self._update(self._path(key), lambda value: _sum(key, value, amount), self._deadline()) or 0)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
@@ -316,19 +319,19 @@ class KeyValueStore(Store):
         Raises:
             RendezvousParameterError: The queue is full: it holds `MAX_PAYLOAD` / 8 items.
         """
-        payload, item = _payload(key, value), secrets.token_bytes(_ITEM)
+        queue, payload, item = self._queue(key), _payload(key, value), secrets.token_bytes(_ITEM)
 
-        def longer(queue: bytes | None) -> bytes:
-            if len(queue or b"") + _ITEM > MAX_PAYLOAD:
+        def longer(held: bytes | None) -> bytes:
+            if len(held or b"") + _ITEM > MAX_PAYLOAD:
                 raise RendezvousParameterError(
                     f"The queue '{key}' is full: it has {MAX_PAYLOAD // _ITEM} items. Take some out, or use another."
                 )
-            return (queue or b"") + item
+            return (held or b"") + item
 
         deadline = self._deadline()
         self._service.put(self._item(item), payload, deadline, after=None)
         try:
-            self._update(self._queue(key), longer, deadline)
+            self._update(queue, longer, deadline)
         except RendezvousParameterError:
             self._service.delete(self._item(item), deadline)
             raise
@@ -377,7 +380,8 @@ class KeyValueStore(Store):
         return other
 
     def _path(self, key: str) -> str:
-        return f"{self._prefix}/{escape(key) if key else _EMPTY}"
+        name = _name(key)
+        return f"{self._prefix}/{escape(name) if name else _EMPTY}"
 
     def _queue(self, key: str) -> str:
         return f"{self._path(key)}/{_QUEUE}"
@@ -608,7 +612,7 @@ class PrefixStore(Store):
         return self._store.has_extended_api()
 
     def _key(self, key: str) -> str:
-        return f"{self._prefix}/{key}"
+        return f"{self._prefix}/{_name(key)}"
 
     def _keys(self, keys: Sequence[str]) -> list[str]:
         return [self._key(key) for key in _names(keys)]
@@ -618,7 +622,16 @@ def _names(keys: Sequence[str]) -> Sequence[str]:
     # A text is a sequence of texts, too.
     if isinstance(keys, str):
         raise TypeError(f"A list of keys is expected, not the text {keys!r}.")
-    return keys
+    try:
+        return [_name(key) for key in keys]
+    except TypeError as error:
+        raise TypeError(f"A list of keys is expected, each of them text, not {keys!r}.") from error
+
+
+def _name(key: str) -> str:
+    if not isinstance(key, str):
+        raise TypeError(f"A key of the store is text, not {key!r}.")
+    return key
 
 
 def _listed(keys: Sequence[str]) -> str:

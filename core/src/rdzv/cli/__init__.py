@@ -11,6 +11,7 @@ from ..agent import Outcome
 from ..errors import RendezvousError
 from . import backends, close, doctor, log, run, status
 from .exits import EXIT_CODES
+from .parser import CommandParser
 
 __all__ = ["main"]
 
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"rdzv {version('rdzv')}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
     for module in (run, status, close, backends, doctor):
         module.add_parser(commands)
     for command in commands.choices.values():

@@ -31,8 +31,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Close, and purge if asked to."""
     with Observer(parameters(arguments)) as observer:
         shown_id = shown(arguments.run_id)
+        was_used = observer.status(arguments.timeout).phase != "unknown"
         closed = observer.close(f"the operator ({_user()})", arguments.reason, arguments.timeout)
         print(f"The run '{shown_id}' is closed: {closed.reason} (by {closed.by}).")
+        if not was_used:
+            print("Nobody has been in it yet: if that is not as you expect, check the run id.")
         if arguments.purge:
             left = observer.purge(arguments.timeout)
             if left:

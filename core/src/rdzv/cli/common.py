@@ -73,7 +73,13 @@ def parameters(
             raise RendezvousParameterError(
                 f"--option takes NAME=VALUE, such as join_timeout=60; number {position} of them is none."
             )
-        given[name] = value
+        if given.setdefault(name, value) != value:
+            raise RendezvousParameterError(f"--option gives {name} twice, with different values: leave one out.")
+    if twice := [name for name, value in options.items() if str(given.get(name, value)) != str(value)]:
+        name = twice[0]
+        raise RendezvousParameterError(
+            f"--option {name}={given[name]} and --{name} {options[name]} contradict each other: leave one out."
+        )
     known = load_backend_plugin(arguments.backend).options
     options = _overruled(options_of(os.environ), given, secret_names(known)) | given | options
     if not create and any(option.name == "create" for option in known):
@@ -107,15 +113,17 @@ def _overruled(environment: dict[str, Any], given: dict[str, Any], secrets: Iter
 
 def seconds(text: str) -> float:
     """A number of seconds, for argparse."""
-    number = float(text)
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is no number of seconds")
+        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds, such as 2.5")
     return number
 
 
 def count(text: str) -> int:
     """How often, for argparse."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text} is below zero")
-    return number
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 on")
+    return int(text)

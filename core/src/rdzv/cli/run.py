@@ -20,6 +20,7 @@ from ..plugins import load_backend_plugin, register_hooks
 from ..registry import get_rendezvous_handler
 from ..shown import shown
 from .common import add_run_options, count, parameters, seconds
+from .devices import processes
 from .exits import EXIT_CODES
 from .log import say, speak_as
 
@@ -51,7 +52,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES)",
     )
     parser.add_argument(
-        "--nproc-per-node", type=_positive, default=1, metavar="N", help="processes per node (default: 1)"
+        "--nproc-per-node",
+        type=processes,
+        default=1,
+        metavar="N",
+        help="processes per node (default: 1); gpu: one for each NVIDIA GPU; cpu: one for each CPU; auto: gpu if there "
+        "is any, else cpu",
     )
     parser.add_argument(
         "--max-restarts",
@@ -60,7 +66,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="N",
         help="how often CMD may fail on this node before it gives up (default: 0); a new world costs none",
     )
-    parser.add_argument("--attempt", type=int, metavar="N", help="the scheduler's restart count (default: 0)")
+    parser.add_argument("--attempt", type=count, metavar="N", help="the scheduler's restart count (default: 0)")
     parser.add_argument("--local-addr", metavar="ADDRESS", help="this node's address as the others reach it")
     parser.add_argument(
         "--grace",
@@ -122,13 +128,6 @@ def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters,
 
 def _nodes(low: int, high: int) -> str:
     return f"{low} to {high} nodes" if high > low else f"{low} node{'s' * (low > 1)}"
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not above zero")
-    return number
 
 
 class _Progress:

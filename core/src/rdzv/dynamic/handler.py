@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from .. import plugins
 from ..backend import Capability, KeyValueBackend, RendezvousBackend
+from ..endpoints import check_address
 from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 from ..handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from ..parameters import RendezvousParameters
@@ -102,6 +103,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         local_addr: str | None = None,
     ) -> None:
         """See `from_backend`."""
+        if local_addr:
+            check_address(local_addr)
         # Looking for them takes longer than a rendezvous: now, and not while all wait for each other.
         plugins.plugin_manager()
         self._settings = settings

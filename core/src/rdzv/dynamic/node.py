@@ -262,7 +262,9 @@ class Node:
         run = f"The rendezvous '{self.settings.run}'"
         if standing is Standing.SUPERSEDED and self.state is not None:
             raise RendezvousClosedError(
-                f"{run} is at attempt {self.state.attempt}; this node belongs to attempt {self.settings.attempt}."
+                f"{run} is at attempt {self.state.attempt}; this node belongs to attempt {self.settings.attempt}. "
+                f"Start it with attempt {self.state.attempt} to join that one, with a higher one to supersede it, or "
+                "under another run id."
             )
         if standing is Standing.CLOSED and self.state is not None and self.state.closed is not None:
             closed = self.state.closed

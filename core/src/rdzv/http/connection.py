@@ -319,7 +319,7 @@ def _tls_failure(error: ssl.SSLError, *, applied: bool) -> AttemptError:
     """What a TLS failure means, and whether trying again is pointless."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        text = f"its certificate cannot be trusted: {error.verify_message} Check ca_cert and server_name"
+        text = f"its certificate cannot be trusted: {error.verify_message.rstrip('.')}; check ca_cert and server_name"
         return AttemptError(text, applied=False, denied=True)
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}:
         return AttemptError("it does not speak TLS; set protocol=http", applied=False, denied=True)

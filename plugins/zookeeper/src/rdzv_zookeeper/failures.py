@@ -96,9 +96,8 @@ def explain_tls(error: OSError) -> AttemptError:
     """What a TLS failure means, and whether trying again is pointless."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return AttemptError(
-            f"its certificate cannot be trusted: {error.verify_message} Check ca_cert and server_name.", denied=True
-        )
+        why = error.verify_message.rstrip(".")
+        return AttemptError(f"its certificate cannot be trusted: {why}; check ca_cert and server_name", denied=True)
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
         return AttemptError("it does not speak TLS here; set tls=false, or give its secureClientPort", denied=True)
     if "ALERT" in reason and "INTERNAL" not in reason:

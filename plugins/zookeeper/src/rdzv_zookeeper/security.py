@@ -113,7 +113,8 @@ class Login:
         data = line.receive_one(deadline)
         _, _, code = wire.parse_header(data)
         if code:
-            raise AttemptError(f"it refused {self.who}: {type(wire.error_of(code)).__name__}", denied=True)
+            why = type(wire.error_of(code)).__name__
+            raise AttemptError(f"it refused {self.who}: {why}; check the options user, password and sasl", denied=True)
         return data
 
 
