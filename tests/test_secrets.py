@@ -3,13 +3,17 @@
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import rdzv
 
 from .agents import Agents, program
+
+ROOT = Path(__file__).parent.parent
 
 PLUGIN = """
 from rdzv import BackendPlugin, Option, RendezvousParameterError, RendezvousParameters, hookimpl, parse_options
@@ -117,6 +121,16 @@ def test_the_command_line_overrules_the_secret_of_the_environment(locked: Agents
     options = {"password_file": _secret_file(tmp_path)}
     node = locked.start("true", nnodes="1", options=options, environment=environment)
     assert node.ends() == 0, node.said
+
+
+@pytest.mark.parametrize("backend", rdzv.installed_backends())
+def test_what_sounds_like_a_secret_is_declared_as_one(backend: str) -> None:
+    options = rdzv.load_backend_plugin(backend).options
+    readme = {path.parent.name: path.read_text() for path in ROOT.glob("plugins/*/README.md")}
+    for option in options:
+        assert option.secret == bool(re.search("password|token|secret|credential", option.name)), option
+        if option.secret:
+            assert f"`{option.name}_file`" in readme.get(backend, readme["etcd-v2"])
 
 
 def test_a_secret_is_shown_by_no_command(locked: Agents, monkeypatch: pytest.MonkeyPatch) -> None:

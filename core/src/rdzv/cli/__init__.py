@@ -44,4 +44,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     finally:
-        log.speak_as("")
+        log.end()

@@ -5,7 +5,7 @@ import sys
 import time
 import warnings
 
-__all__ = ["begin", "say", "speak_as"]
+__all__ = ["begin", "end", "say", "speak_as"]
 
 _node = ""
 """The id of the node that speaks; empty while there is none."""
@@ -22,7 +22,14 @@ def begin(verbosity: int) -> None:
     handler.setFormatter(_Lines())
     logging.basicConfig(level=(logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)], handlers=[handler])
     # Python shows these to whoever runs a program of their own, and hides them otherwise.
+    logging.captureWarnings(True)
     warnings.filterwarnings("default", category=DeprecationWarning, module="rdzv")
+
+
+def end() -> None:
+    """Speak for nobody any more."""
+    speak_as("")
+    logging.captureWarnings(False)
 
 
 def speak_as(node: str) -> None:
