@@ -177,6 +177,21 @@ class TestErrors:
             launch(spare, lambda: None.is_failed())  # type: ignore[attr-defined]
         assert caught.value.code == 0
 
+    @pytest.mark.parametrize("wrong", ["object().is_failed()", "None.exit_code", "fail()"])
+    def test_a_spare_that_goes_home_hides_no_other_error(
+        self, node: Node, threads: ThreadPoolExecutor, wrong: str
+    ) -> None:
+        fail = fail_with(AttributeError("is_failed"))
+        nodes, spare = [node(), node()], node()
+        together(threads, *nodes)
+        waiting = threads.submit(spare.next_rendezvous)
+        eventually(lambda: (n := nodes[0]._handler.notice) is not None and n.present == 3, "the spare")
+        nodes[0].shutdown()
+        with pytest.raises(rendezvous.RendezvousGracefulExitError, match="not needed"):
+            waiting.result(timeout=30)
+        with pytest.raises(AttributeError):
+            launch(spare, lambda: eval(wrong, {"fail": fail}))
+
     def test_other_limits_than_the_run_has(self, node: Node, bare: Bare, threads: ThreadPoolExecutor) -> None:
         together(threads, bare(), bare())
         with pytest.raises(ValueError, match="started for 2 to 2 nodes"):

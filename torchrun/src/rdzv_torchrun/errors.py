@@ -40,6 +40,9 @@ def as_store_errors() -> Iterator[None]:
         yield
     except rdzv.RendezvousParameterError:
         raise
+    except rdzv.RendezvousTimeoutError as error:
+        # The word that torch's own errors have, and by which programs know them.
+        raise DistStoreError(f"timeout: {error}") from error
     except rdzv.RendezvousError as error:
         kind = DistNetworkError if isinstance(error, rdzv.RendezvousConnectionError) else DistStoreError
         raise kind(str(error)) from error

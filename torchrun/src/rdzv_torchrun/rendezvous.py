@@ -1,9 +1,13 @@
 """A handler of rdzv as torchrun wants it."""
 
+import itertools
 import logging
 import os
+import socket
 import sys
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import rdzv
@@ -32,13 +36,19 @@ logger = logging.getLogger(__name__)
 _HERE: Final = "rdzv/here"
 """Under this, each node of a round says in its store that it has come to know the round."""
 
+_local_ids: Final = itertools.count()
+
 
 def create_handler(params: RendezvousParameters) -> "TorchrunHandler":
     """See `rdzv_torchrun.create_handler`."""
-    ours = our_parameters(params)
-    with as_rendezvous_errors():
-        backend, store = create_backend(ours)
-        return TorchrunHandler(rdzv.create_handler(store, backend, ours), params.backend)
+    try:
+        ours = our_parameters(params)
+        with as_rendezvous_errors():
+            backend, store = create_backend(ours)
+            return TorchrunHandler(rdzv.create_handler(store, backend, ours), params.backend, params.local_addr)
+    except Exception as error:
+        construct_and_record_rdzv_event(params.run_id, f"{type(error).__name__}: {error}", NodeState.FAILED)
+        raise
 
 
 class TorchrunHandler(RendezvousHandler):
@@ -51,12 +61,17 @@ class TorchrunHandler(RendezvousHandler):
     * `shutdown` closes the run only if the job is done. If an exception is on its way, or the others
       are about to form a new world, this node just leaves.
     * When the process ends by a signal, and torchrun therefore calls no `shutdown`, the node leaves.
+
+    torch's event log gets what torch's own handler tells it.
     """
 
-    def __init__(self, handler: rdzv.DynamicRendezvousHandler, backend: str) -> None:
-        """Offer `handler` to torch under the name `backend`."""
+    def __init__(self, handler: rdzv.DynamicRendezvousHandler, backend: str, local_addr: str | None = None) -> None:
+        """Offer `handler` to torch under the name `backend`; `local_addr` is this node's address for the event log."""
         self._handler = handler
         self._backend = backend
+        # The name that the machine has for itself; no resolver is asked for more of it.
+        self._hostname = local_addr or socket.gethostname()
+        self._local_id = next(_local_ids)
         self._round = 0
         self._size = 0
         self._mourned: set[str] = set()
@@ -86,24 +101,28 @@ class TorchrunHandler(RendezvousHandler):
             ValueError: The run was started with other limits.
             torch.distributed.elastic.multiprocessing.SignalException: A signal has ended the wait.
         """
-        try:
-            with as_rendezvous_errors(), signals_end_the_wait():
-                info = self._next_round()
-        except Exception as error:
-            self._record(f"{type(error).__name__}: {error}", NodeState.FAILED)
-            raise
-        self._record(f"joined round {self._round} as rank {info.rank} of {info.world_size}", rank=info.rank)
+        method = "next_rendezvous"
+        self._record(method, f"attempts to join the next round of the rendezvous '{self._run}'")
+        with self._failures_recorded(method), as_rendezvous_errors(), signals_end_the_wait():
+            info = self._next_round()
+        self._record(
+            method,
+            f"has joined round {self._round} of the rendezvous '{self._run}' as rank {info.rank} in a world of size "
+            f"{info.world_size}",
+            rank=info.rank,
+        )
         return info
 
     def is_closed(self) -> bool:
         """Whether the run is closed, as far as this node knows."""
-        with as_rendezvous_errors():
+        with self._failures_recorded("is_closed"), as_rendezvous_errors():
             return self._handler.is_closed()
 
     def set_closed(self) -> None:
         """Close the run for all; the agents of a running world end it."""
-        with as_rendezvous_errors():
+        with self._failures_recorded("set_closed"), as_rendezvous_errors():
             self._handler.set_closed()
+        self._record("set_closed", f"has closed the rendezvous '{self._run}'", NodeState.SUCCEEDED)
 
     def num_nodes_waiting(self) -> int:
         """How many nodes wait for a world that would differ from the running one; a lost member counts as one.
@@ -112,12 +131,11 @@ class TorchrunHandler(RendezvousHandler):
             torch.distributed.elastic.rendezvous.RendezvousClosedError: Somebody has closed the run before
                 the job was done. The agent asks nothing else while its workers run.
         """
-        with as_rendezvous_errors():
+        with self._failures_recorded("num_nodes_waiting"), as_rendezvous_errors():
             closed = self._handler.closed
             if closed is not None and not closed.done:
-                run = self._handler.settings.run
                 raise rdzv.RendezvousClosedError(
-                    f"The rendezvous '{run}' was closed by {closed.by or 'others'}: {closed.reason}."
+                    f"The rendezvous '{self._run}' was closed by {closed.by or 'others'}: {closed.reason}."
                 )
             self._mourn()
             return self._handler.num_nodes_waiting()
@@ -131,12 +149,16 @@ class TorchrunHandler(RendezvousHandler):
         self._goodbye.detach()
         error = sys.exception()
         reason = self._unfinished(error) if self._handler.settings.on_shutdown == "auto" else None
-        with as_rendezvous_errors():
+        method = "shutdown"
+        with self._failures_recorded(method), as_rendezvous_errors():
             told = self._handler.shutdown() if reason is None else self._handler.leave(reason)
         self._server = None
-        self._record(f"left the rendezvous: {reason or 'the job is done'}", NodeState.SUCCEEDED)
-        if self._sent_home and isinstance(error, AttributeError):
-            # A spare that goes home has no result, over which torch 2.13's launcher stumbles on its way out.
+        if told:
+            done = "has closed the rendezvous" if reason is None else "has left the rendezvous"
+            self._record(method, f"{done} '{self._run}': {reason or 'the job is done'}", NodeState.SUCCEEDED)
+        else:
+            self._record(method, f"has failed to shut down the rendezvous '{self._run}'", NodeState.FAILED)
+        if self._sent_home and _is_missing_result(error):
             raise SystemExit(0) from None
         return told
 
@@ -157,11 +179,10 @@ class TorchrunHandler(RendezvousHandler):
             except DistStoreError as error:
                 if (reason := self._broken()) is None:
                     raise rdzv.RendezvousTimeoutError(
-                        f"Not every node of round {world.round} of the rendezvous '{self._handler.settings.run}' has "
-                        f"said that it is there: {error}"
+                        f"Not every node of round {world.round} of the rendezvous '{self._run}' has said that it is "
+                        f"there: {error}"
                     ) from error
-                run = self._handler.settings.run
-                logger.info("Round %d of '%s' is over before it began: %s", world.round, run, reason)
+                logger.info("Round %d of '%s' is over before it began: %s", world.round, self._run, reason)
 
     def _meet(self, world: rdzv.RendezvousInfo, store: TorchStore) -> RendezvousStoreInfo:
         """Wait until all nodes of a new round know it, and agree on where their workers meet.
@@ -223,17 +244,39 @@ class TorchrunHandler(RendezvousHandler):
             return f"{type(error).__name__}: {error}".partition("\n")[0]
         return None if self._handler.closed is not None else self._broken()
 
-    def _record(self, message: str, state: NodeState = NodeState.RUNNING, rank: int | None = None) -> None:
+    @property
+    def _run(self) -> str:
+        return self._handler.settings.run
+
+    def _record(self, method: str, message: str, state: NodeState = NodeState.RUNNING, rank: int | None = None) -> None:
         """Tell torch's event log, which is switched off unless somebody has set it up."""
+        self._record_event(method, f"The node '{self._handler.node_id}' {message}.", state, rank)
+
+    @contextmanager
+    def _failures_recorded(self, method: str) -> Iterator[None]:
+        """Tell torch's event log if something fails."""
+        try:
+            yield
+        except Exception as error:
+            self._record_event(method, f"{type(error).__name__}: {error}", NodeState.FAILED)
+            raise
+
+    def _record_event(self, method: str, message: str, state: NodeState, rank: int | None = None) -> None:
         construct_and_record_rdzv_event(
             run_id=self.get_run_id(),
-            message=f"The node '{self._handler.node_id}': {message}",
+            message=message,
             node_state=state,
-            name=type(self).__name__,
-            hostname=self._handler.node_id,
+            name=f"{type(self).__name__}.{method}",
+            hostname=self._hostname,
             pid=os.getpid(),
+            local_id=self._local_id,
             rank=rank,
         )
+
+
+def _is_missing_result(error: BaseException | None) -> bool:
+    """Whether this is the error over which torch's launcher stumbles: a spare that goes home has no result."""
+    return isinstance(error, AttributeError) and error.obj is None and error.name == "is_failed"
 
 
 def _serve(address: str) -> TCPStore:

@@ -26,8 +26,8 @@ _QueueEmptyError: Final = getattr(dist, "QueueEmptyError", dist.DistStoreError)
 class TorchStore(Store):
     """A store of rdzv, for everything in torch that takes one: ``PrefixStore``, ``init_process_group`` and so on.
 
-    Errors are torch's: ``DistStoreError`` when time is up, ``DistNetworkError`` when the service cannot
-    be reached. Any number of threads may share it.
+    Errors are torch's: ``DistStoreError`` when time is up (with the word *timeout*), ``DistNetworkError`` when
+    the service cannot be reached. Any number of threads may share it.
 
     Keep a reference for as long as torch uses the store: torch holds only the part of it that is
     written in C++. A ``PrefixStore`` over it has no queues and no ``list_keys``, since torch knows
@@ -137,7 +137,7 @@ class TorchStore(Store):
                 return store.queue_pop(key, False)
         except dist.DistStoreError as error:
             if isinstance(error.__cause__, rdzv.RendezvousTimeoutError):
-                raise _QueueEmptyError(str(error)) from error.__cause__
+                raise _QueueEmptyError(str(error.__cause__)) from error.__cause__
             raise
 
     def queue_len(self, key: str) -> int:
@@ -185,5 +185,5 @@ class TorchStore(Store):
                 if self._given_up is None or not timed_out:
                     raise
                 if reason or patience == left:
-                    why = reason or f"{timeout.total_seconds():.1f} s are over."
-                    raise dist.DistStoreError(f"{why} {error}") from error
+                    why = reason or f"timeout: {timeout.total_seconds():.1f} s are over."
+                    raise dist.DistStoreError(f"{why} {error.__cause__ or error}") from error
