@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.http_line import Line, answer
 from rdzv_conformance.meanwhile import follow, in_background
@@ -135,6 +135,42 @@ def test_a_value_that_is_not_ours_is_read_as_it_is(shared_etcd: EtcdServer, conn
     request(shared_etcd, "PUT", "/rdzv/run/foreign/other", value="*")
     found = backend.read_all("foreign", timeout=CALL).entries
     assert {name: entry.value for name, entry in found.items()} == {"foreign": b"*", "foreign/ours": b"x"}
+
+
+@pytest.mark.parametrize(
+    ("prefix", "leftover"), [("old-a", "/old-a"), ("old-b", "/old-b/run"), ("old-c", "/old-c/run/left")]
+)
+def test_a_plain_key_where_a_directory_is_wanted_is_corrupt_state(
+    shared_etcd: EtcdServer, connect: Connect, prefix: str, leftover: str
+) -> None:
+    backend = connect(shared_etcd.get_endpoint(), prefix=prefix)
+    request(shared_etcd, "PUT", leftover, value="pickled")
+    calls: list[Callable[[], object]] = [
+        lambda: backend.read("left/a", timeout=CALL),
+        lambda: backend.read_all("left/a", timeout=CALL),
+        lambda: backend.put("left/a", b"x", expect=ABSENT, timeout=CALL),
+        lambda: backend.put("left/a", b"x", expect=ANY, timeout=CALL),
+        lambda: backend.put("left/a", b"x", expect=7, timeout=CALL),
+        lambda: backend.delete("left/a", timeout=CALL),
+    ]
+    for call in calls:
+        with pytest.raises(RendezvousStateError, match=f"'{leftover}'.*no directory.*etcdctl rm {leftover}"):
+            call()
+    request(shared_etcd, "DELETE", leftover)
+    assert backend.put("left/a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+
+
+def test_a_directory_where_a_value_is_wanted_is_corrupt_state(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint(), prefix="turned")
+    request(shared_etcd, "PUT", "/turned/run/key/:value/below", value="x")
+    calls: list[Callable[[], object]] = [
+        lambda: backend.read("key", timeout=CALL),
+        lambda: backend.put("key", b"x", expect=ANY, timeout=CALL),
+        lambda: backend.put("key", b"x", expect=7, timeout=CALL),
+    ]
+    for call in calls:
+        with pytest.raises(RendezvousStateError, match="'/turned/run/key/:value' is a directory"):
+            call()
 
 
 def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:

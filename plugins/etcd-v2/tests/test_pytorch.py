@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import rdzv
-from rdzv.errors import RendezvousParameterError
+from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.servers import EtcdCluster, EtcdServer
 
@@ -34,6 +34,16 @@ def backend(shared_etcd: EtcdServer) -> Iterator[EtcdRendezvousBackend]:
 def store(shared_etcd: EtcdServer) -> Iterator[EtcdStore]:
     with closing(EtcdStore(_client(shared_etcd), "/torch/elastic/store", timedelta(seconds=5))) as store:
         yield store
+
+
+def test_what_pytorchs_own_has_left_is_corrupt_state(shared_etcd: EtcdServer) -> None:
+    """Its state of a run is one plain key, where ours has a directory."""
+    request(shared_etcd, "PUT", "/torch/elastic/rendezvous/leftover", value="gASVCgAAAAAAAACMBnN0YXRllC4=")
+    with closing(EtcdRendezvousBackend(_client(shared_etcd), "leftover", "/torch/elastic/rendezvous")) as backend:
+        with pytest.raises(RendezvousStateError, match=r"PyTorch.*rm /torch/elastic/rendezvous/leftover"):
+            backend.get_state()
+        with pytest.raises(RendezvousStateError, match=r"PyTorch"):
+            backend.set_state(b"x")
 
 
 def test_a_register_with_a_fencing_token(shared_etcd: EtcdServer, backend: EtcdRendezvousBackend) -> None:

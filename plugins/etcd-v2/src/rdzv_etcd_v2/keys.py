@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from rdzv.backend import ANY, Entry, Expect, Outcome, Put, Snapshot, Token
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
 from rdzv.http import AttemptError, Client, Hold, Reply, ReplyLostError, Request, Revision
 
 from .tree import Tree, files
@@ -21,6 +21,8 @@ HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 # Of etcd's Documentation/v2/errorcode.md.
 _NOT_FOUND: Final = 100
 _COMPARE_FAILED: Final = 101
+_NOT_A_FILE: Final = 102
+_NOT_A_DIRECTORY: Final = 104
 _EXISTS: Final = 105
 _NOT_EMPTY: Final = 108
 _CLEARED: Final = 401
@@ -202,10 +204,34 @@ def _answer(reply: Reply, *expected: int) -> dict[str, Any]:
     """The JSON object that etcd answered: a result, or an error of one of the `expected` codes."""
     answer: dict[str, Any] = json.loads(reply.body)
     if "errorCode" in answer and answer["errorCode"] not in expected:
+        _check_kind(answer)
         raise ValueError(answer["message"])
     if "errorCode" not in answer and "node" not in answer:
         raise ValueError("neither a node nor an error")
     return answer
+
+
+def _check_kind(answer: Mapping[str, Any]) -> None:
+    """Raise if it says that something else stands where a run's keys do.
+
+    Raises:
+        RendezvousStateError: It does.
+    """
+    if answer["errorCode"] == _NOT_A_DIRECTORY:
+        path = answer["cause"]
+        raise RendezvousStateError(
+            f"etcd has a plain key at '{path}', where the run's directory is wanted and no directory can be. PyTorch's "
+            f"own backends write such keys. Remove it (ETCDCTL_API=2 etcdctl rm {path}), or choose another prefix."
+        )
+    if answer["errorCode"] == _NOT_A_FILE:
+        raise _directory(answer["cause"])
+
+
+def _directory(path: str) -> RendezvousStateError:
+    return RendezvousStateError(
+        f"'{path}' is a directory, where the value of a key is wanted; rdzv has not made it. Remove it "
+        f"(ETCDCTL_API=2 etcdctl rm --recursive {path})."
+    )
 
 
 def _message(reply: Reply) -> str:
@@ -217,6 +243,8 @@ def _message(reply: Reply) -> str:
 
 
 def _entry(node: Mapping[str, Any]) -> Entry:
+    if node.get("dir"):
+        raise _directory(node["key"])
     try:
         value = binascii.a2b_base64(node["value"], strict_mode=True)
     except binascii.Error:
