@@ -91,9 +91,41 @@ def test_a_name_of_somebody_else_is_left_to_them(install: Install, capsys: pytes
     assert "ok acme acme-names, not through rdzv" in lines(capsys, 0)
 
 
+HOOKS = """
+from rdzv.hooks import hookimpl
+
+@hookimpl
+def rdzv_health_check(run_id): raise RuntimeError("not now")
+
+@hookimpl
+def rdzv_event(event): raise RuntimeError("not now")
+"""
+
+
+def test_a_sound_hook_is_told_with_what_it_implements(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-hooks", HOOKS, {"rdzv.hooks": "acme"})
+    said = lines(capsys, 0)
+    assert said[said.index("hooks:") + 1] == "ok acme acme-hooks 1.0: rdzv_event, rdzv_health_check"
+
+
 def test_a_broken_hook_is_told(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("acme-hooks", "raise RuntimeError('no luck')", {"rdzv.hooks": "acme"})
     assert any("'acme-hooks' is broken" in line for line in lines(capsys, 7))
+
+
+def test_a_broken_hook_hides_no_sound_one(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-hooks", "raise RuntimeError('no luck')", {"rdzv.hooks": "acme"})
+    install("beta-hooks", HOOKS, {"rdzv.hooks": "beta"})
+    install("gamma-hooks", "def rdzv_event(event): pass", {"rdzv.hooks": "gamma"})
+    said = [line for line in lines(capsys, 7) if "hooks" in line]
+    assert "ok beta beta-hooks 1.0: rdzv_event, rdzv_health_check" in said
+    assert any(line.startswith("BROKEN acme") and "no luck" in line for line in said)
+    assert any(line.startswith("BROKEN gamma") and "hookimpl" in line for line in said)
+
+
+def test_what_torchrun_takes_by_itself_is_told(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    torchrun(install, "rdzv = rdzv_torchrun:handler")
+    assert "note --standalone torchrun takes PyTorch's own c10d then, whatever --rdzv-backend says" in lines(capsys, 0)
 
 
 @pytest.mark.usefixtures("install")

@@ -12,11 +12,11 @@ from torch.distributed.elastic.rendezvous.utils import _parse_rendezvous_config
 from rdzv_torchrun.config import our_parameters
 
 
-def told(conf: str, backend: str = "sqlite") -> RendezvousParameters:
+def told(conf: str, backend: str = "sqlite", endpoint: str = "127.0.0.1:1") -> RendezvousParameters:
     """What torchrun makes of ``--rdzv-conf``; it adds a timeout itself."""
     config: dict[str, Any] = {**_parse_rendezvous_config(conf)}
     config.setdefault("timeout", 900)
-    return RendezvousParameters(backend, "127.0.0.1:1", "job", 1, 1, **config)
+    return RendezvousParameters(backend, endpoint, "job", 1, 1, **config)
 
 
 @pytest.mark.parametrize(
@@ -70,6 +70,6 @@ def test_the_timeout_of_the_legacy_backend_ends_the_join() -> None:
 
 
 @pytest.mark.parametrize("conf", ["on_shutdown=LEAVE ", "on_shutdown= Leave"])
-def test_a_choice_is_taken_as_pytorch_takes_it(conf: str) -> None:
-    assert get_rendezvous_handler(told(conf)).shutdown()
+def test_a_choice_is_taken_as_pytorch_takes_it(conf: str, database: str) -> None:
+    assert get_rendezvous_handler(told(conf, endpoint=database)).shutdown()
     assert rdzv.RendezvousSettings.from_parameters(our_parameters(told(conf))).on_shutdown == "leave"

@@ -35,6 +35,7 @@ __all__ = [
     "check_health",
     "create_backend",
     "installed_backends",
+    "installed_hooks",
     "load_backend_plugin",
     "plugin_manager",
     "register_hooks",
@@ -134,6 +135,22 @@ def plugin_manager() -> pluggy.PluginManager:
     with _loading:
         _load_hooks(_manager)
         return _manager
+
+
+def installed_hooks() -> Iterator[tuple[EntryPoint, tuple[str, ...] | RendezvousError]]:
+    """Every installed ``rdzv.hooks`` plugin with the hooks that it implements, or what is wrong with it.
+
+    Each is loaded, whatever is wrong with another, and none is called.
+    """
+    for entry in entry_points(group=_HOOKS):
+        try:
+            with _blaming(entry):
+                plugin = entry.load()
+                callers = _check(plugin).get_hookcallers(plugin) or ()
+        except RendezvousError as error:
+            yield entry, error
+        else:
+            yield entry, tuple(sorted(caller.name for caller in callers))
 
 
 def register_hooks(plugin: Any) -> None:

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 
 from ..agent import Outcome
 from ..errors import RendezvousError, RendezvousParameterError
-from ..plugins import installed_backends, load_backend_plugin, plugin_manager
+from ..plugins import installed_backends, installed_hooks, load_backend_plugin
 
 __all__ = ["add_parser", "run"]
 
@@ -21,7 +21,7 @@ _TAKEN = ("c10d", "etcd", "etcd-v2", "static")
 
 @dataclass(frozen=True)
 class _Finding:
-    """One line of the report; `state` is ``ok``, ``none`` (not installed) or ``BROKEN``."""
+    """One line of the report; `state` is ``ok``, ``none`` (not installed), ``note`` or ``BROKEN``."""
 
     state: str
     name: str
@@ -66,10 +66,11 @@ def _backends() -> Iterator[_Finding]:
 
 
 def _hooks() -> Iterator[_Finding]:
-    try:
-        plugin_manager()
-    except RendezvousError as error:
-        yield _Finding("BROKEN", "", str(error))
+    for entry, found in installed_hooks():
+        if isinstance(found, RendezvousError):
+            yield _Finding("BROKEN", entry.name, str(found))
+        else:
+            yield _Finding("ok", entry.name, f"{_package(entry)}: {', '.join(found)}")
 
 
 def _torchrun() -> Iterator[_Finding]:
@@ -83,6 +84,7 @@ def _torchrun() -> Iterator[_Finding]:
         names.setdefault(entry.name, entry)
     for name, entry in sorted(names.items()):
         yield _judge_name(name, entry)
+    yield _Finding("note", "--standalone", "torchrun takes PyTorch's own c10d then, whatever --rdzv-backend says")
     for backend in installed_backends():
         if backend not in names and f"rdzv-{backend}" not in names:
             yield _Finding("ok", _ANY, f"--rdzv-conf=plugin={backend}; its package names no '{backend}' in {_GROUP}")
@@ -115,6 +117,10 @@ def _judge(name: str, backend: str, about: str) -> _Finding:
     except Exception as error:
         return _Finding("BROKEN", name, f"{about}: {type(error).__name__}: {error}")
     return _Finding("ok", name, about)
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 def _installed(package: str) -> bool:
