@@ -40,6 +40,18 @@ main()
 """
 """torchrun, with the seconds that it takes to import torch spent before it may begin."""
 
+STUCK = """
+import time
+import torch.distributed.elastic.agent.server.api as agent
+from torch.distributed.run import main
+def stop_here(*arguments):
+    print("has a world", flush=True)
+    time.sleep(600)
+agent.SimpleElasticAgent._assign_worker_ranks = stop_here
+main()
+"""
+"""torchrun that gets no further than the rendezvous."""
+
 WORK = """
 import json, os, pathlib, sys, time
 node = os.environ["GROUP_RANK"]
@@ -95,11 +107,13 @@ class Nodes:
         options: Mapping[str, Any] | None = None,
         max_restarts: int = 3,
         gate: Path | None = None,
+        stuck: bool = False,
         environment: Mapping[str, str] | None = None,
     ) -> Agent:
-        """Start a node; with a `gate`, it says "ready" and joins when that file exists."""
+        """Start a node; with a `gate`, it says "ready" and joins when that file exists; see `STUCK`."""
         options = TIMES | self.options | dict(options or {})
         command = TORCHRUN if gate is None else [sys.executable, "-c", GATED, str(gate)]
+        command = [sys.executable, "-c", STUCK] if stuck else command
         command = [*command, f"--nnodes={nnodes}", "--nproc-per-node=1", f"--max-restarts={max_restarts}"]
         name = f"rdzv-{self.backend}" if self.backend in KEPT_BY_TORCH else self.backend
         command += [f"--rdzv-backend={name}", f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=job"]
@@ -372,6 +386,35 @@ def test_who_is_done_does_not_hold_up_who_must_begin_again(local: Nodes, work: P
         by_rank[rank].says("rank . of 2", limit=PATIENCE)
     assert finish(work, by_rank[1], by_rank[2]) == [0, 0]
     assert local.status().phase == "closed"
+
+
+def test_a_death_before_the_workers_start_ends_the_others_in_time(local: Nodes, work: Path) -> None:
+    """torch's agents have no way back from there, and would wait for 300 s."""
+    healthy, stuck = local.start(work, nnodes="2"), local.start(work, nnodes="2", stuck=True)
+    stuck.says("has a world", limit=PATIENCE)
+    killed = kill(stuck)
+    assert healthy.ends(PATIENCE) == 1
+    took = time.monotonic() - killed
+    print(f"ended after {took:.2f} s")
+    assert took < TTL + BUSY
+    assert "is no longer whole" in healthy.said
+    assert local.status().phase != "closed"
+
+
+def test_a_death_in_the_last_barrier_lets_the_others_go(local: Nodes, work: Path) -> None:
+    two = [local.start(work, nnodes="2", environment={"LOGLEVEL": "INFO"}) for _ in range(2)]
+    for node in two:
+        node.says("^rank . of 2", limit=PATIENCE)
+    done, lost = two if "\nrank 0 of" in f"\n{two[0].said}" else two[::-1]
+    order(work, {0: 0})
+    done.says("successfully finished", limit=PATIENCE)
+    killed = kill(lost)
+    assert done.ends(PATIENCE) == 0
+    took = time.monotonic() - killed
+    print(f"ended after {took:.2f} s")
+    assert took < TTL + BUSY
+    # Nobody knows whether its work was done.
+    assert local.status().phase != "closed"
 
 
 def test_closing_a_run_ends_it(local: Nodes, work: Path) -> None:
