@@ -2,6 +2,7 @@
 
 import importlib
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,18 @@ def test_a_run_of_one_node_needs_no_port_and_no_file() -> None:
             assert [one.next_rendezvous().world_size, other.next_rendezvous().world_size] == [1, 1]
         with pytest.raises(ValueError, match=r"no other node can know it|a file of its own"):
             rdzv.get_rendezvous_handler(params[2])
+
+
+def test_a_wait_that_is_over_is_told_with_pytorchs_word(tmp_path: Path) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    torch_store = pytest.importorskip("rdzv_torchrun.store")
+    _, store = create_backend(rdzv.RendezvousParameters("sqlite", str(tmp_path / "rdzv.db"), "job", 1, 1))
+    theirs = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    ours = torch_store.TorchStore(store)
+    for one in (theirs, ours, dist.PrefixStore("part", ours)):
+        with pytest.raises(dist.DistStoreError, match="timeout"):
+            one.wait(["missing"], timedelta(milliseconds=50))
+    store.close()
 
 
 def test_the_defaults_that_the_page_names() -> None:

@@ -449,6 +449,20 @@ def test_two_jobs_of_one_node_share_a_machine(work: Path) -> None:
         nodes.close()
 
 
+def test_standalone_is_pytorchs_own(tmp_path: Path) -> None:
+    """As the page and `rdzv doctor` say; once torch heeds the backend that is chosen, they must say something else."""
+    nodes = Nodes("sqlite", str(tmp_path / "rdzv.db"))
+    program = tmp_path / "nothing.py"
+    program.touch()
+    chosen = ["--rdzv-backend=sqlite", f"--rdzv-endpoint={nodes.endpoint}"]
+    command = [*TORCHRUN, "--standalone", "--nproc-per-node=1", *chosen, str(program)]
+    node = Agent(command, {"LOGLEVEL": "INFO", "OMP_NUM_THREADS": "1"})
+    nodes.running.append(node)
+    assert node.ends(PATIENCE) == 0
+    assert re.search(r"rdzv_backend +: c10d", node.said)
+    assert not Path(nodes.endpoint).exists()
+
+
 def test_the_page_says_how(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "torchrun.md").read_text()
     (block,) = re.findall("<!-- not run: tests/test_torchrun.py does -->\n```sh\n(.*?)```", page, re.DOTALL)

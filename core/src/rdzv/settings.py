@@ -87,7 +87,12 @@ CORE_OPTIONS: Final = (
         "PyTorch's pause after a lost write; accepted, and used for nothing: only one node writes the state.",
         zero=True,
     ),
-    Option("timeout", "seconds", None, "Torchrun adds it to every configuration; accepted, and used for nothing."),
+    Option(
+        "timeout",
+        "seconds",
+        None,
+        "Torchrun adds it to every configuration; only its rdzv-etcd uses it, as join_timeout.",
+    ),
 )
 """The options that rdzv understands whatever the backend."""
 
