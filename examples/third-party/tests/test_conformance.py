@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rdzv import RendezvousBackend, escape
-from rdzv_conformance import BackendConformance, Connect, RegisterConformance
+from rdzv import RendezvousBackend, RendezvousParameters, escape
+from rdzv_conformance import BackendConformance, Connect, Parameters, RegisterConformance
 from rdzv_directory import DirectoryBackend, FileRegister
 
 
@@ -15,6 +15,10 @@ class TestDirectory(BackendConformance):
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Connect:
         return lambda run_id: DirectoryBackend(str(tmp_path), run_id)
+
+    @pytest.fixture
+    def parameters(self, tmp_path: Path) -> Parameters:
+        return lambda run_id: RendezvousParameters("directory", str(tmp_path), run_id, 1, 1)
 
 
 class TestFileRegister(RegisterConformance):

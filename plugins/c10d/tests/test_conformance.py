@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from rdzv_conformance import BackendConformance, Connect, ConnectTo
+from rdzv.parameters import RendezvousParameters
+from rdzv_conformance import BackendConformance, Connect, ConnectTo, Parameters
 from rdzv_conformance.processes import Processes
 from rdzv_conformance.suite.keys import KeysConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
@@ -24,6 +25,10 @@ class TestTcpStore(BackendConformance):
     def connect(self, shared_store: ForkedStore) -> ConnectTo:
         return lambda run_id, endpoint="": tcp_client(endpoint or shared_store.endpoint, run_id)
 
+    @pytest.fixture
+    def parameters(self, shared_store: ForkedStore) -> Parameters:
+        return lambda run_id: RendezvousParameters("c10d", shared_store.endpoint, run_id, 1, 1, is_host=False)
+
 
 class TestFileStore(BackendConformance):
     no_server = "There is no server: the store is a file."
@@ -31,6 +36,10 @@ class TestFileStore(BackendConformance):
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Connect:
         return lambda run_id: C10dRendezvousBackend(FilePlace(str(tmp_path / "store")), run_id)
+
+    @pytest.fixture
+    def parameters(self, tmp_path: Path) -> Parameters:
+        return lambda run_id: RendezvousParameters("c10d", str(tmp_path / "store"), run_id, 1, 1, store_type="file")
 
 
 class TestStoreOfTheUsers(KeysConformance, WaitingConformance):

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from rdzv_conformance import BackendConformance, Connect
+from rdzv.parameters import RendezvousParameters
+from rdzv_conformance import BackendConformance, Connect, Parameters
 
 from rdzv_sqlite import SqliteBackend
 
@@ -17,3 +18,8 @@ class TestSqlite(BackendConformance):
     def connect(self, path: Path) -> Connect:
         """Make a client of a run."""
         return lambda run_id: SqliteBackend(str(path), run_id)
+
+    @pytest.fixture
+    def parameters(self, path: Path) -> Parameters:
+        """Configure it as a user does."""
+        return lambda run_id: RendezvousParameters("sqlite", str(path), run_id, 1, 1)

@@ -3,6 +3,7 @@
 from .base import Clients, Conformance, Connect, lacks, requires
 from .capabilities import CapabilitiesConformance
 from .concurrency import ConcurrencyConformance
+from .entry import EntryConformance, Parameters
 from .fencing import FencingConformance
 from .fork import ForkConformance
 from .handler import HandlerConformance
@@ -22,6 +23,7 @@ __all__ = [
     "Conformance",
     "Connect",
     "ConnectTo",
+    "Parameters",
     "RegisterConformance",
     "Server",
     "lacks",
@@ -32,6 +34,7 @@ __all__ = [
 # pytest runs the tests of the last base first.
 class BackendConformance(
     OutagesConformance,
+    EntryConformance,
     HandlerConformance,
     ForkConformance,
     LifecycleConformance,

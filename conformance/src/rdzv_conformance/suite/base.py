@@ -19,6 +19,7 @@ __all__ = [
     "CONNECT",
     "DECLARED",
     "KEY",
+    "PARAMETERS",
     "ROOT",
     "SERVER",
     "VERDICT",
@@ -49,6 +50,9 @@ CONNECT: Final = "return lambda run_id: MyBackend(..., run_id)"
 
 DECLARED: Final = "rdzv_backend"
 """Under this name the reports of a test tell what the backend declares."""
+
+PARAMETERS: Final = "parameters"
+"""The fixture by which a class says how users configure its backend."""
 
 SERVER: Final = "server"
 """The fixture by which a class brings a server that tests may stop."""

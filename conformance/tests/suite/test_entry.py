@@ -1,0 +1,112 @@
+"""The entry point's topic: plugins with a store of their own and without, and what is wrong with one is named."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rdzv import BackendPlugin, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
+from rdzv.store import KeyValueStore
+
+from rdzv_conformance import ConnectTo
+from rdzv_conformance.processes import Processes
+from rdzv_conformance.suite.entry import EntryConformance
+
+from ..reference import MemoryBackend, MemoryServer
+
+pytest_plugins = ["pytester"]
+
+Create = Callable[[RendezvousParameters], tuple[MemoryBackend, Any]]
+
+
+@contextmanager
+def plugin(create: Create) -> Iterator[None]:
+    """Have a plugin ``memory`` meanwhile, as if it was installed."""
+
+    class Plugin:
+        @hookimpl
+        def rdzv_backend(self) -> BackendPlugin:
+            return BackendPlugin("memory", "For tests.", (), create, lambda: MemoryBackend)
+
+    one = Plugin()
+    register_hooks(one)
+    try:
+        yield
+    finally:
+        unregister_hooks(one)
+
+
+def without_store(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
+    return MemoryBackend(params.endpoint, params.run_id), None
+
+
+def with_store(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
+    backend = MemoryBackend(params.endpoint, params.run_id)
+    return backend, KeyValueStore(backend)
+
+
+def of_another_run(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
+    return MemoryBackend(params.endpoint, "always the same"), None
+
+
+def with_foreign_store(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
+    store = KeyValueStore(MemoryBackend(params.endpoint, f"another {id(params)}"))
+    return MemoryBackend(params.endpoint, params.run_id), store
+
+
+class TestPlugins(EntryConformance):
+    @pytest.fixture
+    def server(self, processes: Processes) -> MemoryServer:
+        return MemoryServer(processes)
+
+    @pytest.fixture
+    def connect(self, server: MemoryServer) -> ConnectTo:
+        return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
+
+    @pytest.fixture(autouse=True, params=[without_store, with_store])
+    def installed(self, request: pytest.FixtureRequest) -> Iterator[None]:
+        with plugin(request.param):
+            yield
+
+
+FILE = """
+import pytest
+from rdzv_conformance import BackendConformance, RegisterConformance
+from {package}.reference import MemoryBackend, MemoryServer
+
+class TestIt(BackendConformance):
+    @pytest.fixture
+    def server(self, processes):
+        return MemoryServer(processes)
+
+    @pytest.fixture
+    def connect(self, server):
+        return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
+"""
+
+
+def _run(pytester: pytest.Pytester) -> pytest.RunResult:
+    tests = Path(__file__).parent.parent
+    pytester.syspathinsert(tests.parent)
+    pytester.makepyfile(test_it=FILE.format(package=tests.name))
+    return pytester.runpytest("-k", "this_backend or its_node")
+
+
+@pytest.mark.parametrize(
+    ("create", "words"),
+    [
+        (of_another_run, "the plugin's backend does not see the keys of `connect`'s"),
+        (with_foreign_store, "a program sees another store than its node"),
+    ],
+)
+def test_a_plugin_that_is_wrong_is_caught(pytester: pytest.Pytester, create: Create, words: str) -> None:
+    with plugin(create):
+        result = _run(pytester)
+    assert result.parseoutcomes()["failed"] >= 1
+    result.stdout.fnmatch_lines([f"*{words}*"])
+
+
+def test_what_is_not_installed_is_not_tried_and_it_is_said(pytester: pytest.Pytester) -> None:
+    result = _run(pytester)
+    result.stdout.fnmatch_lines(["entry *2 not tried", "not tried: no plugin 'memory' is installed, *"])
