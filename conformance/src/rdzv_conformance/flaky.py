@@ -9,19 +9,20 @@ from typing import Final, TypeVar
 from rdzv.backend import Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
 
-__all__ = ["Errors", "FlakyBackend", "flaky"]
+__all__ = ["FOREIGN", "Errors", "FlakyBackend", "flaky"]
 
 _R = TypeVar("_R")
 
-_KINDS: Final[tuple[type[Exception], ...]] = (RendezvousConnectionError, OSError, ValueError, RuntimeError)
-"""What the contract allows, and what a client library lets slip through."""
+FOREIGN: Final[tuple[type[Exception], ...]] = (OSError, ValueError, RuntimeError)
+"""What no backend may raise, and client libraries do."""
 
 
 class Errors:
     """When calls fail.
 
     Attributes:
-        chance: The probability that a call fails, from 0 to 1; it may be changed at any time.
+        chance: The probability that a call fails, from 0 to 1; it may be changed at any time, as may
+        kinds: what they raise. A put that raises has not written, and one that may have written is unknown.
         count: How many calls have failed.
         last: When the last one did, on the monotonic clock, in seconds.
     """
@@ -29,6 +30,7 @@ class Errors:
     def __init__(self, rng: random.Random, chance: float = 0.0) -> None:
         """Begin with `chance`; all chance comes from `rng`."""
         self.chance = chance
+        self.kinds: tuple[type[Exception], ...] = (RendezvousConnectionError, *FOREIGN)
         self.count = 0
         self.last = -math.inf
         self._rng = rng
@@ -40,7 +42,7 @@ class Errors:
     def error(self) -> Exception:
         """One of the errors."""
         self.count, self.last = self.count + 1, time.monotonic()
-        return self._rng.choice(_KINDS)("raised at random")
+        return self._rng.choice(self.kinds)("raised at random")
 
     def call(self, work: Callable[[], _R]) -> _R:
         """Do some work that fails at random: before it is done, or after."""
@@ -51,7 +53,7 @@ class Errors:
         raise self.error()
 
     def put(self, work: Callable[[], Put]) -> Put:
-        """The same for a put: one that raises has not written, and one that may have written is unknown."""
+        """The same for a put."""
         if not self.strike():
             return work()
         how = self._rng.random()
