@@ -59,7 +59,9 @@ def test_each_mutant_has_a_name_of_its_own_and_one_change(tool: Any) -> None:
 
 def test_what_is_explained_exists(tool: Any) -> None:
     explained = tomllib.loads(tool.EXPLAINED.read_text())
-    found = {mutant.name: tool.Noticed.BY_TESTS for mutant in tool.all_mutants()}
+    every = [mutant for group in tool.GROUPS for mutant in tool.all_mutants(group)]
+    found = {mutant.name: tool.Noticed.BY_TESTS for mutant in every}
+    assert len(found) == len(every)
     assert not [complaint for complaint in tool.complaints(found, explained) if "but noticed" not in complaint]
 
 
@@ -81,6 +83,16 @@ def test_a_mutant_is_tried_in_the_place_of_its_module() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 by tests" in done.stdout
+
+
+def test_a_part_of_the_engine_is_tried_unless_more_is_asked_for(tool: Any) -> None:
+    rules, engine = tool.GROUPS
+    every = tool.all_mutants(engine)
+    assert tool.choose(rules, "", False) == tool.all_mutants(rules)
+    assert tool.choose(engine, "", True) == every
+    part = tool.choose(engine, "", False)
+    assert len(every) / (2 * tool.PART) < len(part) < 2 * len(every) / tool.PART
+    assert tool.choose(engine, every[0].name, False) == [every[0]]
 
 
 def test_what_no_mutant_is_called_is_refused(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Mutation: breaks one decision of the rules at a time, and names every one that no test notices.
+"""Mutation: breaks one decision of the core at a time, and names every one that no test notices.
 
 A mutant is the source with one expression changed: a comparison turned or moved by one, an ``and`` made an ``or``
 or one of its parts dropped, a condition made always or never true, a ``not``, a flag, a number, ``any`` and
 ``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. The fast
-tests are asked first, then, if they notice nothing, some seeds of the simulator.
+tests are asked first; if they notice nothing, some seeds of the simulator, and then the tests that wait for things.
+
+Every decision of the rules is tried, and a part of those of the engine, which take longer: always the same ones, by
+their names. ``--all`` tries the others, too.
 
 (mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
 files of the tree. Neither keeps a list of survivors with reasons.)
@@ -12,8 +15,9 @@ files of the tree. Neither keeps a list of survivors with reasons.)
 None may live, unless ``tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
 killed now, or exists no more, is an error as well.
 
-    python3 dev.py mutate                  all of them
-    python3 dev.py mutate rules.decide     those whose name has this in it
+    python3 dev.py mutate                  those of the rules, and a part of the engine's
+    python3 dev.py mutate --all            all of them
+    python3 dev.py mutate rules.decide     all whose name has this in it
 """
 
 import argparse
@@ -32,21 +36,57 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
 from typing import Final
+from zlib import crc32
 
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ROOT / "core" / "src"
-MODULES: Final = ("rdzv.dynamic.rules", "rdzv.dynamic.records", "rdzv.envelope")
-TESTED: Final = ("rules", "records", "envelope")
-TESTS: Final = sorted(str(path) for path in ROOT.glob("core/tests/test_*.py") if path.stem.split("_")[1] in TESTED)
+PART: Final = 8
+"""Of so many mutants of the engine one is tried, unless all are asked for."""
 SEEDS: Final = range(60)
 """What the simulator tries with a mutant that the tests let live."""
 PATIENCE: Final = 60
-"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, ten times as many."""
+"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, five times as many."""
 EXPLAINED: Final = ROOT / "tools" / "survivors.toml"
 
 Swap = tuple[ast.expr, ast.expr]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules whose mutants are tried in the same way.
+
+    Attributes:
+        modules: What they are imported as.
+        fast: The files of ``core/tests`` that are asked first.
+        slow: Those that are asked last: they mostly wait.
+        whole: All of its mutants are always tried.
+    """
+
+    modules: tuple[str, ...]
+    fast: tuple[str, ...]
+    slow: tuple[str, ...] = ()
+    whole: bool = True
+
+    @property
+    def at_once(self) -> int:
+        """How many mutants are tried at a time."""
+        return len(os.sched_getaffinity(0)) * (3 if self.slow else 1)
+
+
+GROUPS: Final = (
+    Group(
+        ("rdzv.dynamic.rules", "rdzv.dynamic.records", "rdzv.envelope"),
+        ("records", "rules", "rules_decisions", "envelope", "envelope_bytes"),
+    ),
+    Group(
+        ("rdzv.dynamic.member", "rdzv.dynamic.leader", "rdzv.dynamic.node", "rdzv.dynamic.handler"),
+        ("join_lane", "handler"),
+        ("rendezvous",),
+        whole=False,
+    ),
+)
 
 
 class Noticed(Enum):
@@ -103,10 +143,19 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
         _Exchange(new, old).visit(tree)
 
 
-def all_mutants() -> list[Mutant]:
-    """The mutants of all modules."""
-    sources = {module: SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in MODULES}
+def all_mutants(group: Group) -> list[Mutant]:
+    """The mutants of all modules of a group."""
+    sources = {module: SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in group.modules}
     return [mutant for module, path in sources.items() for mutant in mutants(module, path.read_text())]
+
+
+def choose(group: Group, wanted: str, everything: bool) -> list[Mutant]:
+    """Those of a group that are to be tried: a name is in the part, or not, whatever else changes in the code."""
+    return [
+        mutant
+        for mutant in all_mutants(group)
+        if wanted in mutant.name and (everything or wanted or group.whole or crc32(mutant.name.encode()) % PART == 0)
+    ]
 
 
 class _Exchange(ast.NodeTransformer):
@@ -187,44 +236,57 @@ class _Stand(MetaPathFinder, InspectLoader):
         return self._mutant.source
 
 
-def try_out(mutant: Mutant | None) -> Noticed:
+def try_out(mutant: Mutant | None, group: Group) -> Noticed:
     """Who notices a mutant (None: nothing is changed); to be called once in a process that has not imported rdzv."""
     if mutant is not None:
         sys.meta_path.insert(0, _Stand(mutant))
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    if pytest.main(["--exitfirst", "--quiet", "-p", "no:cacheprovider", *TESTS]):
+    if _fails(group.fast):
         return Noticed.BY_TESTS
     from rdzv_conformance.simulator.search import run_seeds
 
-    return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOBODY
+    if run_seeds(list(SEEDS), None).violations:
+        return Noticed.BY_SIMULATOR
+    return Noticed.BY_TESTS if group.slow and _fails(group.slow) else Noticed.BY_NOBODY
 
 
-def try_all(chosen: Sequence[Mutant | None]) -> list[Noticed]:
-    """Who notices which; each in a process of its own, on all cores."""
+def _fails(names: Sequence[str]) -> bool:
+    files = (str(ROOT / "core" / "tests" / f"test_{name}.py") for name in names)
+    return pytest.main(["--exitfirst", "--quiet", "-p", "no:cacheprovider", *files]) != 0
+
+
+def try_all(chosen: Sequence[Mutant | None], group: Group) -> list[Noticed]:
+    """Who notices which; each in a process of its own, on all cores. What nobody notices is told at once."""
     found: dict[int, Noticed] = {}
     running: dict[int, int] = {}
+
+    def reap() -> None:
+        number = _reap(running, found)
+        if (mutant := chosen[number]) is not None and found[number] is Noticed.BY_NOBODY:
+            print(f"\r\x1b[Klives: {mutant.name}" if sys.stderr.isatty() else f"lives: {mutant.name}", file=sys.stderr, flush=True)
+
     for number, mutant in enumerate(chosen):
-        if len(running) == len(os.sched_getaffinity(0)):
-            _reap(running, found)
-        running[_fork(mutant)] = number
+        if len(running) == group.at_once:
+            reap()
+        running[_fork(mutant, group)] = number
         if sys.stderr.isatty():
             print(f"\r\x1b[K{number} of {len(chosen)}", end="", file=sys.stderr, flush=True)
     while running:
-        _reap(running, found)
+        reap()
     return [found[number] for number in range(len(chosen))]
 
 
-def _fork(mutant: Mutant | None) -> int:
+def _fork(mutant: Mutant | None, group: Group) -> int:
     pid = os.fork()
     if pid == 0:
         noticed = Noticed.BY_TESTS
         try:
             signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-            signal.alarm(10 * PATIENCE)
+            signal.alarm(5 * PATIENCE)
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nowhere, stream)
-            noticed = try_out(mutant)
+            noticed = try_out(mutant, group)
         except Exception:
             noticed = Noticed.BY_SIMULATOR
         finally:
@@ -232,10 +294,12 @@ def _fork(mutant: Mutant | None) -> int:
     return pid
 
 
-def _reap(running: dict[int, int], found: dict[int, Noticed]) -> None:
+def _reap(running: dict[int, int], found: dict[int, Noticed]) -> int:
     pid, status = os.wait()
     hangs = os.WIFSIGNALED(status)
-    found[running.pop(pid)] = Noticed.BY_HANGING if hangs else Noticed(os.waitstatus_to_exitcode(status))
+    number = running.pop(pid)
+    found[number] = Noticed.BY_HANGING if hangs else Noticed(os.waitstatus_to_exitcode(status))
+    return number
 
 
 # Judging them.
@@ -256,22 +320,26 @@ def main(arguments: Sequence[str]) -> None:
     """Try the mutants that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", default="", help="only mutants whose name has this in it")
-    wanted = parser.parse_args(arguments).name
-    there = all_mutants()
-    chosen = [mutant for mutant in there if wanted in mutant.name]
-    if not chosen:
-        functions = dict.fromkeys(mutant.name.partition(":")[0] for mutant in there)
-        parser.error(f"no mutant has {wanted!r} in its name; there are some of {', '.join(functions)}")
+    parser.add_argument("--all", action="store_true", help=f"all of the engine's, and not only one of {PART}")
+    asked = parser.parse_args(arguments)
+    there = [mutant.name for group in GROUPS for mutant in all_mutants(group)]
+    chosen = {group: choose(group, asked.name, asked.all) for group in GROUPS}
+    if not any(chosen.values()):
+        functions = dict.fromkeys(name.partition(":")[0] for name in there)
+        parser.error(f"no mutant has {asked.name!r} in its name; there are some of {', '.join(functions)}")
     began = time.monotonic()
     os.chdir(ROOT)
-    if try_all([None]) != [Noticed.BY_NOBODY]:
-        sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
-    found = dict(zip((mutant.name for mutant in chosen), try_all(chosen), strict=True))
-    explained = {name: reason for name, reason in tomllib.loads(EXPLAINED.read_text()).items() if wanted in name}
+    found: dict[str, Noticed] = {}
+    for group, some in chosen.items():
+        if some and try_all([None], group) != [Noticed.BY_NOBODY]:
+            sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
+        found |= zip((mutant.name for mutant in some), try_all(some, group), strict=True)
+    reasons = tomllib.loads(EXPLAINED.read_text())
+    explained = {name: reason for name, reason in reasons.items() if name in found or name not in there}
     wrong = complaints(found, explained)
-    rare = [name for name, noticed in found.items() if noticed in (Noticed.BY_SIMULATOR, Noticed.BY_HANGING)]
+    rare = [name for name, noticed in found.items() if noticed is Noticed.BY_HANGING]
     print(
-        "\r\x1b[K" if sys.stderr.isatty() else "", *(f"noticed by no test: {name}" for name in rare), *wrong, sep="\n"
+        "\r\x1b[K" if sys.stderr.isatty() else "", *(f"noticed by hanging: {name}" for name in rare), *wrong, sep="\n"
     )
     counts = Counter(found.values())
     cpu = os.times().children_user + os.times().children_system
