@@ -346,7 +346,9 @@ class KeyValueStore(Store):
             if item is not None:
                 return item
             if (now := time.monotonic()) >= deadline:
-                raise RendezvousTimeoutError(f"After {now - started:.1f} s the queue '{key}' has no item.")
+                raise RendezvousTimeoutError(
+                    f"After {now - started:.1f} s the queue '{key}' {self._where} has no item."
+                )
 
     def queue_len(self, key: str, /) -> int:
         """See `Store.queue_len`."""
@@ -368,10 +370,16 @@ class KeyValueStore(Store):
             self._find([opened], self._presence, deadline)
         except RendezvousTimeoutError as error:
             raise RendezvousTimeoutError(
-                f"Not all {world_size} arrived at the barrier '{key}' within {limit:.1f} s; this was number {arrived}."
+                f"Not all {world_size} arrived at the barrier '{key}' {self._where} within {limit:.1f} s; "
+                f"this was number {arrived}."
             ) from error
 
     # Where things are.
+
+    @property
+    def _where(self) -> str:
+        """For messages."""
+        return f"on backend '{self._service.backend.name}'"
 
     def _at(self, prefix: str) -> "KeyValueStore":
         # One service for all: closing it ends the waits of every part of the store.
@@ -427,7 +435,9 @@ class KeyValueStore(Store):
                 break
         if missing := [key for key in keys if key not in found]:
             waited = time.monotonic() - started
-            raise RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' still lacks: {_listed(missing)}.")
+            raise RendezvousTimeoutError(
+                f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {_listed(missing)}."
+            )
         return found
 
     def _await(self, path: str, find: Callable[[View], Held | None], deadline: float) -> Held | None:
@@ -486,7 +496,7 @@ class KeyValueStore(Store):
                 pause = next(pauses)
                 if time.monotonic() + pause >= deadline:
                     raise RendezvousTimeoutError(
-                        f"Others changed '{path}' before each of {attempt} attempts to do so, "
+                        f"Others changed '{path}' {self._where} before each of {attempt} attempts to do so, "
                         f"for {time.monotonic() - started:.1f} s."
                     )
                 time.sleep(pause)
