@@ -63,7 +63,7 @@ def keeps_alive(backend: MemoryBackend) -> None:
 
 class TestKeepAlive:
     def test_corrupt_state_while_a_node_registers_again_ends_no_loop(self, run: Run) -> None:
-        first, _ = nodes = run.nodes(2, 2, 2)
+        first, second = nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         backend = run.backends[0]
         with run.service.changed:
@@ -80,6 +80,8 @@ class TestKeepAlive:
         keeps_alive(backend)
         assert record_of(first) in run.service.entries
         assert (first.num_nodes_waiting(), first.is_closed()) == (0, False)
+        # The state has another token now, and whoever leads knows it.
+        assert {info.round for info in run.gather(first, second)} == {2}
 
     @pytest.mark.parametrize("error", [OSError("a reset"), ValueError("a bug"), RendezvousStateError("what is this?")])
     def test_error_of_any_class_is_survived_and_forgotten(self, run: Run, error: Exception) -> None:

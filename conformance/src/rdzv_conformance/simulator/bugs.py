@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rdzv.dynamic import leader, member, rules
 from rdzv.dynamic.beats import CountedBeats
+from rdzv.dynamic.node import Node
 from rdzv.dynamic.register import RegisterKeys
 from rdzv.envelope import Envelope
 from rdzv.service import Service
@@ -205,7 +206,7 @@ BUGS: Final[dict[str, Bug]] = {
         "Whoever has waited in vain closes the run for all.",
         {7},
         member._give_up,
-        {"    raise Rendezvous": '    yield from close(node, "I give up", False, patience + 5)\n    raise Rendezvous'},
+        {"    raise Rendezvous": '    yield from close(node, "I give up", False, patience)\n    raise Rendezvous'},
         "interrupt",
     ),
     "last-one-out": _bug(
@@ -248,6 +249,58 @@ BUGS: Final[dict[str, Bug]] = {
         {"self.nonce not in (known.nonce, *known.past)": "self.epoch > known.epoch"},
         "forget",
         "fail_many",
+    ),
+    "keep-ends": _bug(
+        "The loop that keeps the lease alive ends with the first error that is not a silent service's.",
+        {4},
+        member.keep,
+        {
+            "return supervised(node, KEEP, turn)": """\
+def loop() -> Lane[None]:
+        while not node.closing:
+            try:
+                yield from turn()
+            except RendezvousConnectionError:
+                yield Sleep(node.clock() + 0.5)
+            except Exception:
+                return
+
+    return loop()"""
+        },
+        "corrupt",
+        "unexpected",
+    ),
+    "lead-ends": _bug(
+        "The leader's loop ends with the first error that is not a silent service's, and the node believes to lead.",
+        {4},
+        leader.lead,
+        {
+            "yield from supervised(node, LEAD, turn, lambda: leads() and fit())": """\
+while leads() and not node.closing:
+            try:
+                yield from turn()
+            except ConnectionError:
+                yield Sleep(node.clock() + 0.5)""",
+            "        if leads():\n            node.step_down()": "        pass",
+        },
+        "unexpected",
+    ),
+    "join-past-its-deadline": Bug(
+        "A node that joins waits for its record until the service takes it.",
+        frozenset({12}),
+        (
+            Change(member._register, {"yield from _enroll(node, deadline)": "yield from _enroll(node, math.inf)"}),
+            Change(member.join, {"_see_to_a_leader(node, deadline)": "_see_to_a_leader(node, math.inf)"}),
+        ),
+        ("outage", "cut", "fail"),
+        {"patience": (5.0,)},
+    ),
+    "token-of-old": _bug(
+        "The new token of a state that was put back is not learnt, so no write of it wins any more.",
+        {4},
+        Node.look_at_state,
+        {"self.held = held\n        return []": "pass\n        return []"},
+        "corrupt",
     ),
 }
 """By name; see ``python -m rdzv_conformance.simulator --bug NAME``."""

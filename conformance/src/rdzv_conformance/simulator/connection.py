@@ -22,7 +22,7 @@ from rdzv import (
     Token,
 )
 from rdzv.dynamic.beats import CountedBeats
-from rdzv.dynamic.records import BEATS
+from rdzv.dynamic.records import BEATS, STATE_KEY
 from rdzv.dynamic.register import RegisterKeys
 from rdzv.envelope import Envelope
 from rdzv.service import View
@@ -33,7 +33,7 @@ from .strand import Strands
 if TYPE_CHECKING:
     import random
 
-__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "connect", "names", "written"]
+__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "connect", "names", "state_key", "written"]
 
 LEVELS = ("leases", "beats", "register")
 """What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
@@ -131,6 +131,11 @@ def written(level: str, key: str, value: bytes) -> Iterable[tuple[str, bytes]]:
     for name, data in found.items():
         if not name.startswith(BEATS):
             yield name, data if level == "leases" else data.partition(b"\n")[2]
+
+
+def state_key(level: str) -> str:
+    """The key that a service holds the state under, whatever the adapters made of it."""
+    return _REGISTER if level == "register" else STATE_KEY
 
 
 def names(level: str, everything: Mapping[str, bytes]) -> frozenset[str]:

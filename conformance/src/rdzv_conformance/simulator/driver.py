@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdzv import Event, RendezvousConnectionError, RendezvousDeniedError, RendezvousError, Snapshot
-from rdzv.dynamic import steps
+from rdzv.dynamic import leader, steps
 from rdzv.dynamic.driver import call
-from rdzv.dynamic.leader import lead
 from rdzv.dynamic.node import Node
 from rdzv.dynamic.steps import Lane, Step
 from rdzv.service import ATTEMPT, Service, View, backoff
@@ -16,7 +15,7 @@ from .clock import NodeClock, Timeline
 from .connection import Connection
 from .process import Process
 
-__all__ = ["Fuse", "RunningLane", "SimulatedDriver", "raise_error"]
+__all__ = ["Fuse", "Hit", "RunningLane", "SimulatedDriver", "raise_error"]
 
 Ended = Callable[[Any, BaseException | None], None]
 """Takes what a lane returned, or what it raised."""
@@ -37,6 +36,21 @@ class Fuse:
     steps: int
     sent: bool
     blow: Callable[[], None]
+
+
+@dataclass
+class Hit:
+    """A call that raises what no backend should.
+
+    Attributes:
+        hits: Whether it is a step of a lane of some kind (``lead``, ``keep``).
+        times: How many such steps there still are.
+        applied: Whether the service gets the request all the same.
+    """
+
+    hits: Callable[[str, Step], bool]
+    times: int
+    applied: bool
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,7 @@ class SimulatedDriver:
 
     Attributes:
         fuse: What will happen between two steps of a lane, if anything.
+        hit: What calls will raise an unexpected error, if any.
         pieces: How many pieces of lanes have run.
     """
 
@@ -101,6 +116,7 @@ class SimulatedDriver:
             stepped: Called whenever a lane has run a piece.
         """
         self.fuse: Fuse | None = None
+        self.hit: Hit | None = None
         self.pieces = 0
         self._node = node
         self._clock = clock
@@ -172,7 +188,12 @@ class SimulatedDriver:
         fuse = self._burnt_down(running.kind, step)
         if fuse is not None and not fuse.sent:
             fuse.blow()
-        self._process.does(self._perform, running, step)
+        hit = self._taken_hit(running.kind, step)
+        if hit is None or hit.applied:
+            self._process.does(self._perform, running, step)
+        if hit is not None:
+            # Whatever the service answers comes later, and is not heard.
+            self._later(running, 0.0, OSError("a bug of a backend"))
         if fuse is not None and fuse.sent:
             fuse.blow()
 
@@ -186,6 +207,15 @@ class SimulatedDriver:
         self.fuse = None
         return fuse
 
+    def _taken_hit(self, kind: str, step: Step) -> Hit | None:
+        hit, harmless = self.hit, (steps.Sleep, steps.Changed, steps.Tell, steps.Lead)
+        if hit is None or isinstance(step, harmless) or not hit.hits(kind, step):
+            return None
+        hit.times -= 1
+        if hit.times == 0:
+            self.hit = None
+        return hit
+
     def _perform(self, running: RunningLane, step: Step) -> None:
         match step:
             case steps.Sleep(until) | steps.Changed(until):
@@ -195,7 +225,7 @@ class SimulatedDriver:
                     self._tell(event)
                 self._later(running, 0.0)
             case steps.Lead(term):
-                self.start(lead(self._node, term), raise_error, kind="lead")
+                self.start(leader.lead(self._node, term), raise_error, kind="lead")
                 self._later(running, 0.0)
             case steps.Wait(prefix, since, deadline):
                 self._wait(running, prefix, since, self._clock.seconds_until(deadline))

@@ -7,7 +7,8 @@ from typing import Final
 from rdzv.dynamic.records import STATE_KEY
 from rdzv.dynamic.steps import Put, Step
 
-from .driver import Fuse
+from .connection import state_key
+from .driver import Fuse, Hit
 from .machine import Machine
 from .network import Cut
 from .plan import Strike
@@ -156,6 +157,44 @@ def forget(scene: Scene, strike: Strike) -> None:
     scene.timeline.after(seconds, scene.service.start)
 
 
+def corrupt(scene: Scene, strike: Strike) -> None:
+    """Somebody writes over the state, and puts it back: at once, or just when a node that was away comes back."""
+    seconds = (0.3, 0.6, 1.5, 4.0)[int(strike.amount * 4)]
+    one = victim(scene, strike) if strike.leader else None
+    if one is None:
+        _corrupt(scene, seconds)
+    else:
+        away = scene.plan.ttl + scene.plan.lag + 0.5 + strike.who
+        _cut(scene, one, away)
+        scene.timeline.after(away - 0.1, _corrupt, scene, seconds)
+
+
+def _corrupt(scene: Scene, seconds: float) -> None:
+    key = state_key(scene.plan.level)
+    before = scene.service.overwrite(key, b"not ours")
+    if before is None or before == b"not ours":
+        return
+    scene.story.say("the state is overwritten for {:.1f} s", seconds)
+    scene.corrupt = True
+    # A register holds the beats as well.
+    scene.rough = scene.rough or scene.plan.level != "leases"
+
+    def restore() -> None:
+        if scene.service.everything().get(key) == b"not ours":
+            scene.service.overwrite(key, before)
+
+    scene.timeline.after(seconds, restore)
+
+
+def unexpected(scene: Scene, strike: Strike) -> None:
+    """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
+    if one := victim(scene, strike, lambda machine: machine.driver.hit is None and not machine.node.failures):
+        loop = "lead" if strike.leader else ("watch", "keep", "join")[int(strike.who * 300) % 3]
+        times = 1 + int(strike.amount * 3)
+        scene.story.say("{} meets {} unexpected errors: {}", one.name, times, loop)
+        one.driver.hit = Hit(lambda kind, step: kind == loop, times, strike.amount * 6 % 2 < 1)
+
+
 def slow(scene: Scene, strike: Strike) -> None:
     """Every message takes much longer."""
     scene.story.say("the network is slow for {:.1f} s", _while(scene, strike))
@@ -244,6 +283,8 @@ FAULTS: Final[dict[str, Fault]] = {
         cut,
         outage,
         forget,
+        corrupt,
+        unexpected,
         slow,
         jump,
         leave,

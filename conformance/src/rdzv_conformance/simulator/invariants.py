@@ -7,6 +7,7 @@ from rdzv import (
     RendezvousConnectionError,
     RendezvousError,
     RendezvousGracefulExitError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 from rdzv.dynamic.records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Leadership, Notice, State, decode
@@ -145,12 +146,21 @@ class Invariants:
         rank = state.world.index(machine.name)
         self._scene.story.say("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)
 
+    def overdue(self, machine: Machine) -> None:
+        """See `Watcher`."""
+        if self._scene.plan.level != "leases":
+            # The adapters make several exchanges of one call, and polled registers take no timeout.
+            return
+        raise Violation(12, f"{machine.name} waits longer than its join timeout and a keep-alive interval")
+
     def refused(self, machine: Machine, error: BaseException) -> None:
         """See `Watcher`: a node gets an error only for its own sake, or because the run is closed."""
         if not isinstance(error, (RendezvousError, KeyboardInterrupt)):
             raise error
         match error:
             case RendezvousTimeoutError() | RendezvousConnectionError() | KeyboardInterrupt():
+                return
+            case RendezvousStateError() if self._scene.corrupt:
                 return
             case RendezvousClosedError() | RendezvousGracefulExitError() if self._is_over_for(machine):
                 return

@@ -19,6 +19,9 @@ from .scene import Scene
 
 __all__ = ["Machine", "Watcher"]
 
+_SLACK = 0.1
+"""Seconds that a node may take longer than it should, for it has a clock of its own."""
+
 _NEWS = (EventKind.EVICTED, EventKind.NODE_LOST, EventKind.NODE_LEFT)
 
 
@@ -30,6 +33,9 @@ class Watcher(Protocol):
 
     def returned(self, machine: "Machine", state: State) -> None:
         """The program got a world."""
+
+    def overdue(self, machine: "Machine") -> None:
+        """The program still waits for a world although its time is over."""
 
     def refused(self, machine: "Machine", error: BaseException) -> None:
         """The program got an error."""
@@ -64,8 +70,8 @@ class Machine:
         self._looks = False
         self.settings = self._settings()
         self._set_up()
-        self.driver.start(member.watch(self.node), raise_error)
-        self.driver.start(member.keep(self.node), raise_error)
+        self.driver.start(member.watch(self.node), raise_error, kind="watch")
+        self.driver.start(member.keep(self.node), raise_error, kind="keep")
         self.join()
 
     def _settings(self) -> RendezvousSettings:
@@ -129,7 +135,14 @@ class Machine:
             return (yield from member.join(self.node, *place, deadline))
 
         self._joining = True
-        self._waiting_lane = self.driver.start(lane(), self._joined, kind="join")
+        self._waiting_lane = running = self.driver.start(lane(), self._joined, kind="join")
+        seconds = self.clock.seconds_until(deadline + self.node.interval) + _SLACK
+        self._scene.timeline.after(seconds, self._see_that_it_has_ended, running, self.process.stops)
+
+    def _see_that_it_has_ended(self, running: RunningLane, stops: int) -> None:
+        """Find out whether ``next_rendezvous`` still waits after its time is over, although the process runs."""
+        if self.joining and running is self._waiting_lane and stops == self.process.stops:
+            self._watcher.overdue(self)
 
     def fail(self) -> None:
         """Fail in its work, and want the next world."""

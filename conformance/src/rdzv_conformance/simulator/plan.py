@@ -104,7 +104,7 @@ class Plan:
 
 _STRIKES = (
     "kill", "kill_between", "pause", "pause_between", "cut", "outage", "slow", "leave", "fail", "fail_many", "come",
-    "interrupt", "jump",
+    "interrupt", "jump", "corrupt", "unexpected",
 )  # fmt: skip
 _ENDING = ("close", "shutdown", "relaunch")
 _OFTEN = {"near_miss": 2.0, **dict.fromkeys(_ENDING, 0.25)}

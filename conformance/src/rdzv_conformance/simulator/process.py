@@ -11,12 +11,14 @@ class Process:
     Attributes:
         alive: It has not been killed and has not ended.
         stopped: It stands still.
+        stops: How often it was stopped.
     """
 
     def __init__(self) -> None:
         """Begin to live."""
         self.alive = True
         self.stopped = False
+        self.stops = 0
         self._held_back: list[tuple[Callable[..., None], tuple[object, ...]]] = []
 
     def does(self, action: Callable[..., None], *arguments: object) -> None:
@@ -35,6 +37,7 @@ class Process:
     def stop(self) -> None:
         """Stand still, as SIGSTOP does."""
         self.stopped = True
+        self.stops += 1
 
     def go_on(self) -> None:
         """Go on, as SIGCONT does: whatever it missed happens now."""

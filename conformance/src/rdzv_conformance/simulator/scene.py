@@ -32,6 +32,7 @@ class Scene:
         attempt: The attempt that new nodes belong to.
         rough: The weather is, or was, such that even a node that was never disturbed may have been
             out of touch for a time to live.
+        corrupt: The state was overwritten for a while, so nodes may have to say so.
         closers: The ids of the nodes that were told to close the run.
         amnesia: The service has forgotten what it had confirmed: who relied on it may be wrong.
         arrive: Lets a new node come.
@@ -46,6 +47,7 @@ class Scene:
     machines: list["Machine"] = field(default_factory=list)
     attempt: int = 0
     rough: bool = False
+    corrupt: bool = False
     closers: set[str] = field(default_factory=set)
     amnesia: bool = False
     arrive: Callable[[], None] = lambda: None

@@ -145,6 +145,17 @@ class SimulatedService(KeyValueBackend):
         self._leases.clear()
         self._remove(self.everything())
 
+    def overwrite(self, key: str, value: bytes) -> bytes | None:
+        """Let somebody else write over a key; returns what was there, None if there is no such key."""
+        folder = self._folder(key)
+        there = folder.keys.get(key)
+        if there is None:
+            return None
+        self._version += 1
+        folder.keys[key] = Entry(value, self._version, there.order)
+        self._changed(folder, len(key) + len(value))
+        return there.value
+
     def everything(self) -> Mapping[str, bytes]:
         """What it holds."""
         return {key: entry.value for folder in self._folders.values() for key, entry in folder.keys.items()}

@@ -85,7 +85,7 @@ class Simulation:
         scene.weather.delay = scene.plan.delay
         scene.service.start()
         for machine in scene.machines:
-            machine.driver.fuse = None
+            machine.driver.fuse = machine.driver.hit = None
             machine.line.heal()
             machine.process.go_on()
 

@@ -80,7 +80,8 @@ def first_look(node: Node, deadline: float) -> Lane[None]:
         if node.closing:
             raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         if node.clock() >= deadline:
-            node.raise_problem(lasting=False)
+            if node.trouble is None:
+                node.raise_problem(lasting=False)
             raise node.unreachable(started)
         yield Changed(deadline)
 

@@ -34,8 +34,8 @@ WATCH, KEEP, LEAD = "watch", "keep", "lead"
 LASTING = 1.0
 """Seconds that a loop must have failed for until the caller gets its error; half a second is a server's restart."""
 
-LASTING_TIMES = 3
-"""The same in failures, one after the other: a single one may have taken long."""
+LASTING_TIMES = 4
+"""The same in failures, one after the other: a single one may have taken long. A leader fails so often in two terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +196,9 @@ class Node:
             return []
         self.vanished = False
         if self.held is not None and not held.envelope.is_news_to(self.held.envelope):
+            if held.envelope.nonce == self.held.envelope.nonce:
+                # The same value may have been put back by other means: then it has another token.
+                self.held = held
             return []
         before, state = self.state, decode(State, held.payload)
         self.state, self.held = state, held
