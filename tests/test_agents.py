@@ -265,7 +265,7 @@ class TestSignals:
     def test_a_wait_for_a_service_that_never_came_can_be_ended(self) -> None:
         agents = Agents("etcd-v3", "127.0.0.1:1")
         node = agents.start("true", nnodes="1")
-        node.says(r"waiting for 1 node \(the service has not answered for \d+ s: .*127.0.0.1:1", limit=30)
+        node.says(r"waiting for 1 node \(no call to the service has succeeded for \d+ s: .*127.0.0.1:1", limit=30)
         node.process.send_signal(signal.SIGTERM)
         assert node.ends(15) == 128 + signal.SIGTERM
 

@@ -108,7 +108,7 @@ def test_whoever_waits_hears_of_a_silent_service(
         return capsys.readouterr().err.rstrip()
 
     try:
-        silent = "rdzv: waiting for 1 node (the service has not answered for 12 s: no error yet), 12 s of 600 s"
+        silent = "rdzv: waiting for 1 node (no call to the service has succeeded for 12 s: no error yet), 12 s of 600 s"
         assert waits(12.0) == silent
         handler.next_rendezvous()
         assert "answered" not in waits(12.0)
@@ -117,7 +117,7 @@ def test_whoever_waits_hears_of_a_silent_service(
         while handler.trouble is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
-        assert re.search(r"\(the service has not answered for \d s: it is away\), 12 s of 600 s$", waits(12.0))
+        assert re.search(r"\(no call to the service has succeeded for \d s: it is away\), 12 s of 600 s$", waits(12.0))
         # On a terminal, a line that wraps could not be taken away again.
         monkeypatch.setattr(progress, "_terminal", True)
         monkeypatch.setattr(progress, "_said", 0.0)

@@ -286,6 +286,13 @@ class TestForeignErrors:
         waiting += run.join(*nodes)
         assert {future.result(15).world_size for future in waiting} == {3}
 
+    def test_node_that_ends_meanwhile_ends(self, run: Run, shared: dict[str, Any]) -> None:
+        nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        shared["away"] = True
+        assert not nodes[0].shutdown()
+        assert not nodes[1].leave()
+
     def test_half_a_second_of_them_delays_who_joins(self, run: Run, shared: dict[str, Any]) -> None:
         first = run.node(2, 2)
         waiting = run.join(first)

@@ -152,7 +152,7 @@ class _Progress:
         trouble, silence = self._handler.trouble, self._handler.silence
         if trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
-            here = f"the service has not answered for {silent:.0f} s: {trouble or 'no error yet'}"
+            here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
         line = f"waiting for {self._wanted} ({here}), {seconds:.0f} s of {limit:.0f} s"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
