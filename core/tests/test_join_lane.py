@@ -1,5 +1,6 @@
 """The lane that joins, driven by hand: whatever comes between two of its steps is not slept through."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,11 +9,13 @@ from rdzv.backend import Lease, Snapshot
 from rdzv.dynamic import member
 from rdzv.dynamic.node import Node
 from rdzv.dynamic.records import LEADER_KEY, Closed, NodeRecord, State, decode
-from rdzv.dynamic.steps import Changed, Delete, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step
+from rdzv.dynamic.steps import Changed, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step
 from rdzv.envelope import Envelope
 from rdzv.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from rdzv.service import Held, View
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
+
+OTHER = b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
 
 
 class Granted(Lease):
@@ -52,8 +55,7 @@ def asking_for_the_lead() -> tuple[Node, Lane[State]]:
 
 def somebody_else_leads(lane: Lane[State]) -> Step:
     """Tell the node that it did not win; what it asks for next, once the plugins have been told."""
-    other = b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
-    lane.send((False, held(other)))
+    lane.send((False, held(OTHER)))
     return lane.send([None])
 
 
@@ -69,7 +71,7 @@ def test_world_that_comes_while_a_node_asks_to_lead_is_taken_at_once() -> None:
 def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None:
     node, lane = asking_for_the_lead()
     node.look_at_state(held(State(0, 0, (), "", 0, 2, 2, Closed("other", "enough", done=False)).encode()))
-    lane.send((False, held(b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}')))
+    lane.send((False, held(OTHER)))
     lane.send([None])  # the lease is revoked
     with pytest.raises(RendezvousClosedError, match="enough"):
         lane.send(None)
@@ -99,8 +101,39 @@ def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
     goodbye = next(leaving)
     assert isinstance(goodbye, Put)
     assert leaving.send((True, held(goodbye.payload))) == Read(LEADER_KEY, 600.0)
-    assert leaving.send(held(node.limits().encode())) == Delete(LEADER_KEY, 600.0)
-    assert isinstance(leaving.send(None), ReadAll)
+    mine = held(node.limits().encode())
+    resigned = leaving.send(mine)
+    assert isinstance(resigned, Put)
+    assert (resigned.key, resigned.after, resigned.deleted) == (LEADER_KEY, mine, True)
+    assert resigned.lease is node.lease
+    assert isinstance(leaving.send((True, mine)), ReadAll)
+
+
+def resigning() -> tuple[Node, Lane[None]]:
+    """A node that leaves, believes to lead, and has asked who does."""
+    node, _ = asking_for_the_lead()
+    node.leading = True
+    leaving = member.leave(node, "enough", 600.0)
+    goodbye = next(leaving)
+    assert isinstance(goodbye, Put)
+    assert leaving.send((True, held(goodbye.payload))) == Read(LEADER_KEY, 600.0)
+    return node, leaving
+
+
+def test_node_that_only_believes_to_lead_leaves_the_key_of_another_alone() -> None:
+    _, leaving = resigning()
+    with pytest.raises(StopIteration):
+        leaving.send(held(OTHER))
+
+
+def test_node_whose_lead_is_taken_while_it_resigns_takes_nothing_back() -> None:
+    node, leaving = resigning()
+    mine = held(node.limits().encode())
+    resigned = leaving.send(mine)
+    assert isinstance(resigned, Put)
+    assert resigned.after == mine
+    with pytest.raises(StopIteration):
+        leaving.send((False, replace(held(OTHER), token=2)))
 
 
 def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:

@@ -139,6 +139,23 @@ def _cut(scene: Scene, one: Machine, seconds: float, how: Cut = Cut.BOTH) -> Non
     scene.timeline.after(seconds, one.line.heal)
 
 
+def left_alone(scene: Scene, strike: Strike) -> None:
+    """A member is cut off for longer than its lease lives, and all others leave before it is back."""
+    one = victim(scene, strike, lambda machine: machine.working)
+    if one is None:
+        return
+    seconds = scene.plan.ttl + scene.plan.lag + 0.5 + strike.amount
+    _cut(scene, one, seconds)
+
+    def drain() -> None:
+        for other in scene.living():
+            if other is not one:
+                scene.story.say("{} leaves", other.name)
+                other.process.does(other.leave, "drained")
+
+    scene.timeline.after(seconds - strike.who / 2, drain)
+
+
 def outage(scene: Scene, strike: Strike) -> None:
     """The service is away."""
     seconds = (0.5, 2.0, 3.0, 10.0)[int(strike.amount * 4)]
@@ -281,6 +298,7 @@ FAULTS: Final[dict[str, Fault]] = {
         pause_between,
         near_miss,
         cut,
+        left_alone,
         outage,
         forget,
         corrupt,

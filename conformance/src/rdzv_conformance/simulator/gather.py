@@ -72,6 +72,8 @@ def gather(nodes: int, level: str = "leases") -> Cost:
     began = time.monotonic()
     arrivals = chance("gather", "arrivals")
     simulation = Simulation(Plan("gather", nodes, nodes, storm=_ARRIVING, ttl=15.0, level=level))
+    # What programs do costs extra.
+    simulation.scene.stores = False
     simulation.name = f"node{{:05}}.{arrivals.randbytes(6).hex()}".format
     for _ in range(nodes):
         simulation.scene.timeline.at(arrivals.uniform(0.0, _ARRIVING), simulation.come)

@@ -10,7 +10,17 @@ from rdzv import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from rdzv.dynamic.records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Leadership, Notice, State, decode
+from rdzv.dynamic.records import (
+    INTENTS,
+    LEADER_KEY,
+    NOTICE_KEY,
+    STATE_KEY,
+    STORE,
+    Leadership,
+    Notice,
+    State,
+    decode,
+)
 from rdzv.envelope import Envelope
 
 from .connection import written
@@ -41,13 +51,16 @@ class Invariants:
     Attributes:
         state: The state as the service holds it.
         rounds: How many worlds were published.
+        late: What was written for a round after it was over: it came too late to be removed with it.
     """
 
     def __init__(self, scene: Scene) -> None:
         """Watch `scene`."""
         self.state: State | None = None
         self.rounds = 0
+        self.late: set[str] = set()
         self._scene = scene
+        self._leads = ""
         self._seen: dict[str, bytes] = {}
         self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
 
@@ -56,19 +69,30 @@ class Invariants:
     def wrote(self, key: str, value: bytes) -> None:
         """A write was applied."""
         for name, data in written(self._scene.plan.level, key, value):
+            if name.startswith((f"{STORE}/", f"{INTENTS}/")) and self._is_over(name):
+                self.late.add(name)
             if name in _WATCHED and self._seen.get(name) != data:
                 self._seen[name] = data
                 self._look_at(name, Envelope.unpack(data))
 
+    def _is_over(self, key: str) -> bool:
+        """Whether what belongs to a round may have been removed."""
+        number = int(key.removeprefix(f"{INTENTS}/") if key.startswith(INTENTS) else key.split("/")[1])
+        ends = number + (2 if key.startswith(STORE) else 0)
+        return self.state is not None and (self.state.closed is not None or self.state.round >= ends)
+
     def _look_at(self, key: str, envelope: Envelope) -> None:
         if envelope.deleted:
+            if key == LEADER_KEY and self._leads not in ("", envelope.writer):
+                raise Violation(7, f"{envelope.writer} resigns, and takes the lead from {self._leads}")
             return
         if key == STATE_KEY:
             self._wrote_state(decode(State, envelope.payload))
         elif key == NOTICE_KEY:
             self._wrote_notice(decode(Notice, envelope.payload))
         else:
-            self._scene.story.say("{} leads", decode(Leadership, envelope.payload).node)
+            self._leads = decode(Leadership, envelope.payload).node
+            self._scene.story.say("{} leads", self._leads)
 
     def _wrote_state(self, state: State) -> None:
         before, self.state = self.state, state
@@ -119,8 +143,12 @@ class Invariants:
 
     def stepped(self, machine: Machine) -> None:
         """See `Watcher`."""
-        if self.state is not None and machine.round < self.state.round:
+        if self.state is None:
+            return
+        if machine.round < self.state.round:
             self._check_exclusivity(machine)
+        elif machine.stored and self.state.closed is None:
+            self._check_store(machine)
 
     def _check_exclusivity(self, machine: Machine) -> None:
         """Whoever trusts its world must be right: while its lease lives, there can be no other."""
@@ -136,6 +164,13 @@ class Invariants:
         if state.world[0] == machine.name and machine.joining and (state.address, state.port) != machine.place:
             there = f"{state.address}:{state.port}"
             raise Violation(1, f"round {state.round} is at {there}, and its rank 0, {machine.name}, at {machine.place}")
+
+    def _check_store(self, machine: Machine) -> None:
+        """Whoever is in the running round finds what it has written into the round's store."""
+        node = machine.node
+        trusts = not self._scene.amnesia and machine.working and node.may_trust_world() and node.is_member()
+        if trusts and self._scene.plan.level != "register" and not self._scene.service.holds(machine.stored):
+            raise Violation(7, f"{machine.name} is in round {machine.round}, but the round's store was removed")
 
     def returned(self, machine: Machine, state: State) -> None:
         """See `Watcher`."""

@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from rdzv import Event, EventKind, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.dynamic import member
 from rdzv.dynamic.node import Node
-from rdzv.dynamic.records import State
-from rdzv.dynamic.steps import Lane
+from rdzv.dynamic.records import STORE, State
+from rdzv.dynamic.steps import Lane, Put
 
 from .clock import NodeClock
 from .connection import connect
@@ -52,6 +52,8 @@ class Machine:
         disturbed: It was paused or cut off once, so it may have lost its lease.
         round: The round that its program works in, or worked in last.
         place: The address and the port that it offers in its record; others whenever it joins.
+        unheard: It ended, and the service did not take in time what it had to say.
+        stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
 
     def __init__(self, scene: Scene, watcher: Watcher, name: str) -> None:
@@ -60,6 +62,8 @@ class Machine:
         self.disturbed = False
         self.round = 0
         self.place = ("", 0)
+        self.stored = ""
+        self.unheard = False
         self.process = Process()
         self._scene = scene
         self._watcher = watcher
@@ -132,7 +136,10 @@ class Machine:
 
         def lane() -> Lane[State]:
             yield from member.first_look(self.node, deadline)
-            return (yield from member.join(self.node, *place, deadline))
+            state = yield from member.join(self.node, *place, deadline)
+            # It had given up already, and its lease: the others may have missed it.
+            self.disturbed |= self.clock() >= deadline
+            return state
 
         self._joining = True
         self._waiting_lane = running = self.driver.start(lane(), self._joined, kind="join")
@@ -189,6 +196,7 @@ class Machine:
 
     def _ended(self, result: Any, error: BaseException | None) -> None:
         _tolerate(result, error)
+        self.unheard = error is not None
         self.driver.stop()
 
     def _soon(self) -> float:
@@ -205,7 +213,17 @@ class Machine:
             self.leave("it failed to join")
             return
         self.round = state.round
+        self.stored = ""
         self._watcher.returned(self, state)
+        if self._scene.stores:
+            self.driver.start(self._store(f"{STORE}/{state.round}/{self.name}"), _tolerate)
+
+    def _store(self, key: str) -> Lane[None]:
+        """Write something into the round's store, as long as this is the round."""
+        number = self.round
+        won, _ = yield Put(key, b"here", self._soon(), after=None)
+        if won and self.round == number:
+            self.stored = key
 
     def _stepped(self) -> None:
         self._watcher.stepped(self)

@@ -107,7 +107,7 @@ _STRIKES = (
     "interrupt", "jump", "corrupt", "unexpected",
 )  # fmt: skip
 _ENDING = ("close", "shutdown", "relaunch")
-_OFTEN = {"near_miss": 2.0, **dict.fromkeys(_ENDING, 0.25)}
+_OFTEN = {"near_miss": 2.0, "left_alone": 0.5, **dict.fromkeys(_ENDING, 0.25)}
 
 
 def _draw_strikes(rng: random.Random, nodes: int, storm: float, faults: Sequence[str]) -> tuple[Strike, ...]:
@@ -132,4 +132,6 @@ def _draw_faults(rng: random.Random) -> Sequence[str]:
         kinds += _ENDING
     if rng.random() < 0.05:
         kinds.append("forget")
+    if rng.random() < 0.05:
+        kinds.append("left_alone")
     return kinds

@@ -35,6 +35,7 @@ class Scene:
         corrupt: The state was overwritten for a while, so nodes may have to say so.
         closers: The ids of the nodes that were told to close the run.
         amnesia: The service has forgotten what it had confirmed: who relied on it may be wrong.
+        stores: Whether programs use the store of their round.
         arrive: Lets a new node come.
     """
 
@@ -50,6 +51,7 @@ class Scene:
     corrupt: bool = False
     closers: set[str] = field(default_factory=set)
     amnesia: bool = False
+    stores: bool = True
     arrive: Callable[[], None] = lambda: None
 
     @classmethod

@@ -160,6 +160,10 @@ class SimulatedService(KeyValueBackend):
         """What it holds."""
         return {key: entry.value for folder in self._folders.values() for key, entry in folder.keys.items()}
 
+    def holds(self, key: str) -> bool:
+        """Whether a key is there, on a lease that has ended or not."""
+        return key in self._folder(key).keys
+
     # What clients call.
 
     def read(self, key: str, *, timeout: float) -> Entry | None:

@@ -6,6 +6,7 @@ Everything that happens follows from the plan.
 from typing import TYPE_CHECKING
 
 from rdzv.dynamic.member import WATCH_SLICE
+from rdzv.dynamic.records import BEATS, LEADER_KEY, NODES, NOTICE_KEY, STATE_KEY
 
 from .connection import names
 from .faults import FAULTS
@@ -122,10 +123,25 @@ class Simulation:
     def _end(self) -> None:
         """The job is done: all programs end, and so do the leases of those that had no time to say goodbye."""
         self.scene.story.say("all programs shut down")
-        for machine in self.scene.living():
+        ending = self.scene.living()
+        for machine in ending:
             machine.shut_down()
         self.scene.timeline.run(self.scene.timeline.now + 2 * self.scene.plan.ttl)
-        self.left = names(self.scene.plan.level, self.scene.service.everything())
+        self.left = names(self.scene.plan.level, self.scene.service.everything()) - self.invariants.late
+        if not any(machine.unheard or machine.process.alive for machine in ending):
+            self._see_that_nothing_stays()
+
+    def _see_that_nothing_stays(self) -> None:
+        """When a run has ended, its closed state is all that stays."""
+        scene = self.scene
+        # Without leases, nobody removes the records of an attempt that died, but the next attempt's first leader.
+        leaves = {STATE_KEY, NODES, BEATS} if scene.plan.level != "leases" else {STATE_KEY}
+        if scene.plan.late or scene.plan.lost:
+            # What was written to them first may be applied once more, after they are gone.
+            leaves |= {NOTICE_KEY, LEADER_KEY}
+        left = sorted(key for key in self.left if not key.startswith(tuple(leaves)))
+        if left and not scene.amnesia:
+            raise Violation(13, f"the run has ended and leaves {', '.join(left)}")
 
     def _what_all_do(self) -> str:
         doing = {one.name: "joins" if one.joining else f"in {one.round}" for one in self.scene.living()}

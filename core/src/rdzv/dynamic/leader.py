@@ -15,6 +15,7 @@ from . import rules
 from .node import LEAD, Node
 from .records import (
     BEATS,
+    INTENTS,
     LEADER_KEY,
     NODES,
     NOTICE_KEY,
@@ -30,7 +31,7 @@ from .records import (
 from .steps import Delete, Lane, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
 from .supervisor import supervised
 
-__all__ = ["elect", "lead", "resign"]
+__all__ = ["elect", "lead", "outdated", "resign"]
 
 logger = logging.getLogger(__name__)
 
@@ -66,22 +67,26 @@ def elect(node: Node, deadline: float) -> Lane[None]:
             raise
 
 
-def resign(node: Node, deadline: float) -> Lane[None]:
-    """Give up the lead, so that another node can be elected: a tombstone replaces this node's own claim, and no other.
+def resign(node: Node, deadline: float) -> Lane[Leadership | None]:
+    """Give up the lead, if this node has it, so that another can be elected. Returns who leads now, if anybody.
 
-    It hangs on the same lease, so that nothing of it stays.
+    A tombstone replaces this node's own claim, under the version that names it: a node that only believes to lead
+    takes nothing from another. It hangs on the same lease, so that nothing of it stays.
     """
     lease = node.lease
     if node.leading:
         node.step_down()
-    while lease is not None:
-        held = yield Read(LEADER_KEY, deadline)
-        if held is None or decode(Leadership, held.payload).node != node.id:
-            return
+    held = yield Read(LEADER_KEY, deadline)
+    while held is not None and not held.envelope.deleted:
+        leads = decode(Leadership, held.payload)
+        if leads.node != node.id or lease is None:
+            return leads
         won, now = yield Put(LEADER_KEY, b"", deadline, after=held, lease=lease, deleted=True)
         if won or (now is not None and now.token == held.token):
             # It is done, or the lease is over, and the key with it.
-            return
+            return None
+        held = now
+    return None
 
 
 def lead(node: Node, term: int) -> Lane[None]:
@@ -123,28 +128,54 @@ def lead(node: Node, term: int) -> Lane[None]:
             node.step_down()
 
 
-def _announce(node: Node, number: int) -> Lane[None]:
-    """Say that this round is about to be formed without some member of the one before.
+def _takes_over(before: State | None, state: State) -> bool:
+    """Whether this is the first world of an attempt that follows another."""
+    return before is not None and before.attempt < state.attempt
+
+
+def _announce(node: Node, before: State | None, number: int) -> Lane[None]:
+    """Say that this round is about to be formed without some member of the one before, or by the next attempt.
 
     A member that comes back reads this after it has written its record. If it is not there yet, the
-    look that follows sees the record; if it is, the member fences the state.
+    look that follows sees the record; if it is, the member fences the state. Whoever leads later reads
+    from it what the attempt before has left: this leader may die before it has removed that.
     """
-    yield Put(intent_key(number), node.limits().encode(), node.soon(), after=None)
+    attempt = before.attempt if before is not None else node.settings.attempt
+    intent = replace(node.limits(), attempt=attempt)
+    yield Put(intent_key(number), intent.encode(), node.soon(), after=None)
 
 
 def _publish(node: Node, decision: rules.Publish, held: Held | None) -> Lane[None]:
-    before, state = node.state, decision.state
-    won, now = yield Put(STATE_KEY, state.encode(), node.soon(), after=held)
+    _, now = yield Put(STATE_KEY, decision.state.encode(), node.soon(), after=held)
     if events := node.look_at_state(now):
         yield Tell(tuple(events))
-    if won and decision.bereaved:
-        yield Delete(intent_key(state.round), node.soon())
-    if won and state.closed is None and state.round > 2:
-        yield Delete(f"{STORE}/{state.round - 2}", node.soon())
-    if won and before is not None and before.attempt < state.attempt:
-        # Where the service has no leases, what is dead stays.
-        yield Delete(f"{NODES}/{before.attempt}", node.soon())
-        yield Delete(f"{BEATS}/{before.attempt}", node.soon())
+
+
+def outdated(view: View, state: State, until: int) -> list[str]:
+    """What the intents up to a round show to be needed no more, whoever has announced them.
+
+    Args:
+        view: What stands there: the intents are read, the rest is not.
+        state: The state.
+        until: The last round whose intent is of no more use.
+
+    Returns:
+        Prefixes in the order in which to remove them: an intent goes last, since it names the others.
+    """
+    found = []
+    for key, held in view.readable().items():
+        folder, _, number = key.rpartition("/")
+        if folder != INTENTS or not number.isdecimal() or int(number) > until:
+            continue
+        try:
+            attempt = decode(Leadership, held.payload).attempt
+        except RendezvousStateError:
+            attempt = state.attempt
+        if attempt < state.attempt:
+            # Where the service has no leases, what is dead stays.
+            found += [f"{NODES}/{attempt}", f"{BEATS}/{attempt}"]
+        found.append(key)
+    return found
 
 
 @dataclass
@@ -158,10 +189,15 @@ class _Desk:
     posted: Notice | None = None
     posted_at: float = 0.0
     held: Held | None = None
+    removed: set[str] = field(default_factory=set)
+    swept: int = 0
 
     def __post_init__(self) -> None:
         self.posted = self.node.notice
         self.posted_at = self.node.clock()
+        if (state := self.node.state) is not None:
+            # The leader that published this round may have died before it removed anything.
+            self.swept = max(0, state.round - 3)
 
     def turn(self, view: View) -> Lane[View]:
         """Decide on a view of the nodes, and do it; returns the next view: after a change, or when it is time."""
@@ -172,8 +208,8 @@ class _Desk:
         decision = self.decide(node.state, records)
         if isinstance(decision, rules.Publish):
             state, held = node.state, node.held
-            if decision.bereaved:
-                yield from _announce(node, decision.state.round)
+            if decision.bereaved or _takes_over(state, decision.state):
+                yield from _announce(node, state, decision.state.round)
             # The view may be older than the state: look again with the token in hand.
             view = yield ReadAll(NODES, node.soon(), view)
             again = self.decide(state, self.read(view))
@@ -182,6 +218,7 @@ class _Desk:
                 yield from _publish(node, again, held)
             return view
         post_in = yield from self.post(decision.notice)
+        yield from self.tidy()
         since = view
         view = yield Wait(NODES, since, node.clock() + min(post_in, self.again_in(decision)))
         if view is not since:
@@ -235,6 +272,23 @@ class _Desk:
             elif self.enough_since is None:
                 self.enough_since = now
         return decision
+
+    def tidy(self) -> Lane[None]:
+        """Remove what nobody needs any more.
+
+        By what is there, not by what this leader has published: the one before may have died, and the
+        reply to a write may have been lost.
+        """
+        state, view = self.node.state, self.node.view
+        if state is None or view is None:
+            return
+        for prefix in outdated(view, state, state.round):
+            if prefix not in self.removed:
+                yield Delete(prefix, self.node.soon())
+                self.removed.add(prefix)
+        for number in range(self.swept + 1, state.round - 1):
+            yield Delete(f"{STORE}/{number}", self.node.soon())
+            self.swept = number
 
     def again_in(self, hold: rules.Hold) -> float:
         """Seconds after which to decide anew although nothing has changed."""

@@ -29,7 +29,6 @@ from .records import (
     STATE_KEY,
     STORE,
     Closed,
-    Leadership,
     NodeRecord,
     State,
     decode,
@@ -420,18 +419,22 @@ def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.record = None
-        yield from _say_goodbye(replace(record, left=reason), node.written, lease, deadline)
-        if node.leading:
-            node.step_down()
-            yield Delete(LEADER_KEY, deadline)
-        node.lease = None
+        yield from _sign_off(replace(record, left=reason), node.written, lease, deadline)
     else:
         yield from _withdraw(node, deadline)
-    if node.known:
-        yield from _turn_off_the_lights(node, deadline)
+    if not node.known:
+        return
+    # Also if it does not know that it leads: it may be elected by a write that was on its way.
+    leads = yield from leader.resign(node, deadline)
+    node.lease = None
+    if node.standing() is Standing.SUPERSEDED:
+        # The next attempt removes all but what this node has written since.
+        yield Delete(node_key(node.settings.attempt, node.id), deadline)
+    elif leads is None:
+        yield from _clean_up(node, deadline)
 
 
-def _say_goodbye(record: NodeRecord, before: Held | None, lease: Lease, deadline: float) -> Lane[None]:
+def _sign_off(record: NodeRecord, before: Held | None, lease: Lease, deadline: float) -> Lane[None]:
     """Replace the record by its last version, also one that was still on its way when this node decided to leave."""
     while True:
         won, now = yield Put(record.key, record.encode(), deadline, after=before, lease=lease)
@@ -440,34 +443,29 @@ def _say_goodbye(record: NodeRecord, before: Held | None, lease: Lease, deadline
         before = now
 
 
-def _turn_off_the_lights(node: Node, deadline: float) -> Lane[None]:
-    """The last one out removes everything but the state.
+def _clean_up(node: Node, deadline: float) -> Lane[None]:
+    """Remove everything but the state, if this node is the last one out and no other may come back.
 
-    While somebody else leads it is not us: a leader looks after it has given up its own lease.
+    Nobody leads: a leader looks here after it has resigned.
     """
-    if node.standing() is Standing.SUPERSEDED:
-        # The next attempt has tidied up already.
-        yield Delete(node_key(node.settings.attempt, node.id), deadline)
-        return
-    held = yield Read(LEADER_KEY, deadline)
-    if held is not None and decode(Leadership, held.payload).node == node.id:
-        # Won by a write that was on its way when this node decided to leave.
-        yield Delete(LEADER_KEY, deadline)
-    elif held is not None:
-        return
     view = yield ReadAll(NODES, deadline)
     records = [decode(NodeRecord, held.payload) for held in view.readable().values()]
     if any(record.left is None for record in records):
         return
+    state, attempt = node.state, node.settings.attempt
+    number = state.round if state is not None else 0
     # Only names that nobody will use again: even a request that is applied too late harms nobody.
-    # (At worst a leader of the next attempt loses the lead, and somebody is elected.)
-    number = node.state.round if node.state else 0
-    rubbish = [f"{STORE}/{number - 1}", f"{STORE}/{number}", NOTICE_KEY]
-    if node.closed() is None:
-        rubbish += [record.key for record in records]
+    # (At worst a leader of the next attempt posts its notice again, or another is elected.)
+    ended = [f"{STORE}/{number}" for number in range(max(1, number - 2), number + 1)]
+    if state is not None and node.closed() is not None:
+        # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
+        intents = yield ReadAll(INTENTS, deadline)
+        ended += [LEADER_KEY, NOTICE_KEY, f"{NODES}/{attempt}", f"{BEATS}/{attempt}"]
+        ended += leader.outdated(intents, state, state.round + 1)
+    elif state is None or rules.has_ended(state, records, node.notice, node.id):
+        ended += [NOTICE_KEY, *(record.key for record in records)]
     else:
-        # Where the service has no leases, what is dead stays, and is not seen.
-        attempt = node.settings.attempt
-        rubbish += [f"{NODES}/{attempt}", f"{BEATS}/{attempt}", LEADER_KEY, INTENTS]
-    for prefix in rubbish:
+        # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
+        return
+    for prefix in ended:
         yield Delete(prefix, deadline)

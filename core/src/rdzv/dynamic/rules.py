@@ -11,7 +11,7 @@ from enum import Enum
 
 from .records import Closed, Leadership, Loss, NodeRecord, Notice, State
 
-__all__ = ["Assign", "Hold", "Publish", "Standing", "close", "decide", "standing", "sticky_ranks"]
+__all__ = ["Assign", "Hold", "Publish", "Standing", "close", "decide", "has_ended", "standing", "sticky_ranks"]
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
@@ -84,6 +84,21 @@ def close(state: State | None, closed: Closed, limits: Leadership) -> State | No
         )
     # The first reason is kept, and a newer attempt is not ours to close.
     return None if state.closed or state.attempt > limits.attempt else replace(state, closed=closed)
+
+
+def has_ended(state: State, nodes: Iterable[NodeRecord], notice: Notice | None, leaver: str) -> bool:
+    """Whether no member can come back into the round, now that `leaver` goes: each has said that it left.
+
+    One without a record may only be cut off. That a leader has declared it lost changes nothing: as long as no other
+    round is formed, it comes back into this one.
+    """
+    if state.closed:
+        return True
+    left = {node.id for node in nodes if node.left is not None}
+    if notice is not None and notice.round == state.round:
+        # The record of one that left long ago is gone with its lease.
+        left |= {loss.node for loss in notice.lost if loss.left}
+    return left | {leaver} >= set(state.world)
 
 
 def decide(

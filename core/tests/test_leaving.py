@@ -1,0 +1,122 @@
+"""Nodes go, while others are cut off: nothing is taken from those who stay, and nothing stays for ever."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rdzv import DynamicRendezvousHandler
+
+from .memory import Fault
+from .test_rendezvous import Run, wait_until
+
+MANY = 1000
+
+
+@pytest.fixture(params=["memory", "leaseless"])
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """A run on a service with leases, and on one without; each node can be cut off from either."""
+    with contextlib.closing(Run(request.param)) as run:
+        yield run
+
+
+def leader(run: Run) -> int:
+    """The number of the node that leads."""
+
+    def find() -> list[int]:
+        return [number for number, node in enumerate(run.handlers) if node._node.leading and not node._stopped]
+
+    found: list[int] = wait_until(find)
+    return found[0]
+
+
+def stores(run: Run) -> set[str]:
+    """The keys of the rounds' stores."""
+    return {key for key in run.all_keys() if key.startswith("store/")}
+
+
+def gather(run: Run, *nodes: DynamicRendezvousHandler) -> int:
+    """One more round, in whose store every member writes a key; returns its number."""
+    infos = run.gather(*nodes)
+    for info in infos:
+        info.store.set(f"rank{info.rank}", b"here")
+    return infos[0].round
+
+
+def cut_off_then_alone(run: Run) -> tuple[Any, Any]:
+    """A member that was cut off for longer than the time to live, during which the only other one has left."""
+    stays, leaves = nodes = run.nodes(2, 2, 2)
+    infos = run.gather(*nodes)
+    for info in infos:
+        info.store.set(f"rank{info.rank}", b"here")
+    run.backends[0].disconnect("it is cut off")
+    wait_until(lambda: leaves.notice and leaves.notice.lost)
+    leaves.leave("drained")
+    run.backends[0].reconnect()
+    wait_until(stays._node.may_trust_world)
+    return stays, infos[0]
+
+
+def test_member_that_was_cut_off_finds_its_round_and_its_store(run: Run) -> None:
+    stays, info = cut_off_then_alone(run)
+    assert stays._node.is_member()
+    assert info.store.check(["rank0", "rank1"])
+
+
+def test_what_was_kept_for_a_member_is_removed_two_rounds_later(run: Run) -> None:
+    stays, _ = cut_off_then_alone(run)
+    run.crash(stays)
+    assert {key.split("/")[1] for key in stores(run)} == {"1"}
+    others = run.nodes(2, 2, 2)
+    assert [gather(run, *others) for _ in range(2)] == [2, 3]
+    wait_until(lambda: {key.split("/")[1] for key in stores(run)} == {"2", "3"})
+    for node in others:
+        node.shutdown()
+    assert run.all_keys() == {"control/state"}
+
+
+def test_last_of_those_who_all_say_that_they_leave_removes_everything_but_the_state(run: Run) -> None:
+    nodes = run.nodes(3, 2, 3)
+    gather(run, *nodes)
+    for node in nodes:
+        node.leave("drained")
+    left = {key for key in run.all_keys() if not key.startswith("beats/")}
+    # The leader's tombstone goes with its lease, and the next leader writes over it where leases are counted.
+    assert left - {"control/leader"} == {"control/state"}
+
+
+def test_next_leader_removes_what_one_that_died_has_not(run: Run) -> None:
+    nodes = run.nodes(3, 2, 3)
+    for expected in (1, 2):
+        assert gather(run, *nodes) == expected
+    dies = leader(run)
+    run.backends[dies].fail("delete", *[Fault.REQUEST_LOST] * MANY)
+    assert gather(run, *nodes) == 3
+    run.crash(nodes.pop(dies))
+    wait_until(lambda: all(node.num_nodes_waiting() for node in nodes))
+    assert gather(run, *nodes) == 4
+    wait_until(lambda: {key.split("/")[1] for key in stores(run)} == {"3", "4"})
+    for node in nodes:
+        node.shutdown()
+    assert run.all_keys() == {"control/state"}
+
+
+def test_next_leader_removes_what_an_attempt_has_left_that_one_that_died_has_followed(run: Run) -> None:
+    for node in (old := run.nodes(2, 2, 2)):
+        run.join(node)
+    wait_until(lambda: all(node._node.is_member() for node in old))
+    for node in old:
+        run.crash(node)
+    new = run.nodes(3, 2, 3, attempt=1)
+    for backend in run.backends:
+        backend.fail("delete", *[Fault.REQUEST_LOST] * MANY)
+    assert gather(run, *new) == 2
+    run.crash(run.handlers[leader(run)])
+    alive = [node for node in new if not node._stopped]
+    for backend in run.backends:
+        backend._faults["delete"].clear()
+    wait_until(
+        lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "beats/0/", "control/intent"))]
+    )
+    assert {node._node.state.attempt for node in alive} == {1}
