@@ -1,6 +1,7 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
 import copy
+import random
 import time
 from dataclasses import dataclass
 from types import TracebackType
@@ -10,6 +11,7 @@ from .dynamic import lift, rules
 from .dynamic.records import (
     BEATS,
     CONTROL,
+    INTENTS,
     LEADER_KEY,
     NODES,
     NOTICE_KEY,
@@ -22,17 +24,22 @@ from .dynamic.records import (
     State,
     decode,
 )
+from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
 from .plugins import create_backend, load_backend_plugin
-from .service import Service, View
+from .service import Held, Service, View, backoff
 from .settings import RendezvousSettings
+from .shown import shown
 
 __all__ = ["NodeStatus", "Observer", "Status"]
+
+_ATTEMPTS = 100
+"""How many attempts back a purge looks for what died where a service has no leases; their leaders remove most of it."""
 
 
 @dataclass(frozen=True)
 class NodeStatus:
-    """One node that is there.
+    """One node that is there, or has just left.
 
     Attributes:
         id: Its id.
@@ -45,6 +52,14 @@ class NodeStatus:
     rank: int | None
     address: str
     doing: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it takes part: one that has left is shown for as long as its record says why."""
+        return not self.doing.startswith(_LEFT)
+
+
+_LEFT = "left: "
 
 
 @dataclass(frozen=True)
@@ -60,7 +75,7 @@ class Status:
         min_nodes: The smallest world; 0 while unknown.
         max_nodes: The largest.
         leader: The id of the node that leads; None if nobody does.
-        nodes: Who is there, in rank order, then in arrival order.
+        nodes: Who is there or has just left, in rank order, then in arrival order.
         missing: The members of the round that are gone: rank, id, cause.
         waiting: How many nodes wait for a world that would differ from the running one.
         closed_by: Who closed the run.
@@ -126,9 +141,21 @@ class Observer:
         return _describe(self._run_id, state, leader, posted, nodes)
 
     def wait(self, timeout: float) -> None:
-        """Wait until the run's state, leader or notice changes, at most `timeout` seconds."""
-        if self._control is not None:
-            self._service.wait(CONTROL, self._control, time.monotonic() + timeout)
+        """Wait until the run's state, leader or notice changes, at most `timeout` seconds.
+
+        A service that is away is tried again until then; whether it is back, the next `status` tells.
+
+        Raises:
+            RendezvousDeniedError: The service refuses.
+        """
+        if self._control is None:
+            return
+        try:
+            self._wait(CONTROL, self._control, time.monotonic() + timeout)
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            return
 
     def close(self, by: str, reason: str, timeout: float) -> Closed:
         """Close the attempt that the run is at; returns who closed it first, and why.
@@ -138,8 +165,9 @@ class Observer:
         """
         deadline = time.monotonic() + timeout
         while True:
-            held = self._service.read(STATE_KEY, deadline)
-            state = decode(State, held.payload) if held else None
+            # A tombstone is what a purge that broke off has left: the state is written over it.
+            held = self._service.read_all(STATE_KEY, deadline).raw(STATE_KEY)
+            state = decode(State, held.payload) if held and not held.envelope.deleted else None
             if state and state.closed:
                 return state.closed
             mine = Closed(by, reason, done=False)
@@ -150,22 +178,75 @@ class Observer:
                 return mine
 
     def purge(self, timeout: float) -> tuple[str, ...]:
-        """Remove every key of the run, once no node is left.
+        """Remove every key of the run, once no node is left. A run that is open is closed before.
+
+        A node that comes meanwhile is told that the run is closed. One of a higher attempt keeps what it has
+        written: only what belongs to this attempt and those before it is removed.
+
+        Args:
+            timeout: Seconds for the nodes to go, and as long again to remove the keys.
 
         Returns:
             The ids of the nodes that are still there after `timeout` seconds; nothing was removed then.
 
         Raises:
+            RendezvousParameterError: A higher attempt has begun, so the run goes on.
             RendezvousConnectionError: The service could not be reached.
         """
         deadline = time.monotonic() + timeout
+        if here := self._await_end(deadline):
+            return here
+        deadline = time.monotonic() + timeout
+        self.close("a purge", "its keys are being removed", timeout)
+        control = self._service.read_all(CONTROL, deadline)
+        held = control.raw(STATE_KEY)
+        if held is None:
+            # Another purge was faster.
+            return ()
+        nodes = self._service.read_all(NODES, deadline)
+        # One that was on its way when the run was closed: it hears of that, and goes.
+        if here := _living(_records(nodes)):
+            return here
+        state = decode(State, held.payload)
+        stores = self._service.read_all(STORE, deadline)
+        for prefix in (*_folders_until(stores, state.round), *_attempts_until(nodes, state.attempt)):
+            self._service.delete(prefix, deadline)
+        for key in _news(control, state):
+            self._service.delete(key, deadline)
+        self._remove_state(held, deadline)
+        return ()
+
+    def _await_end(self, deadline: float) -> tuple[str, ...]:
+        """Wait until no node is left; returns those that still are."""
         view = self._service.read_all(NODES, deadline)
         while (here := _living(_records(view))) and time.monotonic() < deadline:
-            view = self._service.wait(NODES, view, deadline)
-        if not here:
-            for prefix in (CONTROL, NODES, STORE, BEATS):
-                self._service.delete(prefix, time.monotonic() + timeout)
+            view = self._wait(NODES, view, deadline)
         return here
+
+    def _remove_state(self, held: Held, deadline: float) -> None:
+        """Remove the closed state, unless the next attempt has written its own over it."""
+        won, now = self._service.put(STATE_KEY, held.payload, deadline, after=held, deleted=True)
+        if not won and now is not None and not now.envelope.deleted:
+            attempt = decode(State, now.payload).attempt
+            raise RendezvousParameterError(
+                f"The run '{shown(self._run_id)}' goes on with attempt {attempt}, which has begun meanwhile; only what "
+                "earlier attempts had left was removed. Close it and purge again to remove the rest."
+            )
+        # Nobody counts on a tombstone: a world that is formed in this very moment is told that the run was removed.
+        self._service.delete(STATE_KEY, deadline)
+
+    def _wait(self, prefix: str, since: View, deadline: float) -> View:
+        """Wait for a change until the deadline, also while the service is away for a while."""
+        for pause in backoff(random.Random()):  # noqa: S311 - jitter is no secret
+            try:
+                return self._service.wait(prefix, since, deadline)
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError:
+                if time.monotonic() + pause >= deadline:
+                    raise
+                time.sleep(pause)
+        raise AssertionError("backoff() never ends")
 
     def _limits(self, state: State | None, deadline: float) -> Leadership:
         if state is not None:
@@ -190,6 +271,26 @@ def _records(view: View) -> list[NodeRecord]:
 
 def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
     return tuple(node.id for node in nodes if node.left is None)
+
+
+def _folders_until(view: View, number: int) -> list[str]:
+    """What stands under the prefix of a view, one level deep, without the folders of later numbers."""
+    folders = {"/".join(key.split("/")[:2]) for key in view.names()}
+    return sorted(folder for folder in folders if not (last := folder.split("/")[1]).isdecimal() or int(last) <= number)
+
+
+def _attempts_until(nodes: View, attempt: int) -> list[str]:
+    """The folders of this attempt and those before; where a service has no leases, what is dead in them is not seen."""
+    unseen = {f"{top}/{n}" for n in range(max(0, attempt + 1 - _ATTEMPTS), attempt + 1) for top in (NODES, BEATS)}
+    return sorted(unseen.union(_folders_until(nodes, attempt)))
+
+
+def _news(control: View, state: State) -> list[str]:
+    """What stands beside the state of a closed attempt, without the intents of the next one."""
+    intents = [key for key in control.names() if key.startswith(f"{INTENTS}/")]
+    old = [key for key in intents if not (last := key.rpartition("/")[2]).isdecimal() or int(last) <= state.round + 1]
+    # At worst the leader of the next attempt loses the lead, and another is elected.
+    return [*old, NOTICE_KEY, LEADER_KEY]
 
 
 def _describe(
@@ -227,7 +328,7 @@ def _phase(state: State | None, posted: Notice | None, nodes: list[NodeRecord]) 
 
 def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int]) -> NodeStatus:
     inside = state is not None and node.id in ranks and node.last_round < state.round
-    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else "waiting"
+    doing = f"{_LEFT}{node.left}" if node.left is not None else "in the round" if inside else "waiting"
     return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing)
 
 

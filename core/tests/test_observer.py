@@ -1,0 +1,245 @@
+"""Looking at a run from outside, on a service that lives in this process and fails for a while."""
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rdzv import (
+    BackendPlugin,
+    DynamicRendezvousHandler,
+    Lease,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+    hookimpl,
+    register_hooks,
+    unregister_hooks,
+)
+from rdzv.backend import Expect, Put, Token
+from rdzv.cli import main
+from rdzv.dynamic import create_handler
+from rdzv.observer import Observer
+
+from .memory import Fault, MemoryBackend, MemoryService
+from .test_rendezvous import LeaselessBackend, wait_until
+
+OPTIONS = {"keep_alive_interval": 0.1, "join_timeout": 10.0, "last_call_timeout": 0.2, "close_timeout": 5.0}
+WHERE = ("--backend", "shared", "--run-id", "run")
+OUTAGE = [Fault.REQUEST_LOST] * 3
+
+
+class Shared:
+    """One service and all its clients, as the backend ``shared``; `before` is called ahead of every change.
+
+    Attributes:
+        clients: Every backend that was made, in order.
+        before: Gets the method and the key of each put and delete, before it is applied.
+    """
+
+    def __init__(self, kind: type[MemoryBackend]) -> None:
+        self.service = MemoryService()
+        self.clients: list[MemoryBackend] = []
+        self.before: Callable[[MemoryBackend, str, str], None] = lambda client, method, key: None
+        shared = self
+
+        class Watched(kind):  # type: ignore[valid-type, misc]
+            def put(
+                self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+            ) -> Put:
+                shared.before(self, "put", key)
+                put: Put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+                return put
+
+            def delete(self, prefix: str, *, timeout: float) -> None:
+                shared.before(self, "delete", prefix)
+                super().delete(prefix, timeout=timeout)
+
+        self._type = Watched
+
+    @hookimpl
+    def rdzv_backend(self) -> BackendPlugin:
+        def create(params: RendezvousParameters) -> tuple[MemoryBackend, None]:
+            self.clients.append(self._type(self.service, params.run_id))
+            return self.clients[-1], None
+
+        return BackendPlugin("shared", "For tests.", (), create, lambda: MemoryBackend, "")
+
+    def params(self, **options: Any) -> RendezvousParameters:
+        """What asks for it; `nodes` of them make a world."""
+        nodes = options.pop("nodes", 1)
+        return RendezvousParameters("shared", "", "run", nodes, nodes, **OPTIONS | options)
+
+    def node(self, **options: Any) -> DynamicRendezvousHandler:
+        """A handler on a client of its own."""
+        params = self.params(**options)
+        backend, _ = self.rdzv_backend().create_backend(params)
+        assert isinstance(backend, MemoryBackend)
+        return create_handler(None, backend, params)
+
+
+@pytest.fixture(params=[MemoryBackend, LeaselessBackend], ids=["leases", "beats"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
+    """A service that the command finds, too."""
+    shared = Shared(request.param)
+    register_hooks(shared)
+    yield shared
+    unregister_hooks(shared)
+
+
+def crash(node: DynamicRendezvousHandler) -> None:
+    """End a node as kill -9 does."""
+    node._stopped = True
+    node._driver.stop(5.0)
+
+
+class TestOutages:
+    def test_watching_goes_on_when_the_service_is_back(
+        self, shared: Shared, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def end_at_closed(self: Observer, timeout: float) -> None:
+            if shared.service.under("run/control/state"):
+                raise KeyboardInterrupt
+            wait(self, timeout)
+
+        wait = Observer.wait
+        monkeypatch.setattr(Observer, "wait", end_at_closed)
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(main, ["status", *WHERE, "--watch", "--timeout", "10"])
+            wait_until(lambda: shared.clients and shared.clients[0].calls["wait"])
+            shared.clients[0].fail("wait", *OUTAGE)
+            shared.clients[0].disconnect()
+            wait_until(lambda: shared.clients[0].calls["wait"] > 1)
+            shared.clients[0].reconnect()
+            with Observer(shared.params()) as other:
+                other.close("the test", "enough", 5.0)
+            assert watching.result(30) == 130
+        assert "closed by the test: enough" in capsys.readouterr().out
+
+    def test_purging_waits_for_nodes_while_the_service_is_away(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        with ThreadPoolExecutor(1) as pool, Observer(shared.params()) as observer:
+            purged = pool.submit(observer.purge, 20.0)
+            client = shared.clients[-1]
+            wait_until(lambda: client.calls["wait"])
+            client.disconnect()
+            wait_until(lambda: client.calls["wait"] > 1)
+            client.reconnect()
+            node.shutdown()
+            assert purged.result(30) == ()
+        assert not shared.service.entries
+
+    def test_a_service_that_stays_away_is_an_error_of_the_next_look(self, shared: Shared) -> None:
+        with Observer(shared.params()) as observer:
+            observer.status(5.0)
+            shared.clients[-1].disconnect("it is away")
+            observer.wait(0.3)
+            with pytest.raises(RendezvousConnectionError, match="it is away"):
+                observer.status(0.3)
+
+
+class TestPurging:
+    def test_everything_goes(self, shared: Shared) -> None:
+        for attempt in range(2):
+            node = shared.node(attempt=attempt)
+            node.next_rendezvous().store.set("key", "value")
+            crash(node)
+        with Observer(shared.params()) as observer:
+            assert observer.purge(10.0) == ()
+        assert not shared.service.entries
+
+    def test_an_open_run_with_nodes_is_neither_closed_nor_purged(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        with Observer(shared.params()) as observer:
+            assert observer.purge(0.3) == (node.node_id,)
+        assert not node.is_closed()
+        node.shutdown()
+
+    def during_purge(self, shared: Shared, at: tuple[str, str], come: Callable[[], None]) -> Any:
+        """Purge what a node has left, and let something happen just before one of its changes."""
+        first = shared.node()
+        first.next_rendezvous().store.set("key", "value")
+        first.shutdown()
+        with Observer(shared.params()) as observer:
+            purger, came = shared.clients[-1], threading.Event()
+
+            def before(client: MemoryBackend, method: str, key: str) -> None:
+                if client is purger and (method, key) == at and not came.is_set():
+                    came.set()
+                    come()
+
+            shared.before = before
+            try:
+                return observer.purge(5.0)
+            finally:
+                assert came.is_set()
+
+    @pytest.mark.parametrize("at", [("delete", "nodes/0"), ("put", "control/state")])
+    def test_a_node_that_comes_meanwhile_is_told_that_the_run_is_closed(
+        self, shared: Shared, at: tuple[str, str]
+    ) -> None:
+        def come() -> None:
+            with pytest.raises(RendezvousClosedError, match="the job is done"):
+                shared.node().next_rendezvous()
+
+        assert self.during_purge(shared, at, come) == ()
+
+    @pytest.mark.parametrize("at", [("delete", "nodes/0"), ("put", "control/state")])
+    def test_a_world_of_the_next_attempt_stays(self, shared: Shared, at: tuple[str, str]) -> None:
+        nodes: list[DynamicRendezvousHandler] = []
+
+        def come() -> None:
+            nodes.append(shared.node(attempt=1))
+            nodes[0].next_rendezvous().store.set("key", "value")
+
+        with pytest.raises(RendezvousParameterError, match="goes on with attempt 1"):
+            self.during_purge(shared, at, come)
+        assert shared.service.under(f"run/nodes/1/{nodes[0].node_id}")
+        assert shared.service.under("run/store/2/key")
+        assert not nodes[0].is_closed()
+        nodes[0].shutdown()
+
+    def test_a_node_of_the_next_attempt_that_waits_stays_and_gets_its_world(self, shared: Shared) -> None:
+        waiting: list[Any] = []
+        with ThreadPoolExecutor(2) as pool:
+
+            def come() -> None:
+                node = shared.node(attempt=1, nodes=2)
+                waiting.append(pool.submit(node.next_rendezvous))
+                wait_until(lambda: shared.service.under(f"run/nodes/1/{node.node_id}"))
+
+            assert self.during_purge(shared, ("delete", "nodes/0"), come) == ()
+            waiting.append(pool.submit(shared.node(attempt=1, nodes=2).next_rendezvous))
+            assert {future.result(15).world_size for future in waiting} == {2}
+
+    def test_what_a_purge_that_broke_off_has_left_is_removed_by_the_next(self, shared: Shared) -> None:
+        def die() -> None:
+            raise RendezvousTimeoutError("the purge is killed")
+
+        with pytest.raises(RendezvousTimeoutError):
+            self.during_purge(shared, ("delete", "control/state"), die)
+        with pytest.raises(RendezvousGracefulExitError, match="is done"):
+            shared.node().next_rendezvous()
+        with Observer(shared.params()) as observer:
+            assert observer.purge(5.0) == ()
+        assert not shared.service.entries
+
+
+def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:
+    stays, leaves = shared.node(nodes=2), shared.node(nodes=2)
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(node.next_rendezvous) for node in (stays, leaves)]:
+            future.result(15)
+    leaves.leave("drained")
+    assert main(["status", *WHERE]) == 0
+    said = capsys.readouterr().out
+    assert "nodes: 1 here, 2 to 2 make a world" in said
+    assert "re-forming" in said.splitlines()[0]
+    stays.leave()
