@@ -209,7 +209,7 @@ class TestExitCodes:
     def test_3_when_the_rendezvous_times_out(self, local: Agents) -> None:
         node = local.start("true", nnodes="2", options={"join_timeout": 1})
         assert node.ends() == 3
-        assert "1 are missing" in node.said
+        assert "1 is missing" in node.said
 
     def test_4_when_somebody_closes_with_the_reason(self, local: Agents, tmp_path: Path) -> None:
         node = local.start(*program(tmp_path, WORK), nnodes="1")
@@ -259,6 +259,17 @@ os._exit(0)
         job = program(tmp_path, "import rdzv, sys; sys.exit(rdzv.current().rank)")
         nodes = [local.start(*job, nnodes="2", options={"join_timeout": 4}) for _ in range(2)]
         assert sorted(node.ends() for node in nodes) == [1, 3]
+
+    def test_the_last_of_a_program_that_fails_everywhere_ends_early(self, local: Agents, tmp_path: Path) -> None:
+        job = program(tmp_path, "import rdzv, sys; sys.exit(7 * (rdzv.current().rank == rdzv.current().world_size - 1))")
+        options = {"join_timeout": 600, "alone_timeout": 1, "last_call_timeout": 1}
+        nodes = [local.start(*job, nnodes="2:3", options=options) for _ in range(3)]
+        assert sorted(node.ends(90) for node in nodes) == [1, 1, 3]
+        last = next(node for node in nodes if node.process.returncode == 3)
+        assert "1 of at least 2 nodes is here" in last.said
+        assert "has left: " in last.said
+        assert "ended with exit code 7" in last.said
+        assert "alone_timeout" in last.said
 
 
 class TestSignals:

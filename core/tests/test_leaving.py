@@ -1,12 +1,14 @@
 """Nodes go, while others are cut off: nothing is taken from those who stay, and nothing stays for ever."""
 
 import contextlib
+import math
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from rdzv import DynamicRendezvousHandler
+from rdzv import DynamicRendezvousHandler, RendezvousTimeoutError
 
 from .memory import Fault
 from .test_rendezvous import Run, wait_until
@@ -120,3 +122,81 @@ def test_next_leader_removes_what_an_attempt_has_left_that_one_that_died_has_fol
         lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "beats/0/", "control/intent"))]
     )
     assert {node._node.state.attempt for node in alive} == {1}
+
+
+def test_node_that_has_left_does_not_count_as_here(run: Run) -> None:
+    leaves, waits = nodes = run.nodes(2, 2, 2, join=1.0)
+    run.gather(*nodes)
+    leaves.leave("python ended with exit code 1")
+    with pytest.raises(RendezvousTimeoutError) as raised:
+        waits.next_rendezvous()
+    assert f"1 of at least 2 nodes is here ({waits.node_id}), 1 is missing." in str(raised.value)
+    assert "is running" not in str(raised.value)
+
+
+def test_timeout_beside_a_running_world_says_that_it_runs(run: Run) -> None:
+    run.gather(*run.nodes(2, 2, 2))
+    with pytest.raises(
+        RendezvousTimeoutError, match=r"3 of at least 2 nodes are here.* Round 1 is running with 2 nodes\."
+    ):
+        run.node(2, 2, join=0.3).next_rendezvous()
+
+
+def test_node_whose_world_has_left_for_good_waits_no_longer_than_it_is_told(run: Run) -> None:
+    leaves, waits = nodes = run.nodes(2, 2, 2, join=300, alone=0.5)
+    run.gather(*nodes)
+    leaves.leave("python ended with exit code 1")
+    told = rf"'{leaves.node_id}' has left: python ended with exit code 1\. No other node has come for 0\.5 s: .*alone_t"
+    with pytest.raises(RendezvousTimeoutError, match=told):
+        run.join(waits)[0].result(30)
+
+
+def test_node_whose_world_has_died_waits_no_longer_than_it_is_told(run: Run) -> None:
+    dies, waits = nodes = run.nodes(2, 2, 2, join=300, alone=0.5)
+    run.gather(*nodes)
+    run.crash(dies)
+    with pytest.raises(RendezvousTimeoutError, match=rf"'{dies.node_id}' is gone: .* No other node has come"):
+        run.join(waits)[0].result(30)
+
+
+def test_any_arrival_lets_a_node_that_is_alone_wait_anew(run: Run) -> None:
+    *leave, waits = nodes = run.nodes(3, 3, 3, join=300, alone=3.0)
+    run.gather(*nodes)
+    for node in leave:
+        node.leave("drained")
+    waiting = run.join(waits)[0]
+    wait_until(lambda: waits._node.alone_since is not None)
+    passing = run.node(3, 3, join=300)
+    run.join(passing)
+    wait_until(lambda: waits._node.alone_since is None)
+    passing.leave("it was only passing")
+    left_at = time.monotonic()
+    with pytest.raises(RendezvousTimeoutError, match="alone_timeout"):
+        waiting.result(30)
+    assert time.monotonic() - left_at > 2.9
+
+
+def test_node_that_was_in_no_world_waits_as_long_as_joining_may_take(run: Run) -> None:
+    nodes = run.nodes(2, 2, 2, alone=0.1)
+    run.gather(*nodes)
+    for node in nodes:
+        node.leave("drained")
+    late = run.node(2, 2, join=1.5, alone=0.1)
+    began = time.monotonic()
+    with pytest.raises(RendezvousTimeoutError) as raised:
+        late.next_rendezvous()
+    assert time.monotonic() - began >= 1.5
+    assert "alone_timeout" not in str(raised.value)
+
+
+def test_outage_ends_no_wait_early(run: Run) -> None:
+    leaves, waits = nodes = run.nodes(2, 2, 2, join=300, alone=1.5)
+    run.gather(*nodes)
+    leaves.leave("drained")
+    waiting = run.join(waits)[0]
+    wait_until(lambda: waits._node.alone_since is not None)
+    run.backends[1].disconnect()
+    wait_until(lambda: waits._node.trouble is not None and waits._node.alone_until() == math.inf)
+    run.backends[1].reconnect()
+    with pytest.raises(RendezvousTimeoutError, match="alone_timeout"):
+        waiting.result(30)

@@ -276,3 +276,48 @@ class TestClosing:
 
     def test_a_newer_attempt_is_not_closed_by_an_older_node(self) -> None:
         assert rules.close(state("a", attempt=1), Closed("b", "late", False), LIMITS) is None
+
+
+class TestWhatALeaverMayTakeAway:
+    def test_a_member_without_a_record_may_come_back(self) -> None:
+        left = node("b", left="drained")
+        lost = Notice(1, "re-forming", 1, 0, (Loss("a", 0, False, "its lease ran out"),))
+        assert not rules.has_ended(state("a", "b", "c"), [left], lost, "c")
+
+    def test_members_that_say_that_they_leave_do_not(self) -> None:
+        left = Notice(1, "re-forming", 1, 0, (Loss("a", 0, True, "drained"),))
+        assert rules.has_ended(state("a", "b", "c"), [node("b", left="drained")], left, "c")
+
+    def test_news_of_another_round_says_nothing(self) -> None:
+        left = Notice(1, "re-forming", 1, 0, (Loss("a", 0, True, "drained"),))
+        assert not rules.has_ended(state("a", "b", round=2), [], left, "b")
+
+    def test_nobody_comes_back_to_a_closed_attempt(self) -> None:
+        assert rules.has_ended(state("a", "b", closed=Closed("a", "enough", False)), [], None, "b")
+
+
+class TestAlone:
+    @staticmethod
+    def notice(*lost: str, present: int = 1, round: int = 1) -> Notice:
+        return Notice(round, "re-forming", present, 0, tuple(Loss(name, 0, True, "drained") for name in lost))
+
+    def test_a_member_is_once_all_others_are_gone(self) -> None:
+        assert rules.is_alone(state("a", "b", "c"), self.notice("b", "c"), "a")
+
+    @pytest.mark.parametrize(
+        "notice",
+        [None, notice("b"), notice("b", "c", present=2), notice("b", "c", round=2), notice("a", "b", "c")],
+        ids=["no news", "one is left", "somebody has come", "another round", "itself is gone"],
+    )
+    def test_a_member_is_not_while_anybody_is_there_or_may_be(self, notice: Notice | None) -> None:
+        assert not rules.is_alone(state("a", "b", "c"), notice, "a")
+
+    def test_a_newcomer_is_not(self) -> None:
+        assert not rules.is_alone(state("b", "c"), self.notice("b", "c"), "a")
+
+    def test_nobody_is_whom_a_world_of_one_would_do(self) -> None:
+        assert not rules.is_alone(state("a", "b", min_nodes=1), self.notice("b"), "a")
+
+    def test_nobody_is_in_a_closed_attempt_or_before_the_first_world(self) -> None:
+        assert not rules.is_alone(state("a", "b", closed=Closed("a", "enough", False)), self.notice("b"), "a")
+        assert not rules.is_alone(None, self.notice("b"), "a")

@@ -140,7 +140,7 @@ def test_who_comes_and_who_goes_is_told(node: Node, bare: Bare, threads: ThreadP
 
 class TestErrors:
     def test_a_join_that_takes_too_long(self, node: Node) -> None:
-        with pytest.raises(rendezvous.RendezvousTimeoutError, match="1 are missing") as caught:
+        with pytest.raises(rendezvous.RendezvousTimeoutError, match="1 is missing") as caught:
             node(join_timeout="0.5").next_rendezvous()
         assert isinstance(caught.value.__cause__, rdzv.RendezvousTimeoutError)
 

@@ -13,7 +13,7 @@ from .shown import shown
 
 __all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
 
-_DEFAULT_SECONDS: Final = {"join": 600.0, "last_call": 30.0, "close": 30.0, "heartbeat": 5.0}
+_DEFAULT_SECONDS: Final = {"join": 600.0, "last_call": 30.0, "close": 30.0, "heartbeat": 5.0, "alone": 60.0}
 
 
 @dataclass(frozen=True, init=False)
@@ -25,12 +25,14 @@ class RendezvousTimeout:
         last_call: How long a world that has its minimum waits for more nodes (30 s).
         close: For closing (30 s).
         heartbeat: For one keep-alive (5 s).
+        alone: How long a member of a world waits for others once all the others are gone (60 s).
     """
 
     join: timedelta
     last_call: timedelta
     close: timedelta
     heartbeat: timedelta
+    alone: timedelta
 
     def __init__(
         self,
@@ -38,13 +40,14 @@ class RendezvousTimeout:
         last_call: timedelta | None = None,
         close: timedelta | None = None,
         heartbeat: timedelta | None = None,
+        alone: timedelta | None = None,
     ) -> None:
         """See the attributes.
 
         Raises:
             RendezvousParameterError: A timeout is not above zero.
         """
-        given = {"join": join, "last_call": last_call, "close": close, "heartbeat": heartbeat}
+        given = {"join": join, "last_call": last_call, "close": close, "heartbeat": heartbeat, "alone": alone}
         for name, timeout in given.items():
             if timeout is None:
                 timeout = timedelta(seconds=_DEFAULT_SECONDS[name])
@@ -65,6 +68,13 @@ CORE_OPTIONS: Final = (
     ),
     Option("close_timeout", "seconds", _DEFAULT_SECONDS["close"], "How long closing may take."),
     Option("heartbeat_timeout", "seconds", _DEFAULT_SECONDS["heartbeat"], "How long one keep-alive may take."),
+    Option(
+        "alone_timeout",
+        "seconds",
+        _DEFAULT_SECONDS["alone"],
+        "How long a node waits for others once all others of its world are gone and no other is there; "
+        "as long as join_timeout: no wait ends early.",
+    ),
     Option("keep_alive_interval", "seconds", 5.0, "The time between two signs of life of a node."),
     Option("keep_alive_max_attempt", "integer", 3, "How many intervals without a sign of life make a node dead."),
     Option(

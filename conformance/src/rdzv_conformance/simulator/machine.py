@@ -85,7 +85,9 @@ class Machine:
             plan.min_nodes,
             plan.max_nodes,
             RendezvousTimeout(
-                join=timedelta(seconds=self._rng.choice(plan.patience)), last_call=timedelta(seconds=plan.last_call)
+                join=timedelta(seconds=self._rng.choice(plan.patience)),
+                last_call=timedelta(seconds=plan.last_call),
+                alone=timedelta(seconds=3 * plan.ttl),
             ),
             timedelta(seconds=plan.ttl / 3),
             3,

@@ -272,20 +272,22 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
     node.record = NodeRecord(
         node.id, mine.attempt, node.round, mine.min_nodes, mine.max_nodes, address, port, mine.labels
     )
+    node.alone_since = None
     try:
         yield from _register(node, started, deadline)
         while not (node.standing() is Standing.MEMBER and node.may_trust_world()):
             node.refuse()
             if node.record is None:
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
-            if node.clock() >= deadline:
+            patience = min(deadline, node.alone_until())
+            if node.clock() >= patience:
                 yield from _give_up(node, node.clock() - started)
                 break
             heard = node.held, node.problem, node.record
             yield from _see_to_a_leader(node, deadline)
             # What came while we asked has woken nobody: then look before waiting.
             if heard == (node.held, node.problem, node.record):
-                yield Changed(min(deadline, node.clock() + LEADERLESS) if node.leader is None else deadline)
+                yield Changed(min(patience, node.clock() + LEADERLESS) if node.leader is None else patience)
     except GeneratorExit:
         raise
     except BaseException:
@@ -339,10 +341,11 @@ def _give_up(node: Node, waited: float) -> Lane[None]:
     reason: Exception | None = node.failure()
     # The deadline is over: what is left to do takes less than an interval in all.
     patience = node.clock() + node.interval / 2
-    here: list[str] = []
+    here: list[NodeRecord] = []
     try:
         view = yield ReadAll(NODES, node.clock() + node.interval / 4)
-        here = [decode(NodeRecord, held.payload).id for held in view.readable().values()]
+        records = [decode(NodeRecord, held.payload) for held in view.readable().values()]
+        here = [record for record in records if record.left is None]
         yield from _withdraw(node, patience)
         yield from _tell_state(node, (yield Read(STATE_KEY, patience)))
         if node.standing() is Standing.MEMBER:
@@ -358,23 +361,42 @@ def _give_up(node: Node, waited: float) -> Lane[None]:
     raise RendezvousTimeoutError(f"{_missing_nodes(node, here, waited)}{because}")
 
 
-def _missing_nodes(node: Node, here: list[str], waited: float) -> str:
+def _missing_nodes(node: Node, here: list[NodeRecord], waited: float) -> str:
     needed = node.settings.min_nodes
     missing = max(0, needed - len(here))
-    return (
+    state = node.running()
+    inside = rules.in_round(state, here) if state is not None else []
+    names = ", ".join(sorted(record.id for record in here)) or "none"
+    message = (
         f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
-        f"{len(here)} of at least {needed} nodes are here ({', '.join(sorted(here)) or 'none'}), "
-        f"{missing} are missing.{_what_runs(node) if missing or node.running() else _last_call(node)}"
+        f"{len(here)} of at least {needed} nodes {_are(len(here))} here ({names}), {missing} {_are(missing)} missing."
     )
+    message += _what_runs(node, len(inside))
+    alone = node.settings.timeout.alone.total_seconds()
+    if node.alone_since is not None and node.clock() - node.alone_since >= alone:
+        message += (
+            f" No other node has come for {alone:g} s: start nodes sooner, or give a longer alone_timeout "
+            "(as long as join_timeout: no wait ends early)."
+        )
+    elif not missing and not inside:
+        message += _last_call(node)
+    return message
 
 
-def _what_runs(node: Node) -> str:
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _what_runs(node: Node, inside: int) -> str:
     state, notice = node.running(), node.notice
     if state is None:
         return ""
     lost = notice.lost if notice is not None and notice.round == state.round else ()
-    gone = "; ".join(f"'{loss.node}' is gone: {loss.cause}" for loss in lost)
-    return f" Round {state.round} is running with {len(state.world)} nodes{f' ({gone})' if gone else ''}."
+    gone = "; ".join(f"'{loss.node}' {'has left' if loss.left else 'is gone'}: {loss.cause}" for loss in lost)
+    if not inside:
+        return f" Of round {state.round}, {gone}." if gone else ""
+    nodes = f"{inside} node{'s' * (inside != 1)}"
+    return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
 
 
 def _last_call(node: Node) -> str:

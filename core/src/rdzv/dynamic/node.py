@@ -80,6 +80,7 @@ class Node:
         leading: This node leads.
         term: Grows each time this node begins or ceases to lead.
         stands_from: The moment before which this node does not stand for election: it has just resigned.
+        alone_since: Since when this node waits and all others of its world are certainly gone; None: they are not.
         evicted_from: The round that this node was told it was evicted from.
         failures: Loop to what has gone wrong in it; nothing but the loop itself clears it.
         trouble: Why the service could not be reached lately; None while it can be.
@@ -112,6 +113,7 @@ class Node:
     leading: bool = False
     term: int = 0
     stands_from: float = -math.inf
+    alone_since: float | None = None
     evicted_from: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
     trouble: RendezvousConnectionError | None = None
@@ -309,6 +311,16 @@ class Node:
         """Whether this node is in the round that runs now."""
         running = self.record is not None and self.record.last_round < self.round
         return running and self.state is not None and self.state.round == self.round and self.state.closed is None
+
+    def alone_until(self) -> float:
+        """Until when to wait although all others of this node's world are gone; infinite while that is not certain."""
+        alone = self.trouble is None and self.is_waiting() and rules.is_alone(self.state, self.notice, self.id)
+        if not alone:
+            self.alone_since = None
+            return math.inf
+        if self.alone_since is None:
+            self.alone_since = self.clock()
+        return self.alone_since + self.settings.timeout.alone.total_seconds()
 
     def may_trust_world(self) -> bool:
         """Whether this node's record certainly lives, so that its world is still its own."""

@@ -11,7 +11,19 @@ from enum import Enum
 
 from .records import Closed, Leadership, Loss, NodeRecord, Notice, State
 
-__all__ = ["Assign", "Hold", "Publish", "Standing", "close", "decide", "has_ended", "standing", "sticky_ranks"]
+__all__ = [
+    "Assign",
+    "Hold",
+    "Publish",
+    "Standing",
+    "close",
+    "decide",
+    "has_ended",
+    "in_round",
+    "is_alone",
+    "standing",
+    "sticky_ranks",
+]
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
@@ -99,6 +111,14 @@ def has_ended(state: State, nodes: Iterable[NodeRecord], notice: Notice | None, 
         # The record of one that left long ago is gone with its lease.
         left |= {loss.node for loss in notice.lost if loss.left}
     return left | {leaver} >= set(state.world)
+
+
+def is_alone(state: State | None, notice: Notice | None, survivor: str) -> bool:
+    """Whether all others of the survivor's world are gone, nobody else is there, and one is too few."""
+    if state is None or notice is None or notice.round != state.round or state.closed or state.min_nodes < 2:
+        return False
+    others = set(state.world) - {survivor}
+    return notice.present <= 1 and survivor in state.world and {loss.node for loss in notice.lost} == others
 
 
 def decide(
@@ -200,7 +220,7 @@ def _blank(attempt: int, before: int, here: Iterable[NodeRecord], limits: Leader
     return State(attempt, before, (), "", 0, source.min_nodes, source.max_nodes)
 
 
-def _inside(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+def in_round(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
     """The members that are in the running round: their record lives and says a round before it."""
     members = frozenset(state.world)
     return [node for node in nodes if node.id in members and node.last_round < state.round]
@@ -244,7 +264,7 @@ def _waiting(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
 
 
 def _notice(state: State, here: Collection[NodeRecord], gone: Mapping[str, Loss]) -> Notice:
-    inside = _inside(state, here)
+    inside = in_round(state, here)
     waiting = _waiting(state, here)
     members = frozenset(state.world)
     returned = sum(node.id in members for node in waiting)
