@@ -8,6 +8,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+from ..backend import Lease
 from ..errors import RendezvousStateError
 from ..hooks import Event, EventKind
 from ..service import Held, View
@@ -67,19 +68,24 @@ def elect(node: Node, deadline: float) -> Lane[None]:
             raise
 
 
-def resign(node: Node, deadline: float) -> Lane[Leadership | None]:
+def resign(node: Node, deadline: float, lease: Lease | None = None) -> Lane[Leadership | None]:
     """Give up the lead, if this node has it, so that another can be elected. Returns who leads now, if anybody.
 
     A tombstone replaces this node's own claim, under the version that names it: a node that only believes to lead
     takes nothing from another. It hangs on the same lease, so that nothing of it stays.
+
+    Args:
+        node: Who resigns.
+        deadline: Until when to try.
+        lease: What its claim hangs on; None: the lease that the node has.
     """
-    lease = node.lease
+    lease = lease or node.lease
     if node.leading:
         node.step_down()
     held = yield Read(LEADER_KEY, deadline)
     while held is not None and not held.envelope.deleted:
         leads = decode(Leadership, held.payload)
-        if leads.node != node.id or lease is None:
+        if leads.node != node.id:
             return leads
         won, now = yield Put(LEADER_KEY, b"", deadline, after=held, lease=lease, deleted=True)
         if won or (now is not None and now.token == held.token):

@@ -447,7 +447,8 @@ def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
     if not node.known:
         return
     # Also if it does not know that it leads: it may be elected by a write that was on its way.
-    leads = yield from leader.resign(node, deadline)
+    # On the lease that it had, also where a caller that waited has just given that up.
+    leads = yield from leader.resign(node, deadline, lease)
     node.lease = None
     if node.standing() is Standing.SUPERSEDED:
         # The next attempt removes all but what this node has written since.
