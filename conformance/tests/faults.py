@@ -224,6 +224,14 @@ class Patient(MemoryBackend):
         return super().call(timeout + 3, *request)
 
 
+class AsksAgainForAsLong(MemoryBackend):
+    """Gives each of two questions of one call the whole timeout."""
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        super().read(key, timeout=timeout)
+        return super().read(key, timeout=timeout)
+
+
 class GivesUp(MemoryBackend):
     """Does not connect again after an error."""
 
@@ -369,6 +377,11 @@ FAULTS = {
         Fault(SendsTwice, "test_put_whose_reply_is_lost_is_unknown", "whose reply was lost answered Put(outcome=<Outc"),
         Fault(DeniesWhatItWrote, "test_put_whose_reply_is_lost_is_unknown", "answered RendezvousConnectionError"),
         Fault(Patient, "test_calls_end_in_time_and_the_client_goes_on", "with a timeout of 1.0 s took"),
+        Fault(
+            AsksAgainForAsLong,
+            "test_calls_end_in_time_however_slow_the_answers_are",
+            "read with a timeout of 4.0 s took",
+        ),
         Fault(GivesUp, "test_calls_end_in_time_and_the_client_goes_on", "broken for ever"),
         Fault(SilenceIsDeath, "test_calls_end_in_time_and_the_client_goes_on", "read of an absent service: None"),
         Fault(LosesHeart, "test_calls_end_in_time_and_the_client_goes_on", "keep_alive of an absent service: False"),

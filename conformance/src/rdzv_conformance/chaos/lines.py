@@ -10,7 +10,7 @@ import logging
 import signal
 import socket
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -50,6 +50,10 @@ class Lines:
         """Let nothing through: one of `CUTS`, or ``wire``: the agent's network is down."""
         self._ask("cut", name, what)
 
+    def slow(self, name: str, seconds: float) -> None:
+        """Have everything that is answered from now on take so much longer."""
+        self._ask("slow", name, seconds)
+
     def heal(self, name: str, lose: bool) -> None:
         """Let everything through again; what was held back is lost with its connections, or comes late."""
         self._ask("heal", name, lose)
@@ -88,6 +92,7 @@ class _Line:
         self._requests, self._replies = asyncio.Event(), asyncio.Event()
         self._requests.set()
         self._replies.set()
+        self._lag = 0.0
 
     async def open(self, targets: Sequence[tuple[str, int]], pid: int | None) -> list[int]:
         if pid is None:
@@ -106,6 +111,9 @@ class _Line:
             self._requests.clear()
         if what in ("everything", "replies"):
             self._replies.clear()
+
+    async def slow(self, seconds: float) -> None:
+        self._lag = seconds
 
     async def heal(self, lose: bool) -> None:
         if lose:
@@ -133,7 +141,10 @@ class _Line:
             await self._requests.wait()
             answers, far = await asyncio.open_connection(host, port)
             self._writers.add(far)
-            await asyncio.gather(_pump(reader, far, self._requests), _pump(answers, writer, self._replies))
+            await asyncio.gather(
+                _pump(reader, far, self._requests, lambda: 0.0),
+                _pump(answers, writer, self._replies, lambda: self._lag),
+            )
         except OSError:
             pass
         finally:
@@ -143,9 +154,12 @@ class _Line:
                     one.close()
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event, lag: Callable[[], float]
+) -> None:
     with contextlib.closing(writer):
         while data := await reader.read(65536):
+            await asyncio.sleep(lag())
             await gate.wait()
             writer.write(data)
             await writer.drain()

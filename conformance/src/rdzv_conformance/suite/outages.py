@@ -27,6 +27,9 @@ _TIMEOUT: Final = 1.0
 """What calls are given while the service is away, in seconds."""
 _LATE: Final = 1.5
 """So many seconds later a call on a busy machine may end."""
+_SLOW: Final = 4.0
+_ANSWER: Final = 3.0
+"""A timeout, and what of it one slow answer takes: two answers are later than the busiest machine explains."""
 _PROCESSES: Final = 3
 _ASKED: Final = 1.0
 
@@ -95,6 +98,28 @@ class OutagesConformance(ServerConformance):
         _put(client, "suite/after", b"x", ANY)
         if isinstance(ends["put"][0], RendezvousConnectionError):
             assert site.client().read("suite/put", timeout=CALL) is None, "a put that raised was applied"
+
+    def test_calls_end_in_time_however_slow_the_answers_are(self, site: Site) -> None:
+        """All questions of one call have one timeout: each further one gets what the answers before it have left."""
+        line = site.line()
+        client, other = site.client(line.endpoint), site.client()
+        old = other.put(KEY, b"old", expect=ANY, timeout=CALL).entry
+        there = other.put(KEY, b"new", expect=ANY, timeout=CALL).entry
+        assert old is not None
+        calls = _calls(client, client.read_all(ROOT, timeout=CALL), _SLOW) | {
+            "put that loses": lambda: client.put(KEY, b"x", expect=old.token, timeout=_SLOW),
+            "put if absent that loses": lambda: client.put(KEY, b"x", expect=ABSENT, timeout=_SLOW),
+        }
+        line.slow(_ANSWER)
+        with ThreadPoolExecutor(len(calls)) as pool:
+            ended = {name: pool.submit(_end_of, call) for name, call in calls.items()}
+            ends = {name: end.result(2 * CALL) for name, end in ended.items()}
+        for name, (end, seconds) in ends.items():
+            late = (
+                f"{name} with a timeout of {_SLOW} s took {seconds:.1f} s while each answer took {_ANSWER} s: {end!r}"
+            )
+            assert seconds < _SLOW + _LATE, late
+        assert other.read(KEY, timeout=CALL) == there, "a put that had to lose was applied"
 
     @_outages
     def test_wait_goes_on_after_an_outage(self, site: Site, how: str) -> None:
@@ -259,21 +284,21 @@ class OutagesConformance(ServerConformance):
         assert [world["rank"] for world in worlds[:2]] == [world["rank"] for world in first], "ranks changed hands"
 
 
-def _calls(client: KeyValueBackend, since: Snapshot) -> dict[str, Callable[[], Any]]:
+def _calls(client: KeyValueBackend, since: Snapshot, timeout: float = _TIMEOUT) -> dict[str, Callable[[], Any]]:
     """Every call that a client has, with a short timeout."""
     calls: dict[str, Callable[[], Any]] = {
-        "read": lambda: client.read(KEY, timeout=_TIMEOUT),
-        "read_all": lambda: client.read_all(ROOT, timeout=_TIMEOUT),
-        "put": lambda: client.put("suite/put", b"x", expect=ABSENT, timeout=_TIMEOUT),
-        "delete": lambda: client.delete("suite/other", timeout=_TIMEOUT),
-        "wait": lambda: client.wait(ROOT, since, timeout=_TIMEOUT),
+        "read": lambda: client.read(KEY, timeout=timeout),
+        "read_all": lambda: client.read_all(ROOT, timeout=timeout),
+        "put": lambda: client.put("suite/put", b"x", expect=ABSENT, timeout=timeout),
+        "delete": lambda: client.delete("suite/other", timeout=timeout),
+        "wait": lambda: client.wait(ROOT, since, timeout=timeout),
     }
     if Capability.LEASE in client.capabilities:
         kept, revoked = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
         calls |= {
-            "open_lease": lambda: client.open_lease(30, timeout=_TIMEOUT),
-            "keep_alive": lambda: kept.keep_alive(_TIMEOUT),
-            "revoke": lambda: revoked.revoke(_TIMEOUT),
+            "open_lease": lambda: client.open_lease(30, timeout=timeout),
+            "keep_alive": lambda: kept.keep_alive(timeout),
+            "revoke": lambda: revoked.revoke(timeout),
         }
     return calls
 

@@ -72,6 +72,10 @@ class Line:
         """Let requests through, and no reply."""
         self._lines.cut(self._name, "replies")
 
+    def slow(self, seconds: float) -> None:
+        """Have each answer come so much later."""
+        self._lines.slow(self._name, seconds)
+
     def heal(self) -> None:
         """Break every connection; what was held back is lost. New ones work."""
         self._lines.heal(self._name, True)
