@@ -44,13 +44,20 @@ def test_its_entry_point_brings_a_handler(tmp_path: Path, monkeypatch: pytest.Mo
         rdzv.unregister_hooks(plugin)
 
 
-def test_it_runs_the_example(tmp_path: Path) -> None:
-    shared, package = tmp_path / "shared", tmp_path / "rdzv_directory-1.0.dist-info"
-    shared.mkdir()
-    package.mkdir()
+@pytest.fixture
+def installed(tmp_path: Path) -> dict[str, str]:
+    """The environment in which the sample is an installed package, entry point and all."""
+    package = tmp_path / "site" / "rdzv_directory-1.0.dist-info"
+    package.mkdir(parents=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-directory\nVersion: 1.0\n")
     entries = "".join(f"{name} = {module}\n" for name, module in PROJECT["entry-points"]["rdzv"].items())
     (package / "entry_points.txt").write_text(f"[rdzv]\n{entries}")
+    return os.environ | {"PYTHONPATH": os.pathsep.join((str(SAMPLE / "src"), str(package.parent)))}
+
+
+def test_it_runs_the_example(installed: dict[str, str], tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
     command = [
         "rdzv",
         "run",
@@ -66,7 +73,7 @@ def test_it_runs_the_example(tmp_path: Path) -> None:
     job = [sys.executable, str(ROOT / "examples" / "allreduce.py"), "--checkpoint", str(tmp_path / "x.json")]
     done = subprocess.run(
         [sys.executable, "-m", *command, "--", *job, "--steps", "3"],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(SAMPLE / "src"), str(tmp_path)))},
+        env=installed,
         capture_output=True,
         text=True,
         check=False,
@@ -76,11 +83,10 @@ def test_it_runs_the_example(tmp_path: Path) -> None:
     assert "done: 239 primes below 1500" in done.stdout + done.stderr
 
 
-def test_it_passes_the_suite(tmp_path: Path) -> None:
+def test_it_passes_the_suite(installed: dict[str, str], tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rdzv-report", str(report), "tests"]
-    environment = os.environ | {"PYTHONPATH": str(SAMPLE / "src")}
-    done = subprocess.run(command, cwd=SAMPLE, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=SAMPLE, env=installed, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     backends = {backend["name"]: backend for backend in json.loads(report.read_text())["backends"]}
     assert outcomes(backends["directory"]) == {"passed", "unsupported"}

@@ -33,7 +33,7 @@ from .strand import Strands
 if TYPE_CHECKING:
     import random
 
-__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "connect", "names", "state_key", "written"]
+__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "OvertimeError", "connect", "names", "state_key", "written"]
 
 LEVELS = ("leases", "beats", "register")
 """What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
@@ -42,6 +42,10 @@ _REGISTER = "register"
 _UNLIMITED = 5.0
 """Seconds that a call of a register may take, whose contract has no timeouts."""
 _ROUNDING = 1e-6
+
+
+class OvertimeError(BaseException):
+    """A call is to take longer than it may. No code that goes on after errors may go on after this one."""
 
 
 class Connection(ABC):
@@ -175,9 +179,7 @@ class _Wire:
     def _check(self, timeout: float) -> None:
         over = self._clock() + timeout - self._own.deadline
         if over > _ROUNDING:
-            raise AssertionError(
-                f"A call of several that has to end in time was given {over:.3f} s more than was left."
-            )
+            raise OvertimeError(f"A call of several that has to end in time was given {over:.3f} s more than was left.")
 
     def sleep(self, seconds: float) -> None:
         self._strands.block(lambda answer: self.line.sleep(seconds, answer))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from rdzv.dynamic.member import WATCH_SLICE
 from rdzv.dynamic.records import BEATS, LEADER_KEY, NODES, NOTICE_KEY, STATE_KEY
 
-from .connection import names
+from .connection import OvertimeError, names
 from .faults import FAULTS
 from .invariants import Invariants, Violation
 from .machine import Machine
@@ -67,7 +67,7 @@ class Simulation:
             self._end()
         except Violation:
             raise
-        except Exception as error:
+        except (Exception, OvertimeError) as error:
             raise Violation(0, f"the code breaks: {error!r}") from error
         finally:
             self.scene.strands.close()
