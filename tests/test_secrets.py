@@ -91,10 +91,11 @@ class TestPrograms:
         assert len(guard) == 1
         assert "hunter2" not in json.dumps([environ, command, guard])
 
-    @pytest.mark.parametrize("way", ["variable", "option"])
+    @pytest.mark.parametrize("way", ["variable", "option", "RDZV_OPTIONS"])
     def test_are_told_why_they_have_none(self, locked: Agents, tmp_path: Path, way: str) -> None:
         look, seen = _look(tmp_path)
-        environment = {"RDZV_PASSWORD": "hunter2"} if way == "variable" else {}
+        environments = {"variable": {"RDZV_PASSWORD": "hunter2"}, "RDZV_OPTIONS": {"RDZV_OPTIONS": "password=hunter2"}}
+        environment = environments.get(way)
         options = {"password": "hunter2"} if way == "option" else {}
         node = locked.start(*look, nnodes="1", options=options, environment=environment)
         assert node.ends() == 1

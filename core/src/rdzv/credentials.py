@@ -74,10 +74,11 @@ def withhold(
         environ: The environment of the agent.
     """
     names = tuple(names)
-    variables = {variable(name): name for name in names}
+    # What RDZV_OPTIONS says is in the parameters already.
+    hidden = {_WITHHELD, "RDZV_OPTIONS", *map(variable, names)}
     public = copy.copy(params)
     public.config = {name: value for name, value in params.config.items() if name not in names}
-    environment = {name: value for name, value in environ.items() if name not in (*variables, _WITHHELD)}
+    environment = {name: value for name, value in environ.items() if name not in hidden}
     has = {name for name in names if params.config.get(name) is not None or environ.get(variable(name))}
     if withheld := sorted(name for name in has if file_option(name) not in public.config):
         environment[_WITHHELD] = ",".join(withheld)
