@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rdzv.backend import Entry, Expect, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import Capability, Entry, Expect, Lease, Outcome, Put, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
 
 from .reference import DurableBackend, Granted, MemoryBackend, MemoryLease, Service, Stored
@@ -326,6 +326,29 @@ class TakesTheFirst(MemoryBackend):
         super().__init__(endpoint.partition(",")[0], run_id)
 
 
+class SaysSoOnly(TakesTheFirst):
+    """Declares that it takes several endpoints, and does not."""
+
+    capabilities = MemoryBackend.capabilities | {Capability.MULTI_ENDPOINT}
+
+
+class NamesNoEndpoint(SaysSoOnly):
+    """Says of endpoints that fail nothing but that they do."""
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        raise RendezvousConnectionError("out of reach")
+
+
+class RawErrors(MemoryBackend):
+    """Lets the errors of its sockets out."""
+
+    def call(self, timeout: float, *request: Any) -> Any:
+        try:
+            return super().call(timeout, *request)
+        except RendezvousConnectionError as error:
+            raise BrokenPipeError("hung up") from error
+
+
 @dataclass(frozen=True)
 class Fault:
     """A service or backend with a fault, the test that must fail on it, and the words that must name it."""
@@ -393,6 +416,18 @@ FAULTS = {
         Fault(
             ClosesForItsParent, "test_child_disturbs_no_wait_of_its_parent", "ended its parent's wait: _ReplyLostError"
         ),
-        Fault(TakesTheFirst, "test_list_of_endpoints_is_refused", "DID NOT RAISE"),
+        Fault(
+            TakesTheFirst,
+            "test_list_of_endpoints_is_refused",
+            "RendezvousError must be raised, and the answer was None",
+        ),
+        Fault(
+            SaysSoOnly, "test_endpoints_without_a_server_cost_nothing", "RendezvousConnectionError: * cannot be reached"
+        ),
+        Fault(NamesNoEndpoint, "test_every_endpoint_that_fails_is_named", "the error does not name each: out of reach"),
+        Fault(
+            RawErrors, "test_wait_goes_on_after_an_outage", "BrokenPipeError left the backend as it was: only errors"
+        ),
+        Fault(RawErrors, "test_closed_client_refuses", "only errors of the RendezvousError family leave a backend"),
     )
 }

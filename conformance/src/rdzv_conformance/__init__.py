@@ -3,6 +3,7 @@
 from .suite import (
     BackendConformance,
     Clients,
+    Cluster,
     Conformance,
     Connect,
     ConnectTo,
@@ -16,6 +17,7 @@ from .suite import (
 __all__ = [
     "BackendConformance",
     "Clients",
+    "Cluster",
     "Conformance",
     "Connect",
     "ConnectTo",

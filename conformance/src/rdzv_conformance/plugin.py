@@ -5,9 +5,11 @@ import math
 import threading
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 import pytest
+from rdzv.backend import Lease, RendezvousBackend
+from rdzv.errors import RendezvousError
 
 from .report import Report
 from .suite.base import CONNECT, Conformance, is_fixture
@@ -64,15 +66,30 @@ def pytest_pycollect_makeitem(
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give every test of the suite its topic, and a strict xfail where a deviation is declared."""
     for item in items:
-        if not (isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, Conformance)):
-            continue
-        module = item.function.__module__
-        if module.startswith(_SUITE):
+        if _is_of_suite(item):
+            module = item.function.__module__
             _refuse_weakening_marks(item)
             Report.assign(item, module.removeprefix(_SUITE))
             reason = item.cls.deviations.get(item.originalname, item.cls.deviations.get(item.name))
             if reason is not None:
                 item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Name the rule that an error breaks which left a backend as it was."""
+    report = yield
+    if call.excinfo is not None and _is_of_suite(item) and _left_a_backend(call.excinfo):
+        report.sections.append(
+            (
+                "rdzv conformance",
+                f"{call.excinfo.typename} left the backend as it was: only errors of the RendezvousError family may, "
+                "raised from the client's own (rdzv.backend.KeyValueBackend).",
+            )
+        )
+    return report
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -82,6 +99,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     path = config.getoption("rdzv_report")
     if path is not None:
         report.write_json(path)
+
+
+def _is_of_suite(item: pytest.Item) -> TypeGuard[pytest.Function]:
+    """Whether it is a test of the suite's own, in a class of an author."""
+    if not (isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, Conformance)):
+        return False
+    return str(item.function.__module__).startswith(_SUITE)
+
+
+def _left_a_backend(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
+    """Whether an error that is no judgement of the suite was raised below a method of a backend or lease."""
+    if isinstance(excinfo.value, (RendezvousError, AssertionError)) or not isinstance(excinfo.value, Exception):
+        return False
+    owners = (entry.frame.f_locals.get("self") for entry in excinfo.traceback)
+    return any(isinstance(owner, (RendezvousBackend, Lease)) for owner in owners)
 
 
 def _seconds(config: pytest.Config) -> float:

@@ -34,6 +34,7 @@ class _Backend:
 
     declared: dict[str, Any] = field(default_factory=dict)
     results: dict[str, _Result] = field(default_factory=dict)
+    not_needed: set[str] = field(default_factory=set)
 
     def topics(self) -> dict[str, dict[str, int]]:
         """How many tests of each topic ended how."""
@@ -49,6 +50,8 @@ class _Backend:
 
     def remarks(self) -> Iterator[str]:
         """What a reader of the summary should know."""
+        if self.not_needed:
+            yield f"{len(self.not_needed)} skipped tests are about the lack of what it has"
         for capability, reason in self.declared.get("lacking", {}).items():
             yield f"has no {capability}: {reason}"
         if untried := self.untried():
@@ -79,10 +82,13 @@ class Report:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in one phase of one test."""
         properties: dict[str, Any] = dict(report.user_properties)
-        if _TOPIC not in properties or properties.get(VERDICT) == Verdict.NOT_NEEDED:
+        if _TOPIC not in properties:
             return
         node, _, test = report.nodeid.rpartition("::")
         backend = self._backends.setdefault(node, _Backend())
+        if properties.get(VERDICT) == Verdict.NOT_NEEDED:
+            backend.not_needed.add(test)
+            return
         backend.declared = properties.get(DECLARED, backend.declared)
         outcome, reason = _outcome(report, properties)
         if outcome and backend.results.get(test, _Result("", "passed", "")).outcome != "failed":

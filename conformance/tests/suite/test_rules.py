@@ -384,3 +384,9 @@ def test_slow_leases_are_in_the_summary(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line="lease_delay = (2.0, 'it looks every 2 s')"))
     result = pytester.runpytest("-k", "name_is_told")
     result.stdout.fnmatch_lines(["ends leases up to 2.0 s later than a second after their time: it looks every 2 s"])
+
+
+def test_skips_that_are_no_lack_are_explained(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CAPABLE + SERVED.format(line=""))
+    result = pytester.runpytest("-k", "name_is_told or polling_is_quick or service_without_leases")
+    result.stdout.fnmatch_lines(["1 skipped tests are about the lack of what it has"])

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo
-from rdzv_conformance.servers import ConsulServer, require_service
+from rdzv_conformance.servers import ConsulCluster, ConsulServer, require_service
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
@@ -22,6 +22,13 @@ class TestConsul(BackendConformance):
         require_service(ConsulServer)
         with ConsulServer() as server:
             yield server
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls) -> Iterator[ConsulCluster]:
+        require_service(ConsulServer)
+        with ConsulCluster(3) as cluster:
+            yield cluster
 
     @pytest.fixture
     def connect(self, server: ConsulServer) -> ConnectTo:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo
-from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
@@ -20,6 +20,13 @@ class TestEtcdV2(BackendConformance):
         require_service(EtcdServer)
         with EtcdServer(enable_v2=True) as server:
             yield server
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls) -> Iterator[EtcdCluster]:
+        require_service(EtcdServer)
+        with EtcdCluster(3, enable_v2=True) as cluster:
+            yield cluster
 
     @pytest.fixture
     def connect(self, server: EtcdServer) -> ConnectTo:

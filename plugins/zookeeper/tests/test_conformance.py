@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, ConnectTo
-from rdzv_conformance.servers import ZooKeeperServer, require_service
+from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer, require_service
 
 from rdzv_zookeeper import ZooKeeperBackend
 
@@ -19,6 +19,13 @@ class TestZooKeeper(BackendConformance):
         require_service(ZooKeeperServer)
         with ZooKeeperServer() as server:
             yield server
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls) -> Iterator[ZooKeeperCluster]:
+        require_service(ZooKeeperServer)
+        with ZooKeeperCluster(3) as cluster:
+            yield cluster
 
     @pytest.fixture
     def connect(self, server: ZooKeeperServer) -> ConnectTo:

@@ -2,6 +2,7 @@
 
 from .base import Clients, Conformance, Connect, lacks, requires
 from .capabilities import CapabilitiesConformance
+from .cluster import Cluster, ClusterConformance
 from .concurrency import ConcurrencyConformance
 from .entry import EntryConformance, Parameters
 from .fencing import FencingConformance
@@ -20,6 +21,7 @@ from .waiting import WaitingConformance
 __all__ = [
     "BackendConformance",
     "Clients",
+    "Cluster",
     "Conformance",
     "Connect",
     "ConnectTo",
@@ -33,6 +35,7 @@ __all__ = [
 
 # pytest runs the tests of the last base first.
 class BackendConformance(
+    ClusterConformance,
     OutagesConformance,
     EntryConformance,
     HandlerConformance,

@@ -6,16 +6,18 @@ import inspect
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Protocol, TypeGuard
+from typing import Any, ClassVar, Final, Protocol, TypeGuard, TypeVar
 
 import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
 from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
+from rdzv.errors import RendezvousError
 
 from ..processes import Processes
 
 __all__ = [
     "CALL",
+    "CLUSTER",
     "CONNECT",
     "DECLARED",
     "KEY",
@@ -29,9 +31,12 @@ __all__ = [
     "Verdict",
     "is_fixture",
     "lacks",
+    "refusal",
     "remove_keys",
     "requires",
 ]
+
+_E = TypeVar("_E", bound=RendezvousError)
 
 Connect = Callable[[str], KeyValueBackend]
 """What the fixture ``connect`` of a level 2 backend gives: makes a new, independent client of the run of that id."""
@@ -50,6 +55,9 @@ CONNECT: Final = "return lambda run_id: MyBackend(..., run_id)"
 
 DECLARED: Final = "rdzv_backend"
 """Under this name the reports of a test tell what the backend declares."""
+
+CLUSTER: Final = "cluster"
+"""The fixture by which a class brings several servers that serve together, of which tests may take one away."""
 
 PARAMETERS: Final = "parameters"
 """The fixture by which a class says how users configure its backend."""
@@ -164,6 +172,9 @@ class Conformance:
             properties.append((VERDICT, Verdict.UNSUPPORTED if self.no_server else Verdict.NOT_TRIED))
             lack = f"{type(self).__name__} brings no fixture `{SERVER}`, so nothing can be stopped"
             pytest.skip(self.no_server or lack)
+        if "ensemble" in request.fixturenames and not hasattr(type(self), CLUSTER):
+            properties.append((VERDICT, Verdict.NOT_TRIED))
+            pytest.skip(f"{type(self).__name__} brings no fixture `{CLUSTER}`, so no member of several was lost")
 
     @pytest.fixture
     def clients(self, connect: Callable[[str], Any], run_id: str) -> Iterator[Callable[..., Any]]:
@@ -203,6 +214,22 @@ def _close(backend: RendezvousBackend) -> None:
     """Close a client, if it can be closed: level 1 has no such method."""
     if isinstance(backend, KeyValueBackend):
         backend.close()
+
+
+def refusal(call: Callable[[], object], kind: type[_E]) -> _E:
+    """The error in which a call must end; what it does instead is told, with the rule that it breaks."""
+    try:
+        answer = call()
+    except kind as error:
+        return error
+    except RendezvousError as error:
+        pytest.fail(f"{kind.__name__} must be raised, and this was: {error!r}")
+    except Exception as error:
+        raise AssertionError(
+            f"only errors of the RendezvousError family leave a backend, raised from the client's own: here "
+            f"{kind.__name__}. This one left it as it was: {error!r}"
+        ) from error
+    pytest.fail(f"{kind.__name__} must be raised, and the answer was {answer!r}")
 
 
 def remove_keys(backend: RendezvousBackend) -> None:

@@ -50,7 +50,7 @@ class HandlerConformance(Conformance):
         late.tell("join")
         eventually(lambda: all(node.ask("waiting") == 1 for node in old), "the members to be told of a late node", FORM)
         assert [node.ask("round") for node in old] == [world["round"] for world in first]
-        worlds = [*gather(old), late.answer()]
+        worlds = [*gather(old), late.world()]
         assert {world["size"] for world in worlds} == {3}, "the late node is not in the next world"
         assert [world["rank"] for world in worlds[:2]] == [world["rank"] for world in first], "ranks changed hands"
 
@@ -62,7 +62,7 @@ class HandlerConformance(Conformance):
         eventually(lambda: members[0].ask("nodes") == 3, "the spare to be there", FORM)
         assert members[0].ask("waiting") == 0, "a spare that cannot be used is announced"
         assert members[0].ask("shutdown")
-        assert "GracefulExit" in spare.answer()["error"], "the spare is not sent home in peace"
+        assert "GracefulExit" in spare.refusal(), "the spare is not sent home in peace"
 
     def test_the_others_go_on_when_a_member_is_killed(self, nodes: Nodes) -> None:
         """Invariants 4 and 7: the survivors learn of it and form a new world."""
@@ -84,7 +84,7 @@ class HandlerConformance(Conformance):
         doomed.kill()
         for node in (rest[0], rest[2]):
             node.tell("join")
-        assert [node.answer()["size"] for node in rest] == [3, 3, 3], "a death while gathering was not survived"
+        assert [node.world()["size"] for node in rest] == [3, 3, 3], "a death while gathering was not survived"
 
     def test_the_first_reason_of_closing_stands(self, nodes: Nodes) -> None:
         """Invariant 6: closed stays closed."""
@@ -94,13 +94,15 @@ class HandlerConformance(Conformance):
         members[1].ask("close", "second")
         for node in members:
             eventually(lambda node=node: node.ask("closed") == "first", "the first reason to be known", FORM)  # type: ignore[misc]
-        assert "first" in late.ask("join")["error"], "a closed run lets a node in, or hides the reason"
+        late.tell("join")
+        assert "first" in late.refusal(), "a closed run lets a node in, or hides the reason"
 
     def test_leaving_and_giving_up_close_nothing(self, nodes: Nodes) -> None:
         """Invariant 7: a node that leaves, or whose time runs out, takes nothing from the others."""
         members, (hasty,) = nodes(3, 2, 3), nodes(1, 2, 3, join=1.0)
         gather(members)
-        assert "Timeout" in hasty.ask("join")["error"], "a node whose time ran out is not told so"
+        hasty.tell("join")
+        assert "Timeout" in hasty.refusal(), "a node whose time ran out is not told so"
         assert members[0].ask("leave", "drained")
         rest = members[1:]
         eventually(
@@ -121,7 +123,8 @@ class HandlerConformance(Conformance):
         """Invariant 9: what rdzv did not write is refused as such, never executed."""
         (node,) = nodes(1)
         clients().put(STATE_KEY, b"\x80\x04\x95 hostile", expect=ANY, timeout=CALL)
-        assert "RendezvousStateError" in node.ask("join")["error"], "hostile bytes are not refused clearly"
+        node.tell("join")
+        assert "RendezvousStateError" in node.refusal(), "hostile bytes are not refused clearly"
 
     def test_a_member_that_was_paused_comes_back_or_is_told(self, nodes: Nodes) -> None:
         """Invariants 2 and 10: after a pause beyond its time to live a node is back, or knows that it is not."""
@@ -136,7 +139,7 @@ class HandlerConformance(Conformance):
         paused.tell("join")
         eventually(lambda: all(node.ask("waiting") for node in rest), "the node that came back to be announced", FORM)
         assert [world["size"] for world in gather(rest)] == [3, 3]
-        assert paused.answer()["size"] == 3
+        assert paused.world()["size"] == 3
 
     def test_joining_takes_few_calls_and_idling_one_sign_of_life(self, nodes: Nodes) -> None:
         """Invariant 11: few calls to join, one write of the state per round, then one keep-alive per interval."""

@@ -12,7 +12,7 @@ from rdzv.errors import RendezvousUnsupportedError
 
 from ..deadlines import eventually
 from ..processes import Link, Processes
-from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, requires
+from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, refusal, requires
 from .waiting import follow
 
 __all__ = ["LeasesConformance"]
@@ -34,9 +34,8 @@ class LeasesConformance(Conformance):
     @lacks(Capability.LEASE)
     def test_service_without_leases_says_so(self, client: KeyValueBackend) -> None:
         """`open_lease` refuses at once, with the declared reason."""
-        with pytest.raises(RendezvousUnsupportedError) as refusal:
-            client.open_lease(_ASKED, timeout=CALL)
-        assert client.lacking[Capability.LEASE] in str(refusal.value), "the refusal does not tell the declared reason"
+        error = refusal(lambda: client.open_lease(_ASKED, timeout=CALL), RendezvousUnsupportedError)
+        assert client.lacking[Capability.LEASE] in str(error), "the refusal does not tell the declared reason"
 
     @requires(Capability.LEASE)
     def test_lease_lasts_as_long_as_asked(self, client: KeyValueBackend) -> None:

@@ -14,7 +14,7 @@ from rdzv.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
 from ..processes import Link, Processes
-from .base import CALL, KEY, ROOT, Clients, Conformance, Connect, requires
+from .base import CALL, KEY, ROOT, Clients, Conformance, Connect, refusal, requires
 
 __all__ = ["LifecycleConformance"]
 
@@ -63,8 +63,7 @@ class LifecycleConformance(Conformance):
         if used:
             client.read(KEY, timeout=CALL)
         client.close()
-        with pytest.raises(RendezvousConnectionError):
-            call(client)
+        refusal(lambda: call(client), RendezvousConnectionError)
 
     @requires(Capability.LEASE)
     def test_closed_client_refuses_leases(self, clients: Clients) -> None:
@@ -72,12 +71,9 @@ class LifecycleConformance(Conformance):
         client = clients()
         lease = client.open_lease(1, timeout=CALL)
         client.close()
-        with pytest.raises(RendezvousConnectionError):
-            client.open_lease(1, timeout=CALL)
-        with pytest.raises(RendezvousConnectionError):
-            lease.keep_alive(CALL)
-        with pytest.raises(RendezvousConnectionError):
-            lease.revoke(CALL)
+        refusal(lambda: client.open_lease(1, timeout=CALL), RendezvousConnectionError)
+        refusal(lambda: lease.keep_alive(CALL), RendezvousConnectionError)
+        refusal(lambda: lease.revoke(CALL), RendezvousConnectionError)
 
     def test_close_takes_nothing_from_others(self, clients: Clients) -> None:
         """Closing a client removes no key and disturbs no other client."""

@@ -47,6 +47,18 @@ class Node:
         """The answer to what was asked."""
         return self.worker.receive(FORM)
 
+    def world(self) -> dict[str, Any]:
+        """The world that it was asked to join."""
+        world: dict[str, Any] = self.answer()
+        assert "error" not in world, f"a node got no world: {world['error']}"
+        return world
+
+    def refusal(self) -> str:
+        """Why it got none."""
+        world: dict[str, Any] = self.answer()
+        assert "error" in world, f"a node that must get no world got this one: {world}"
+        return str(world["error"])
+
     def kill(self) -> None:
         """kill -9."""
         self.worker.kill()
@@ -106,9 +118,7 @@ def gather(nodes: list[Node]) -> list[dict[str, Any]]:
     """Have nodes join at once; their worlds."""
     for node in nodes:
         node.tell("join")
-    worlds = [node.answer() for node in nodes]
-    assert not [world["error"] for world in worlds if "error" in world], f"a node got no world: {worlds}"
-    return worlds
+    return [node.world() for node in nodes]
 
 
 def _live(link: Link, backend: KeyValueBackend, settings: RendezvousSettings, clock: float) -> None:

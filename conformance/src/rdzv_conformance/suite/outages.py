@@ -16,7 +16,7 @@ from rdzv.store import KeyValueStore
 from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
 from ..processes import Link, Processes
-from .base import CALL, KEY, ROOT, lacks, requires
+from .base import CALL, KEY, ROOT, lacks, refusal, requires
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, gather
 from .server import Line, ServerConformance, Site, patiently
@@ -157,8 +157,7 @@ class OutagesConformance(ServerConformance):
         lease = owner.open_lease(_ASKED, timeout=CALL)
         owner.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
         line.cut_off()
-        with pytest.raises(RendezvousConnectionError):
-            lease.keep_alive(0.2)
+        refusal(lambda: lease.keep_alive(0.2), RendezvousConnectionError)
         eventually(lambda: other.read(KEY, timeout=CALL) is None, "the keys of the lost to go", 2 * lease.ttl + 3)
         line.heal()
         assert not patiently(lambda: lease.keep_alive(CALL)), "a lease that has ended was kept alive"
@@ -220,8 +219,8 @@ class OutagesConformance(ServerConformance):
     @lacks(Capability.MULTI_ENDPOINT)
     def test_list_of_endpoints_is_refused(self, site: Site) -> None:
         """A second endpoint is not ignored."""
-        with pytest.raises(RendezvousError):
-            site.client(f"{site.endpoint},{site.endpoint}").read(KEY, timeout=CALL)
+        two = f"{site.endpoint},{site.endpoint}"
+        refusal(lambda: site.client(two).read(KEY, timeout=CALL), RendezvousError)
 
     @requires(Capability.DURABLE)
     def test_keys_stay_linearizable_through_outages(self, site: Site, processes: Processes) -> None:
@@ -263,8 +262,8 @@ class OutagesConformance(ServerConformance):
         with site.away(how):
             three[2].tell("join")
             time.sleep(_TIMEOUT / 2)
-        worlds = [node.answer() for node in three]
-        assert [world.get("size") for world in worlds] == [3, 3, 3], f"an outage while gathering: {worlds}"
+        worlds = [node.world() for node in three]
+        assert [world["size"] for world in worlds] == [3, 3, 3], f"an outage while gathering: {worlds}"
         assert len({str(world["shared"]) for world in worlds}) == 1, f"the nodes disagree: {worlds}"
 
     def test_running_world_outlives_an_outage(self, site: Site, site_nodes: Nodes) -> None:
@@ -279,7 +278,7 @@ class OutagesConformance(ServerConformance):
         assert [node.ask("waiting") for node in old] == [0, 0], "an outage cost a member its place"
         late.tell("join")
         eventually(lambda: all(node.ask("waiting") == 1 for node in old), "the late node to be announced", FORM)
-        worlds = [*gather(old), late.answer()]
+        worlds = [*gather(old), late.world()]
         assert [world["size"] for world in worlds] == [3, 3, 3]
         assert [world["rank"] for world in worlds[:2]] == [world["rank"] for world in first], "ranks changed hands"
 

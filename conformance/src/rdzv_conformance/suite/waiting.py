@@ -12,7 +12,7 @@ import pytest
 from rdzv.backend import ANY, Capability, KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
-from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, requires
+from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, refusal, requires
 
 __all__ = ["WaitingConformance", "follow"]
 
@@ -175,8 +175,7 @@ class WaitingConformance(Conformance):
             time.sleep(0.2)
             began = time.monotonic()
             client.close()
-            with pytest.raises(RendezvousConnectionError):
-                wait.result(CALL)
+            refusal(lambda: wait.result(CALL), RendezvousConnectionError)
         assert time.monotonic() - began < 1 + 0.5, "closing the client did not end its wait within a second"
 
     @lacks(Capability.WATCH)

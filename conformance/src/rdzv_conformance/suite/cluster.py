@@ -1,0 +1,201 @@
+"""Several servers that serve together: calls, waits and whole runs go on when one dies, freezes or loses the others."""
+
+import contextlib
+import inspect
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, Protocol, TypeVar
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, Outcome
+from rdzv.errors import RendezvousConnectionError
+
+from ..deadlines import eventually
+from ..meanwhile import follow, in_background
+from ..processes import Processes
+from ..servers import free_ports
+from .base import CALL, CLUSTER, KEY, refusal, remove_keys, requires
+from .nodes import FORM, Nodes, gather
+from .server import ConnectTo, Server, ServerConformance, Site, patiently
+
+__all__ = ["Cluster", "ClusterConformance"]
+
+_T = TypeVar("_T")
+
+_QUICK: Final = 2.0
+"""Seconds that endpoints may cost at which nobody listens; one that is silent would cost a whole timeout."""
+_LOSS: Final = 30.0
+"""Seconds within which all goes on when a member was lost, the election of another leader included."""
+_TURNS: Final = 60
+
+_harms = pytest.mark.parametrize("harm", ["kill", "pause"])
+
+
+class Cluster(Protocol):
+    """What the fixture ``cluster`` gives: servers of one service, of which one may be lost.
+
+    All clusters of `rdzv_conformance.servers` have these methods. Tests heal it, and remove their keys, so one
+    cluster may serve a whole class (``@pytest.fixture(scope="class")``).
+    """
+
+    @property
+    def members(self) -> Sequence[Server]:
+        """The servers, three at least."""
+
+    def leader(self) -> Server:
+        """The one whose loss is the worst; waits for an election that is under way. Any, if all are equal."""
+
+    def heal(self) -> None:
+        """Have every member run again, and return when all serve."""
+
+
+class ClusterConformance(ServerConformance):
+    """Several endpoints. Without the fixture ``cluster`` most of this is not tried."""
+
+    @pytest.fixture
+    def ensemble(self, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+        """The cluster, healed in the end."""
+        connect: ConnectTo = request.getfixturevalue("connect")
+        cluster: Cluster = request.getfixturevalue(CLUSTER)
+        try:
+            inspect.signature(connect).bind("run", "endpoints")
+        except TypeError:
+            pytest.fail(
+                f"{type(self).__name__} has a `{CLUSTER}`, so the function that `connect` gives must take endpoints as "
+                "its second argument: lambda run_id, endpoint=...: MyBackend(endpoint, run_id)"
+            )
+        yield cluster
+        cluster.heal()
+
+    @pytest.fixture
+    def to(self, connect: ConnectTo, ensemble: Cluster, run_id: str) -> Iterator[Callable[..., KeyValueBackend]]:
+        """Makes clients that use this member first, closed in the end, and the others unless they are to do without."""
+        with contextlib.ExitStack() as opened:
+
+            def client(first: Server, *, alone: bool = False) -> KeyValueBackend:
+                others = [] if alone else [member for member in ensemble.members if member is not first]
+                backend = connect(run_id, ",".join(member.get_endpoint() for member in (first, *others)))
+                opened.callback(backend.close)
+                return backend
+
+            yield client
+        ensemble.heal()
+        patiently(lambda: remove_keys(connect(run_id, _all(ensemble))), _LOSS)
+
+    @requires(Capability.MULTI_ENDPOINT)
+    def test_endpoints_without_a_server_cost_nothing(self, site: Site) -> None:
+        """Where nobody listens, the next endpoint is used at once; and the own address is known all the same."""
+        dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        client = site.client(",".join([*dead, site.endpoint]))
+        began = time.monotonic()
+        put = client.put(KEY, b"x", expect=ABSENT, timeout=CALL)
+        took = time.monotonic() - began
+        assert put.outcome is Outcome.WON, f"the third of three endpoints serves, and a put answered {put}"
+        assert client.local_address
+        assert took < _QUICK, f"two endpoints at which nobody listens cost {took:.1f} s"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    def test_every_endpoint_that_fails_is_named(self, site: Site) -> None:
+        """Who can reach none of several endpoints is told of each."""
+        dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
+        client = site.client(",".join(dead))
+        error = refusal(lambda: client.read(KEY, timeout=CALL), RendezvousConnectionError)
+        assert all(one in str(error) for one in dead), f"of {dead} the error does not name each: {error}"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    @_harms
+    def test_all_goes_on_when_the_leader_is_lost(
+        self, ensemble: Cluster, to: Callable[..., KeyValueBackend], harm: str
+    ) -> None:
+        """Calls find another member, what was written is there, a lease lives on, and a waiter learns what is new."""
+        leader = ensemble.leader()
+        waiter, writer = to(leader), to(leader)
+        waiter.put(KEY, b"before", expect=ANY, timeout=CALL)
+        lease = writer.open_lease(2 * CALL, timeout=CALL) if Capability.LEASE in writer.capabilities else None
+        leased = writer.put("suite/leased", b"x", expect=ABSENT, lease=lease, timeout=CALL)
+        since = waiter.read_all(KEY, timeout=CALL)
+        with in_background(lambda: follow(waiter, KEY, since, KEY, b"after", 2 * _LOSS)) as followed:
+            _harm(leader, harm)
+            _persist(lambda: writer.put(KEY, b"after", expect=ANY, timeout=CALL).entry)
+            # Calls that fail move the waits of the same client, however long those would have waited for a sign.
+            _persist(lambda: waiter.read(KEY, timeout=CALL))
+            followed.result(3 * _LOSS)
+        assert lease is None or patiently(lambda: lease.keep_alive(CALL), _LOSS), "a lease went with the leader"
+        there = _persist(lambda: writer.read("suite/leased", timeout=CALL))
+        assert there == leased.entry, "what was written before the leader was lost is not what is there now"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    def test_member_without_the_others_serves_nothing(
+        self, ensemble: Cluster, to: Callable[..., KeyValueBackend]
+    ) -> None:
+        """It must not go on with what it had: reads are linearizable, and what it takes may be lost."""
+        alone, *others = ensemble.members
+        client = to(alone, alone=True)
+        client.put(KEY, b"x", expect=ANY, timeout=CALL)
+        for other in others:
+            other.kill()
+        refusal(lambda: client.read(KEY, timeout=1), RendezvousConnectionError)
+        try:
+            put = client.put(KEY, b"y", expect=ANY, timeout=1)
+        except RendezvousConnectionError:
+            return
+        assert put.outcome is Outcome.UNKNOWN, f"a member without the others answered a put by {put}"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    def test_reads_see_what_was_written_through_another_member(
+        self, ensemble: Cluster, to: Callable[..., KeyValueBackend]
+    ) -> None:
+        """A member may lag behind; it must not be believed before it has caught up."""
+        clients = [to(member, alone=True) for member in ensemble.members]
+        for number in range(_TURNS):
+            writer, reader, lister = (clients[(number + shift) % len(clients)] for shift in range(3))
+            put = writer.put(KEY, b"%d" % number, expect=ANY, timeout=CALL)
+            assert reader.read(KEY, timeout=CALL) == put.entry, "a stale value was read at another member"
+            listed = lister.read_all(KEY, timeout=CALL).entries
+            assert listed == {KEY: put.entry}, "a stale list was read at another member"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    def test_run_does_not_notice_the_loss_of_leaders(
+        self, ensemble: Cluster, connect: ConnectTo, run_id: str, processes: Processes, to: object
+    ) -> None:
+        """Invariants 4 and 10: while its nodes gather, and while they run, nobody is lost and no round is formed."""
+        nodes = Nodes(processes, lambda: connect(run_id, _all(ensemble)), run_id)
+        try:
+            three = nodes(3, 3, 3, join=3 * FORM)
+            for node in three[:2]:
+                node.tell("join")
+            eventually(lambda: three[2].ask("nodes") == 2, "two nodes to wait", FORM)
+            ensemble.leader().kill()
+            three[2].tell("join")
+            first = [node.world() for node in three]
+            assert [world["size"] for world in first] == [3, 3, 3], f"a leader lost while gathering: {first}"
+            ensemble.heal()
+            ensemble.leader().kill()
+            calm = time.monotonic() + 1.5 * nodes.ttl
+            eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in three), "calm", FORM)
+            assert [node.ask("waiting") for node in three] == [0, 0, 0], (
+                "a leader that was lost cost a member its place"
+            )
+            ranks = [world["rank"] for world in gather(three)]
+            assert ranks == [world["rank"] for world in first], "ranks changed hands"
+        finally:
+            nodes.close()
+
+
+def _all(cluster: Cluster) -> str:
+    return ",".join(member.get_endpoint() for member in cluster.members)
+
+
+def _harm(member: Server, how: str) -> None:
+    if how == "kill":
+        member.kill()
+    else:
+        member.pause()
+
+
+def _persist(call: Callable[[], _T | None]) -> _T:
+    """Call until there is a result, as the core does."""
+    deadline = time.monotonic() + _LOSS
+    while (result := patiently(call, deadline - time.monotonic())) is None:
+        assert time.monotonic() < deadline, f"no call had a result within {_LOSS:g} s of the loss of a member"
+    return result
