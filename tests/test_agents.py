@@ -261,7 +261,7 @@ os._exit(0)
         assert sorted(node.ends() for node in nodes) == [1, 3]
 
     def test_the_last_of_a_program_that_fails_everywhere_ends_early(self, local: Agents, tmp_path: Path) -> None:
-        job = program(tmp_path, "import rdzv, sys; sys.exit(7 * (rdzv.current().rank == rdzv.current().world_size - 1))")
+        job = program(tmp_path, "import rdzv, sys; me = rdzv.current(); sys.exit(7 * (me.rank == me.world_size - 1))")
         options = {"join_timeout": 600, "alone_timeout": 1, "last_call_timeout": 1}
         nodes = [local.start(*job, nnodes="2:3", options=options) for _ in range(3)]
         assert sorted(node.ends(90) for node in nodes) == [1, 1, 3]
