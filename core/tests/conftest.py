@@ -27,6 +27,8 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     def install_package(name: str, source: str, entries: Mapping[str, str]) -> None:
         module = name.replace("-", "_")
         modules.append(module)
+        # One that is there under this name comes back after the test.
+        monkeypatch.delitem(sys.modules, module, raising=False)
         (tmp_path / f"{module}.py").write_text(textwrap.dedent(source))
         info = tmp_path / f"{module}-1.0.dist-info"
         info.mkdir()
