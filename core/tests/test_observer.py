@@ -181,7 +181,7 @@ class TestPurging:
             finally:
                 assert came.is_set()
 
-    @pytest.mark.parametrize("at", [("delete", "nodes/0"), ("put", "control/state")])
+    @pytest.mark.parametrize("at", [("delete", "control/notice"), ("put", "control/state")])
     def test_a_node_that_comes_meanwhile_is_told_that_the_run_is_closed(
         self, shared: Shared, at: tuple[str, str]
     ) -> None:
@@ -191,7 +191,7 @@ class TestPurging:
 
         assert self.during_purge(shared, at, come) == ()
 
-    @pytest.mark.parametrize("at", [("delete", "nodes/0"), ("put", "control/state")])
+    @pytest.mark.parametrize("at", [("delete", "control/notice"), ("put", "control/state")])
     def test_a_world_of_the_next_attempt_stays(self, shared: Shared, at: tuple[str, str]) -> None:
         nodes: list[DynamicRendezvousHandler] = []
 
@@ -215,7 +215,7 @@ class TestPurging:
                 waiting.append(pool.submit(node.next_rendezvous))
                 wait_until(lambda: shared.service.under(f"run/nodes/1/{node.node_id}"))
 
-            assert self.during_purge(shared, ("delete", "nodes/0"), come) == ()
+            assert self.during_purge(shared, ("delete", "control/notice"), come) == ()
             waiting.append(pool.submit(shared.node(attempt=1, nodes=2).next_rendezvous))
             assert {future.result(15).world_size for future in waiting} == {2}
 

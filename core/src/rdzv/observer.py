@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
+from .backend import KeyValueBackend
 from .dynamic import lift, rules
 from .dynamic.records import (
     BEATS,
@@ -24,6 +25,7 @@ from .dynamic.records import (
     State,
     decode,
 )
+from .dynamic.register import RegisterKeys
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
 from .plugins import create_backend, load_backend_plugin
@@ -32,9 +34,6 @@ from .settings import RendezvousSettings
 from .shown import shown
 
 __all__ = ["NodeStatus", "Observer", "Status"]
-
-_ATTEMPTS = 100
-"""How many attempts back a purge looks for what died where a service has no leases; their leaders remove most of it."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +118,8 @@ class Observer:
         backend, _ = create_backend(_looking_on(params))
         self._run_id = params.run_id
         self._service = Service(lift(backend, settings), "observer")
+        # What is there whether its lease lives or not, and a round's store, which has none.
+        self._beneath = Service(backend if isinstance(backend, KeyValueBackend) else RegisterKeys(backend), "observer")
         self._control: View | None = None
 
     def status(self, timeout: float) -> Status:
@@ -208,13 +209,24 @@ class Observer:
         if here := _living(_records(nodes)):
             return here
         state = decode(State, held.payload)
-        stores = self._service.read_all(STORE, deadline)
-        for prefix in (*_folders_until(stores, state.round), *_attempts_until(nodes, state.attempt)):
-            self._service.delete(prefix, deadline)
+        for top, last in ((STORE, state.round), (NODES, state.attempt), (BEATS, state.attempt)):
+            for folder in _folders_until(self._beneath.read_all(top, deadline), last):
+                self._service.delete(folder, deadline)
         for key in _news(control, state):
             self._service.delete(key, deadline)
+        if self._service.backend is not self._beneath.backend:
+            self._sweep(deadline)
         self._remove_state(held, deadline)
         return ()
+
+    def _sweep(self, deadline: float) -> None:
+        """Remove what a service without leases keeps unseen: beats, dead records, the service's own notes of them.
+
+        That goes by whole prefixes only, so not if the next attempt has begun: what is left then goes with it.
+        """
+        if not any(self._service.read_all(top, deadline).names() for top in (NODES, LEADER_KEY)):
+            for top in (NODES, BEATS, STORE):
+                self._service.delete(top, deadline)
 
     def _await_end(self, deadline: float) -> tuple[str, ...]:
         """Wait until no node is left; returns those that still are."""
@@ -277,12 +289,6 @@ def _folders_until(view: View, number: int) -> list[str]:
     """What stands under the prefix of a view, one level deep, without the folders of later numbers."""
     folders = {"/".join(key.split("/")[:2]) for key in view.names()}
     return sorted(folder for folder in folders if not (last := folder.split("/")[1]).isdecimal() or int(last) <= number)
-
-
-def _attempts_until(nodes: View, attempt: int) -> list[str]:
-    """The folders of this attempt and those before; where a service has no leases, what is dead in them is not seen."""
-    unseen = {f"{top}/{n}" for n in range(max(0, attempt + 1 - _ATTEMPTS), attempt + 1) for top in (NODES, BEATS)}
-    return sorted(unseen.union(_folders_until(nodes, attempt)))
 
 
 def _news(control: View, state: State) -> list[str]:

@@ -239,8 +239,8 @@ BUGS: Final[dict[str, Bug]] = {
         {7},
         leader.resign,
         {
-            "if leads.node == node.id:": "if True:",
-            "after=held, lease=node.lease, deleted=True": 'after=__import__("rdzv").ANY, lease=None, deleted=True',
+            "if leads.node != node.id:": "if False:",
+            "after=held, lease=lease, deleted=True": 'after=__import__("rdzv").ANY, lease=None, deleted=True',
         },
         "pause",
         "leave",
