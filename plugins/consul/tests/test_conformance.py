@@ -1,10 +1,13 @@
 """Consul does what every backend must do, in the open and behind locks."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
-from rdzv_conformance import BackendConformance, Connect, ConnectTo
+from rdzv.parameters import RendezvousParameters
+from rdzv_conformance import BackendConformance, Connect, ConnectTo, Parameters, Secured
 from rdzv_conformance.servers import ConsulCluster, ConsulServer, require_service
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
@@ -12,7 +15,7 @@ from rdzv_conformance.suite.waiting import WaitingConformance
 
 from rdzv_consul import ConsulBackend
 
-from .security import LockedConsul
+from .security import Certificates, LockedConsul
 
 
 class TestConsul(BackendConformance):
@@ -29,6 +32,26 @@ class TestConsul(BackendConformance):
         require_service(ConsulServer)
         with ConsulCluster(3) as cluster:
             yield cluster
+
+    @pytest.fixture
+    def secured(self, locked_consul: LockedConsul, certificates: Certificates) -> dict[Capability, Secured]:
+        def configure(**options: Any) -> Parameters:
+            return lambda run_id: RendezvousParameters(
+                "consul", locked_consul.server.get_endpoint(), run_id, 1, 1, **options
+            )
+
+        files = {"ca_cert": certificates.ca, "cert": certificates.client}
+        right = configure(**files, token=locked_consul.writer)
+        distrusted = {
+            "wrong authority": configure(**files | {"ca_cert": certificates.foreign_ca}, token=locked_consul.writer),
+            "wrong certificate": configure(**files | {"cert": certificates.foreign_client}, token=locked_consul.writer),
+        }
+        strangers = {
+            "wrong token": configure(**files, token="11111111-2222-3333-4444-555555555555"),
+            "no permission": configure(**files, token=locked_consul.stranger),
+            "nobody": configure(**files),
+        }
+        return {Capability.TLS: Secured(right, distrusted), Capability.AUTH: Secured(right, strangers)}
 
     @pytest.fixture
     def connect(self, server: ConsulServer) -> ConnectTo:

@@ -57,6 +57,14 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
+@pytest.fixture(scope="session")
+def tls_server(certificates: Certificates) -> Iterator[ZooKeeperServer]:
+    """A server that shows a certificate, and demands one; every test may use it, none may stop it."""
+    require_service(ZooKeeperServer)
+    with ZooKeeperServer(tls=certificates.tls()) as server:
+        yield server
+
+
 @pytest.fixture
 def connect() -> Iterator[Connect]:
     """Makes clients of one run, and closes them in the end."""

@@ -35,13 +35,6 @@ def create() -> Iterator[Create]:
 
 
 @pytest.fixture(scope="module")
-def tls_server(certificates: Certificates) -> Iterator[ZooKeeperServer]:
-    require_service(ZooKeeperServer)
-    with ZooKeeperServer(tls=certificates.tls()) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
     require_service(ZooKeeperServer)
     users = tmp_path_factory.mktemp("sasl") / "users.conf"

@@ -14,6 +14,7 @@ from .lifecycle import LifecycleConformance
 from .order import OrderConformance
 from .outages import OutagesConformance
 from .register import RegisterConformance
+from .security import Secured, SecurityConformance
 from .server import ConnectTo, Server
 from .store import StoreConformance
 from .waiting import WaitingConformance
@@ -27,6 +28,7 @@ __all__ = [
     "ConnectTo",
     "Parameters",
     "RegisterConformance",
+    "Secured",
     "Server",
     "lacks",
     "requires",
@@ -36,6 +38,7 @@ __all__ = [
 # pytest runs the tests of the last base first.
 class BackendConformance(
     ClusterConformance,
+    SecurityConformance,
     OutagesConformance,
     EntryConformance,
     HandlerConformance,

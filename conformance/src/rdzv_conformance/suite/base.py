@@ -23,6 +23,7 @@ __all__ = [
     "KEY",
     "PARAMETERS",
     "ROOT",
+    "SECURED",
     "SERVER",
     "VERDICT",
     "Clients",
@@ -61,6 +62,9 @@ CLUSTER: Final = "cluster"
 
 PARAMETERS: Final = "parameters"
 """The fixture by which a class says how users configure its backend."""
+
+SECURED: Final = "secured"
+"""The fixture by which a class brings services that demand certificates or credentials."""
 
 SERVER: Final = "server"
 """The fixture by which a class brings a server that tests may stop."""
@@ -172,6 +176,9 @@ class Conformance:
             properties.append((VERDICT, Verdict.UNSUPPORTED if self.no_server else Verdict.NOT_TRIED))
             lack = f"{type(self).__name__} brings no fixture `{SERVER}`, so nothing can be stopped"
             pytest.skip(self.no_server or lack)
+        if "locked" in request.fixturenames and not hasattr(type(self), SECURED):
+            properties.append((VERDICT, Verdict.NOT_TRIED))
+            pytest.skip(f"{type(self).__name__} brings no fixture `{SECURED}`, so nobody was refused")
         if "ensemble" in request.fixturenames and not hasattr(type(self), CLUSTER):
             properties.append((VERDICT, Verdict.NOT_TRIED))
             pytest.skip(f"{type(self).__name__} brings no fixture `{CLUSTER}`, so no member of several was lost")

@@ -1,0 +1,89 @@
+"""The topics TLS and AUTH: what a third party declares is tried, and a refusal that is none is named."""
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+FILE = """
+import pytest
+from rdzv import BackendPlugin, Capability, Option, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_conformance import BackendConformance, Secured
+from {package}.reference import MemoryBackend, MemoryServer
+
+class Guarded(MemoryBackend):
+    capabilities = MemoryBackend.capabilities | {{Capability.AUTH}}
+    password = "right"
+
+    def call(self, timeout, *request):
+        if self.password != "right":
+            raise {error}
+        return super().call(timeout, *request)
+
+class Plugin:
+    @hookimpl
+    def rdzv_backend(self):
+        def create(params):
+            backend = Guarded(params.endpoint, params.run_id)
+            backend.password = params.config.get("password")
+            return backend, None
+        options = (Option("password", "text", None, "What lets in."),)
+        return BackendPlugin("memory", "For tests.", options, create, lambda: Guarded)
+
+class TestGuarded(BackendConformance):
+    @pytest.fixture(autouse=True)
+    def installed(self):
+        plugin = Plugin()
+        register_hooks(plugin)
+        yield
+        unregister_hooks(plugin)
+
+    @pytest.fixture
+    def server(self, processes):
+        return MemoryServer(processes)
+
+    @pytest.fixture
+    def connect(self, server):
+        return lambda run_id, endpoint="": Guarded(endpoint or server.get_endpoint(), run_id)
+{secured}
+"""
+SECURED = """
+    @pytest.fixture
+    def secured(self, server):
+        def having(**options):
+            return lambda run_id: RendezvousParameters("memory", server.get_endpoint(), run_id, 1, 1, **options)
+        return {Capability.AUTH: Secured(having(password="right"), {"wrong password": having(password="hunter2")})}
+"""
+
+
+def _run(pytester: pytest.Pytester, error: str, secured: str = SECURED) -> pytest.RunResult:
+    tests = Path(__file__).parent.parent
+    pytester.syspathinsert(tests.parent)
+    pytester.makepyfile(test_it=FILE.format(package=tests.name, error=error, secured=secured))
+    return pytester.runpytest("-k", "credentials")
+
+
+def test_a_right_refusal_passes(pytester: pytest.Pytester) -> None:
+    _run(pytester, "RendezvousDeniedError('wrong')").stdout.fnmatch_lines(["AUTH *2 passed"])
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("RendezvousConnectionError('wrong')", "RendezvousDeniedError must be raised, and this was: Rendezvous"),
+        ("RendezvousDeniedError(f'not {self.password}')", "wrong password: the error repeats the password"),
+        ("PermissionError('wrong')", "only errors of the RendezvousError family leave a backend"),
+    ],
+    ids=["connection", "secret", "raw"],
+)
+def test_a_wrong_refusal_is_named(pytester: pytest.Pytester, error: str, words: str) -> None:
+    result = _run(pytester, error)
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines([f"*{words}*"])
+
+
+def test_what_is_declared_and_not_tried_is_said(pytester: pytest.Pytester) -> None:
+    result = _run(pytester, "RendezvousDeniedError('wrong')", secured="")
+    result.stdout.fnmatch_lines(["AUTH *2 not tried", "declares AUTH, *", "not tried: *brings no fixture `secured`*"])
