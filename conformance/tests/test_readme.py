@@ -11,6 +11,13 @@ pytest_plugins = ["pytester"]
 
 EXAMPLES = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[1] / "README.md").read_text(), re.DOTALL)
 
+
+def example(words: str) -> str:
+    """The one example that has these words."""
+    (found,) = (text for text in EXAMPLES if words in text)
+    return str(found)
+
+
 MY_PACKAGE = """
 from rdzv.backend import KeyValueBackend
 
@@ -59,11 +66,24 @@ def test_example_of_a_deviation(pytester: pytest.Pytester) -> None:
     pytester.syspathinsert()
     head = EXAMPLES[0].partition("class")[0]
     body = EXAMPLES[0].partition("(BackendConformance):\n")[2]
-    pytester.makepyfile(my_package=MY_PACKAGE, test_it=f"{head}\n{EXAMPLES[2]}{body}")
+    pytester.makepyfile(my_package=MY_PACKAGE, test_it=f"{head}\n{example('deviations =')}{body}")
     result = pytester.runpytest("-k", "test_order_outlives_overwriting")
     result.assert_outcomes(xfailed=1, deselected=result.parseoutcomes()["deselected"])
 
 
+@pytest.mark.parametrize("words", ["lease_delay =", "def cluster(", "def secured(", "def parameters("])
+def test_example_of_more_in_a_class(pytester: pytest.Pytester, words: str) -> None:
+    pytester.syspathinsert()
+    head = EXAMPLES[0].partition("class")[0]
+    body = EXAMPLES[0].partition("(BackendConformance):\n")[2]
+    more = example(words).partition("(BackendConformance):\n")
+    names = "from rdzv import Capability, RendezvousParameters\nfrom rdzv_conformance import Parameters, Secured\n"
+    text = f"{names}{head}\nclass TestMyBackend(BackendConformance):\n{more[2] or more[0]}\n{body}"
+    pytester.makepyfile(my_package=MY_PACKAGE, test_it=text)
+    result = pytester.runpytest("-k", "test_name_is_told")
+    result.assert_outcomes(passed=1, deselected=result.parseoutcomes()["deselected"])
+
+
 def test_example_of_servers() -> None:
     require_service(EtcdServer)
-    exec(compile(EXAMPLES[3], "README.md", "exec"), {})
+    exec(compile(example("EtcdCluster(3)"), "README.md", "exec"), {})
