@@ -1,7 +1,5 @@
 """Threads, forks and ends: nothing is shared with a child, nothing leaks, nothing outlasts `close`."""
 
-import gc
-import os
 import socket
 import threading
 import time
@@ -17,19 +15,6 @@ from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import EtcdServer
 
 from .clients import CALL, Connect
-
-
-def test_hundreds_of_clients_leave_nothing(shared_etcd: EtcdServer, connect: Connect) -> None:
-    connect(shared_etcd.get_endpoint()).read("key", timeout=CALL)
-    files, threads = len(os.listdir("/dev/fd")), threading.active_count()
-    for number in range(300):
-        backend = connect(shared_etcd.get_endpoint())
-        since = backend.read_all("key", timeout=CALL)
-        if number % 2:
-            backend.wait("key", since, timeout=0.001)
-        backend.close()
-    gc.collect()
-    assert (len(os.listdir("/dev/fd")), threading.active_count()) == (files, threads)
 
 
 def test_waiting_takes_no_thread(shared_etcd: EtcdServer, connect: Connect) -> None:
