@@ -6,8 +6,8 @@ or one of its parts dropped, a condition made always or never true, a ``not``, a
 ``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. The fast
 tests are asked first; if they notice nothing, some seeds of the simulator, and then the tests that wait for things.
 
-Every decision of the rules is tried, and a part of those of the engine, which take longer: always the same ones, by
-their names. ``--all`` tries the others, too.
+Every decision of the rules is tried, and of the engine, where one takes longer, those of the functions that say what a
+node returns. ``--all`` tries the others, too; not all of those that live have been looked at.
 
 (mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
 files of the tree. Neither keeps a list of survivors with reasons.)
@@ -15,7 +15,7 @@ files of the tree. Neither keeps a list of survivors with reasons.)
 None may live, unless ``tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
 killed now, or exists no more, is an error as well. What lives is told as soon as it is known.
 
-    python3 dev.py mutate                  those of the rules, and a part of the engine's
+    python3 dev.py mutate                  those of the rules, and what a node returns
     python3 dev.py mutate --all            all of them
     python3 dev.py mutate rules.decide     all whose name has this in it
 """
@@ -36,14 +36,11 @@ from importlib.machinery import ModuleSpec
 from importlib.util import spec_from_loader
 from pathlib import Path
 from typing import Final
-from zlib import crc32
 
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ROOT / "core" / "src"
-PART: Final = 8
-"""Of so many mutants of the engine one is tried, unless all are asked for."""
 SEEDS: Final = range(60)
 """What the simulator tries with a mutant that the tests let live."""
 PATIENCE: Final = 60
@@ -61,13 +58,13 @@ class Group:
         modules: What they are imported as.
         fast: The files of ``core/tests`` that are asked first.
         slow: Those that are asked last: they mostly wait.
-        whole: All of its mutants are always tried.
+        always: The functions whose mutants are always tried; none: all are.
     """
 
     modules: tuple[str, ...]
     fast: tuple[str, ...]
     slow: tuple[str, ...] = ()
-    whole: bool = True
+    always: tuple[str, ...] = ()
 
     @property
     def at_once(self) -> int:
@@ -83,8 +80,21 @@ GROUPS: Final = (
     Group(
         ("rdzv.dynamic.member", "rdzv.dynamic.leader", "rdzv.dynamic.node", "rdzv.dynamic.handler"),
         ("join_lane", "handler"),
-        ("rendezvous", "supervision"),
-        whole=False,
+        ("timeouts", "rendezvous"),
+        (
+            "member.join",
+            "member._give_up",
+            *(
+                f"node.Node.{name}"
+                for name in ("refuse", "_check_limits", "is_evicted", "running", "is_waiting", "is_member")
+            ),
+            *(f"node.Node.{name}" for name in ("may_trust_world", "closed", "waiting")),
+            *(
+                f"handler.DynamicRendezvousHandler.{name}"
+                for name in ("next_rendezvous", "_join", "_info", "is_closed")
+            ),
+            *(f"handler.{name}" for name in ("round_store", "assign_ranks")),
+        ),
     ),
 )
 
@@ -150,11 +160,12 @@ def all_mutants(group: Group) -> list[Mutant]:
 
 
 def choose(group: Group, wanted: str, everything: bool) -> list[Mutant]:
-    """Those of a group that are to be tried: a name is in the part, or not, whatever else changes in the code."""
+    """Those of a group that are to be tried."""
+    always = group.always if not (everything or wanted) else ()
     return [
         mutant
         for mutant in all_mutants(group)
-        if wanted in mutant.name and (everything or wanted or group.whole or crc32(mutant.name.encode()) % PART == 0)
+        if wanted in mutant.name and (not always or mutant.name.partition(":")[0] in always)
     ]
 
 
@@ -324,7 +335,7 @@ def main(arguments: Sequence[str]) -> None:
     """Try the mutants that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", default="", help="only mutants whose name has this in it")
-    parser.add_argument("--all", action="store_true", help=f"all of the engine's, and not only one of {PART}")
+    parser.add_argument("--all", action="store_true", help="all of the engine's, too")
     asked = parser.parse_args(arguments)
     there = [mutant.name for group in GROUPS for mutant in all_mutants(group)]
     chosen = {group: choose(group, asked.name, asked.all) for group in GROUPS}

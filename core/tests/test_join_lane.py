@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import pytest
 
-from rdzv.backend import Lease, Snapshot
+from rdzv.backend import Entry, Lease, Snapshot
 from rdzv.dynamic import member
 from rdzv.dynamic.node import Node
-from rdzv.dynamic.records import LEADER_KEY, Closed, NodeRecord, State, decode
-from rdzv.dynamic.steps import Changed, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step
+from rdzv.dynamic.records import LEADER_KEY, STATE_KEY, Closed, NodeRecord, State, decode
+from rdzv.dynamic.steps import Changed, Delete, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step, Tell
 from rdzv.envelope import Envelope
 from rdzv.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
 from rdzv.service import Held, View
@@ -72,14 +72,25 @@ def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None
     node, lane = asking_for_the_lead()
     node.look_at_state(held(State(0, 0, (), "", 0, 2, 2, Closed("other", "enough", done=False)).encode()))
     lane.send((False, held(OTHER)))
-    lane.send([None])  # the lease is revoked
+    # The lease is revoked, for half an interval at most: the caller waits.
+    revoked = lane.send([None])
+    assert isinstance(revoked, Revoke)
+    assert revoked.deadline == node.interval / 2
     with pytest.raises(RendezvousClosedError, match="enough"):
         lane.send(None)
 
 
 def test_node_that_has_missed_nothing_waits() -> None:
     _, lane = asking_for_the_lead()
-    assert isinstance(somebody_else_leads(lane), Changed)
+    assert somebody_else_leads(lane) == Changed(600.0)
+
+
+@pytest.mark.parametrize(("now", "until"), [(0.0, member.LEADERLESS), (599.5, 600.0)])
+def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
+    node, lane = asking_for_the_lead()
+    node.clock = lambda: now
+    node.lease_until = 700.0
+    assert lane.send((False, None)) == Changed(until)
 
 
 def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
@@ -141,6 +152,53 @@ def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:
     leaving = member.leave(node, "enough", 600.0)
     next(leaving)
     assert not isinstance(leaving.send((False, None)), Put)
+
+
+def given_up_when_its_world_came() -> tuple[Node, Lane[State], State]:
+    """A node whose time was over when a world with it was published: it has registered again, and looks once more."""
+    node, lane, enrolled = writing_its_record()
+    node.clock = lambda: 600.0
+    assert isinstance(lane.send((True, held(enrolled.payload))), ReadAll)
+    assert isinstance(lane.send(View(Snapshot())), Revoke)
+    assert isinstance(lane.send(None), Read)
+    world = State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2)
+    step = lane.send(held(world.encode()))
+    while isinstance(step, Tell):
+        step = lane.send([None])
+    assert isinstance(step, OpenLease)
+    step = lane.send(Granted())
+    assert isinstance(step, Put)
+    assert isinstance(lane.send((True, held(step.payload))), ReadAll)
+    return node, lane, world
+
+
+def control(state: State) -> View:
+    """What a look at the run shows."""
+    return View(Snapshot({STATE_KEY: Entry(Envelope.seal(state.encode(), writer="other").pack(), 2, 1)}))
+
+
+def test_world_that_comes_while_a_node_gives_up_is_returned() -> None:
+    _, lane, world = given_up_when_its_world_came()
+    with pytest.raises(StopIteration) as end:
+        lane.send(control(world))
+    assert end.value.value == world
+
+
+def test_world_that_is_over_before_a_node_is_back_in_it_is_not_returned() -> None:
+    node, lane, world = given_up_when_its_world_came()
+    assert isinstance(lane.send(control(replace(world, round=2, world=("other", "third")))), Tell)
+    assert isinstance(lane.send([None]), Revoke)
+    with pytest.raises(RendezvousTimeoutError, match="Round 2 is running"):
+        lane.send(None)
+    assert node.round == 0
+
+
+def test_world_is_not_returned_while_the_lease_may_be_over() -> None:
+    node, lane = asking_for_the_lead()
+    node.clock = lambda: Granted.ttl
+    node.look_at_state(held(State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2).encode()))
+    assert isinstance(somebody_else_leads(lane), Put | Changed)
+    assert not node.is_member()
 
 
 def test_service_that_goes_away_after_a_node_has_given_up_is_not_waited_for() -> None:
