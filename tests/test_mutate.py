@@ -93,7 +93,7 @@ def test_of_the_engine_what_a_node_returns_is_tried_unless_more_is_asked_for(too
     always = tool.choose(engine, "", False)
     functions = {mutant.name.partition(":")[0] for mutant in always}
     assert functions == set(engine.always) & {mutant.name.partition(":")[0] for mutant in every}
-    assert {"member.join", "node.Node.refuse", "handler.DynamicRendezvousHandler._join"} <= functions
+    assert "member.join" in functions
     assert tool.choose(engine, every[0].name, False) == [every[0]]
 
 

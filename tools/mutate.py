@@ -81,20 +81,7 @@ GROUPS: Final = (
         ("rdzv.dynamic.member", "rdzv.dynamic.leader", "rdzv.dynamic.node", "rdzv.dynamic.handler"),
         ("join_lane", "handler"),
         ("timeouts", "rendezvous"),
-        (
-            "member.join",
-            "member._give_up",
-            *(
-                f"node.Node.{name}"
-                for name in ("refuse", "_check_limits", "is_evicted", "running", "is_waiting", "is_member")
-            ),
-            *(f"node.Node.{name}" for name in ("may_trust_world", "closed", "waiting")),
-            *(
-                f"handler.DynamicRendezvousHandler.{name}"
-                for name in ("next_rendezvous", "_join", "_info", "is_closed")
-            ),
-            *(f"handler.{name}" for name in ("round_store", "assign_ranks")),
-        ),
+        ("member.join", "member._give_up"),
     ),
 )
 

@@ -8,7 +8,7 @@ import pytest
 from rdzv.backend import Entry, Lease, Snapshot
 from rdzv.dynamic import member
 from rdzv.dynamic.node import Node
-from rdzv.dynamic.records import LEADER_KEY, STATE_KEY, Closed, NodeRecord, State, decode
+from rdzv.dynamic.records import LEADER_KEY, NODES, STATE_KEY, Closed, NodeRecord, State, decode
 from rdzv.dynamic.steps import Changed, Delete, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step, Tell
 from rdzv.envelope import Envelope
 from rdzv.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
@@ -158,9 +158,12 @@ def given_up_when_its_world_came() -> tuple[Node, Lane[State], State]:
     """A node whose time was over when a world with it was published: it has registered again, and looks once more."""
     node, lane, enrolled = writing_its_record()
     node.clock = lambda: 600.0
-    assert isinstance(lane.send((True, held(enrolled.payload))), ReadAll)
-    assert isinstance(lane.send(View(Snapshot())), Revoke)
-    assert isinstance(lane.send(None), Read)
+    # Its caller waits, so all that is left takes half an interval of 5 s at most.
+    assert lane.send((True, held(enrolled.payload))) == ReadAll(NODES, 601.25)
+    revoked = lane.send(View(Snapshot()))
+    assert isinstance(revoked, Revoke)
+    assert revoked.deadline == 602.5
+    assert lane.send(None) == Read(STATE_KEY, 602.5)
     world = State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2)
     step = lane.send(held(world.encode()))
     while isinstance(step, Tell):
@@ -170,6 +173,17 @@ def given_up_when_its_world_came() -> tuple[Node, Lane[State], State]:
     assert isinstance(step, Put)
     assert isinstance(lane.send((True, held(step.payload))), ReadAll)
     return node, lane, world
+
+
+def test_node_that_gives_up_alone_asks_for_nothing_more_and_names_no_error_that_there_was_not() -> None:
+    node, lane, enrolled = writing_its_record()
+    node.clock = lambda: 600.0
+    lane.send((True, held(enrolled.payload)))
+    assert isinstance(lane.send(View(Snapshot())), Revoke)
+    assert isinstance(lane.send(None), Read)
+    with pytest.raises(RendezvousTimeoutError) as late:
+        lane.send(None)
+    assert str(late.value).endswith("2 are missing.")
 
 
 def control(state: State) -> View:
