@@ -1,6 +1,6 @@
 """What an envelope tells of its value."""
 
-from rdzv.envelope import Envelope
+from rdzv.envelope import REMEMBERED, Envelope
 
 
 def chain(length: int) -> list[Envelope]:
@@ -22,3 +22,15 @@ class TestNews:
 
     def test_what_was_written_anew_is_news_to_whoever_knows_what_was_forgotten(self) -> None:
         assert chain(2)[-1].is_news_to(chain(5)[-1])
+
+
+class TestPast:
+    def test_every_earlier_write_is_remembered_while_there_are_few(self) -> None:
+        written = chain(REMEMBERED + 1)
+        for number, one in enumerate(written):
+            assert one.past == tuple(before.nonce for before in reversed(written[:number]))
+
+    def test_of_many_writes_the_latest_and_the_first_are_remembered(self) -> None:
+        first, *before, last = chain(REMEMBERED + 5)
+        latest = [one.nonce for one in reversed(before)][: REMEMBERED - 1]
+        assert last.past == (*latest, first.nonce)

@@ -186,6 +186,22 @@ def test_node_that_gives_up_alone_asks_for_nothing_more_and_names_no_error_that_
     assert str(late.value).endswith("2 are missing.")
 
 
+def test_node_that_has_left_is_not_named_among_those_who_are_here() -> None:
+    node, lane, enrolled = writing_its_record()
+    node.clock = lambda: 600.0
+    lane.send((True, held(enrolled.payload)))
+    assert node.record is not None
+    records = {
+        record.key: Entry(Envelope.seal(record.encode(), writer="other").pack(), 2, 1)
+        for record in (node.record, replace(node.record, id="gone", left="enough"))
+    }
+    assert isinstance(lane.send(View(Snapshot(records))), Revoke)
+    assert isinstance(lane.send(None), Read)
+    with pytest.raises(RendezvousTimeoutError, match="1 of at least 2 nodes is here") as late:
+        lane.send(None)
+    assert "gone" not in str(late.value)
+
+
 def control(state: State) -> View:
     """What a look at the run shows."""
     return View(Snapshot({STATE_KEY: Entry(Envelope.seal(state.encode(), writer="other").pack(), 2, 1)}))

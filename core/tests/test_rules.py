@@ -292,6 +292,9 @@ class TestWhatALeaverMayTakeAway:
         left = Notice(1, "re-forming", 1, 0, (Loss("a", 0, True, "drained"),))
         assert not rules.has_ended(state("a", "b", round=2), [], left, "b")
 
+    def test_a_member_that_is_here_has_not_left(self) -> None:
+        assert not rules.has_ended(state("a", "b"), [node("a")], None, "b")
+
     def test_nobody_comes_back_to_a_closed_attempt(self) -> None:
         assert rules.has_ended(state("a", "b", closed=Closed("a", "enough", False)), [], None, "b")
 
