@@ -18,7 +18,7 @@ from ..errors import (
 )
 from ..service import Held, View
 from . import leader, rules
-from .node import KEEP, LASTING, LEAD, WATCH, Node, unexpected
+from .node import KEEP, LEAD, WATCH, Node, has_lasted, unexpected
 from .records import (
     BEATS,
     CONTROL,
@@ -169,7 +169,7 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
             raise RendezvousConnectionError(f"it is being written: {node.trouble or 'its last call is not over'}")
         yield Changed(deadline)
     node.writing = True
-    unexpected_until = math.inf
+    strange: list[float] = []
     try:
         while not node.closing:
             try:
@@ -182,10 +182,13 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
             except Exception as error:
                 if isinstance(error, RendezvousError) and not is_passing(error):
                     raise
+                now = node.clock()
                 if not isinstance(error, RendezvousError):
-                    unexpected_until = min(unexpected_until, node.clock() + LASTING)
-                pause = node.clock() + next(pauses)
-                if pause >= min(deadline, unexpected_until):
+                    strange.append(now)
+                    if has_lasted(len(strange), now - strange[0]):
+                        raise
+                pause = now + next(pauses)
+                if pause >= deadline:
                     raise
                 yield Sleep(pause)
     finally:

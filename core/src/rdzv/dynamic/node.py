@@ -26,7 +26,7 @@ from . import rules
 from .records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, NodeRecord, Notice, State, decode
 from .rules import Standing
 
-__all__ = ["KEEP", "LASTING", "LEAD", "WATCH", "Failure", "Node", "unexpected"]
+__all__ = ["KEEP", "LEAD", "WATCH", "Failure", "Node", "has_lasted", "unexpected"]
 
 WATCH, KEEP, LEAD = "watch", "keep", "lead"
 """The loops of a node: each owns the errors that it meets."""
@@ -385,7 +385,7 @@ class Node:
         before = self.failures.get(loop)
         since, times = (before.since, before.times + 1) if before else (self.clock(), 1)
         lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousDeniedError)
-        lasts = lasts or (times >= LASTING_TIMES and self.clock() - since >= LASTING)
+        lasts = lasts or has_lasted(times, self.clock() - since)
         ours = error if isinstance(error, RendezvousError) else unexpected(error)
         self.failures[loop] = Failure(ours, times, since, lasts)
         return times
@@ -436,6 +436,11 @@ class Node:
             f"The rendezvous '{self.settings.run}' on backend '{self.backend}' did not complete within "
             f"{self.clock() - since:.1f} s: the record of node '{self.id}' could not be written: {error}"
         )
+
+
+def has_lasted(times: int, seconds: float) -> bool:
+    """Whether an error is no passing fault: it came often, for long. Time alone passes in a paused process, too."""
+    return times >= LASTING_TIMES and seconds >= LASTING
 
 
 def unexpected(error: BaseException) -> RendezvousError:
