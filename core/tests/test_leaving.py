@@ -151,12 +151,15 @@ def test_node_whose_world_has_left_for_good_waits_no_longer_than_it_is_told(run:
         run.join(waits)[0].result(30)
 
 
-def test_node_whose_world_has_died_waits_no_longer_than_it_is_told(run: Run) -> None:
-    dies, waits = nodes = run.nodes(2, 2, 2, join=300, alone=0.5)
+def test_node_whose_world_is_lost_waits_as_long_as_joining_may_take(run: Run) -> None:
+    dies, waits = nodes = run.nodes(2, 2, 2, join=3.0, alone=0.1)
     run.gather(*nodes)
     run.crash(dies)
-    with pytest.raises(RendezvousTimeoutError, match=rf"'{dies.node_id}' is gone: .* No other node has come"):
+    with pytest.raises(RendezvousTimeoutError) as raised:
         run.join(waits)[0].result(30)
+    # It may only be cut off, or be replaced.
+    assert f"'{dies.node_id}' is gone: " in str(raised.value)
+    assert "alone_timeout" not in str(raised.value)
 
 
 def test_any_arrival_lets_a_node_that_is_alone_wait_anew(run: Run) -> None:

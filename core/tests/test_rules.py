@@ -301,16 +301,23 @@ class TestWhatALeaverMayTakeAway:
 
 class TestAlone:
     @staticmethod
-    def notice(*lost: str, present: int = 1, round: int = 1) -> Notice:
-        return Notice(round, "re-forming", present, 0, tuple(Loss(name, 0, True, "drained") for name in lost))
+    def notice(*lost: str, present: int = 1, round: int = 1, left: bool = True) -> Notice:
+        return Notice(round, "re-forming", present, 0, tuple(Loss(name, 0, left, "drained") for name in lost))
 
-    def test_a_member_is_once_all_others_are_gone(self) -> None:
+    def test_a_member_is_once_all_others_have_left(self) -> None:
         assert rules.is_alone(state("a", "b", "c"), self.notice("b", "c"), "a")
 
     @pytest.mark.parametrize(
         "notice",
-        [None, notice("b"), notice("b", "c", present=2), notice("b", "c", round=2), notice("a", "b", "c")],
-        ids=["no news", "one is left", "somebody has come", "another round", "itself is gone"],
+        [
+            None,
+            notice("b"),
+            notice("b", "c", present=2),
+            notice("b", "c", round=2),
+            notice("a", "b", "c"),
+            notice("b", "c", left=False),
+        ],
+        ids=["no news", "one is left", "another has come", "another round", "itself is gone", "they are lost"],
     )
     def test_a_member_is_not_while_anybody_is_there_or_may_be(self, notice: Notice | None) -> None:
         assert not rules.is_alone(state("a", "b", "c"), notice, "a")

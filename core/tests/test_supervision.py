@@ -15,6 +15,7 @@ from rdzv import (
     DynamicRendezvousHandler,
     Put,
     RendezvousBackend,
+    RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousError,
@@ -209,6 +210,29 @@ class TestLeading:
         # It has withdrawn, and with that the error is history.
         run.backends[0].always = None
         assert run.gather(only)[0].world_size == 1
+
+    def test_error_of_a_leader_ends_with_the_run(self, run: Run) -> None:
+        node, other = run.node(1, 1), run.node(1, 1)
+        run.gather(node)
+        backend = run.backends[0]
+        assert isinstance(backend, LeaderHits)
+        backend.always = OSError("a bug")
+        wait_until(lambda: node._node.problem)
+        other.set_closed("enough")
+        wait_until(lambda: node.closed)
+        assert node.is_closed()
+        with pytest.raises(RendezvousClosedError, match="enough"):
+            node.next_rendezvous()
+
+    def test_rounds_that_jump_make_no_leader_remove_them_one_by_one(self, run: Run) -> None:
+        node = run.node(1, 1)
+        # It remembers its round, and the service has forgotten everything.
+        node._node.round = 3000
+        run.gather(node)
+        assert node._node.state is not None
+        assert node._node.state.round == 3001
+        keeps_alive(run.backends[0])
+        assert run.backends[0].calls["delete"] < 20
 
     def test_thread_that_cannot_start_costs_no_lead(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         only = run.node(1, 1)

@@ -25,7 +25,7 @@ class RendezvousTimeout:
         last_call: How long a world that has its minimum waits for more nodes (30 s).
         close: For closing (30 s).
         heartbeat: For one keep-alive (5 s).
-        alone: How long a member of a world waits for others once all the others are gone (60 s).
+        alone: How long a member of a world waits for others once all the others have left (60 s).
     """
 
     join: timedelta
@@ -72,7 +72,7 @@ CORE_OPTIONS: Final = (
         "alone_timeout",
         "seconds",
         _DEFAULT_SECONDS["alone"],
-        "How long a node waits for others once all others of its world are gone and no other is there; "
+        "How long a node waits for others once all others of its world have left and no other is there; "
         "as long as join_timeout: no wait ends early.",
     ),
     Option("keep_alive_interval", "seconds", 5.0, "The time between two signs of life of a node."),

@@ -252,6 +252,14 @@ BUGS: Final[dict[str, Bug]] = {
         "fail_many",
         "fail_many",
     ),
+    "old-contact": _bug(
+        "A leader counts on a contact that was before an outage, as long as there was none after it.",
+        {10},
+        Node.trusted_in,
+        {"self._contact_since is None or self._is_gap(now)": "self._contact_since is None"},
+        "outage",
+        leases_sleep=False,
+    ),
     "hasty-leader": _bug(
         "After an outage, a leader takes for dead whoever is not back yet.",
         {10},

@@ -157,10 +157,11 @@ def left_alone(scene: Scene, strike: Strike) -> None:
 
 
 def outage(scene: Scene, strike: Strike) -> None:
-    """The service is away."""
+    """The service is away: down, so that watches break, or frozen, so that they go on afterwards."""
     seconds = (0.5, 2.0, 3.0, 10.0)[int(strike.amount * 4)]
-    scene.story.say("the service is away for {:.1f} s", seconds)
-    scene.service.stop()
+    frozen = strike.who < 0.5
+    scene.story.say("the service is {} for {:.1f} s", "frozen" if frozen else "away", seconds)
+    scene.service.stop(frozen=frozen)
     scene.timeline.after(seconds, scene.service.start)
 
 

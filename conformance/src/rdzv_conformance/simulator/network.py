@@ -112,7 +112,7 @@ class Line:
             seconds: How long.
             answer: Called with the new snapshot, with None when time ran out, or with an error.
         """
-        if self.cut is not Cut.NOTHING or self.service.down or self._loses():
+        if self.cut is not Cut.NOTHING or self.service.breaks_watches or self._loses():
             self._hear_nothing(self.timeline.now + min(seconds, 2.0), answer)
             return
 

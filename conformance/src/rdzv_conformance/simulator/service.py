@@ -102,6 +102,7 @@ class SimulatedService(KeyValueBackend):
         self._leases: dict[_SimulatedLease, None] = {}
         self._owners: dict[str, _SimulatedLease] = {}
         self._down_since: float | None = None
+        self._frozen = False
         self.calls: Counter[str] = Counter()
         self.bytes = 0
         self.wrote: Callable[[str, bytes], None] = lambda key, value: None
@@ -117,13 +118,20 @@ class SimulatedService(KeyValueBackend):
         """Whether nobody can reach it."""
         return self._down_since is not None
 
+    @property
+    def breaks_watches(self) -> bool:
+        """Whether it is away and not only frozen; there a wait goes on with the stream that it has."""
+        return self.down and not self._frozen
+
     # What happens to it.
 
-    def stop(self) -> None:
-        """Go away; every watch breaks."""
+    def stop(self, *, frozen: bool = False) -> None:
+        """Go away; every watch breaks. One that is frozen keeps them, and tells them what has happened afterwards."""
         if self.down:
             return
-        self._down_since = self._timeline.now
+        self._down_since, self._frozen = self._timeline.now, frozen
+        if frozen:
+            return
         for folder in self._folders.values():
             waiters, folder.waiters = folder.waiters, {}
             for waiter in waiters:
@@ -205,7 +213,8 @@ class SimulatedService(KeyValueBackend):
 
     def watch(self, waiter: Waiter) -> None:
         """Wake the waiter as soon as what it waits for is different from what it has seen."""
-        self.count("wait", len(waiter.prefix))
+        if not self.down:
+            self.count("wait", len(waiter.prefix))
         folder = self._folder(waiter.prefix)
         if folder.versions[-1] > waiter.since.revision:
             self._wake(folder, waiter)

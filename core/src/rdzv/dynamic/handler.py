@@ -271,7 +271,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._start()
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
         self._driver.run(member.first_look(self._node, deadline))
-        self._node.raise_problem()
+        if self._node.closed() is None:
+            self._node.raise_problem()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

@@ -42,6 +42,9 @@ COALESCE = 20e-6
 FAILURES = 2
 """Failures, one after the other, after which a leader resigns; a service that does not answer is none."""
 
+SWEPT = 10
+"""Rounds back to which a leader removes stores that it could not remove before."""
+
 NOTICE_INTERVAL = 1.0
 """Seconds between two notices that nobody is waiting for: each one wakes every node."""
 
@@ -292,6 +295,8 @@ class _Desk:
             if prefix not in self.removed:
                 yield Delete(prefix, self.node.soon())
                 self.removed.add(prefix)
+        # After a service has forgotten its data the numbers jump: there is nothing far back.
+        self.swept = max(self.swept, state.round - SWEPT)
         for number in range(self.swept + 1, state.round - 1):
             yield Delete(f"{STORE}/{number}", self.node.soon())
             self.swept = number

@@ -80,7 +80,7 @@ class Node:
         leading: This node leads.
         term: Grows each time this node begins or ceases to lead.
         stands_from: The moment before which this node does not stand for election: it has just resigned.
-        alone_since: Since when this node waits and all others of its world are certainly gone; None: they are not.
+        alone_since: Since when this node waits and all others of its world have left; None: they have not.
         evicted_from: The round that this node was told it was evicted from.
         failures: Loop to what has gone wrong in it; nothing but the loop itself clears it.
         trouble: Why the service could not be reached lately; None while it can be.
@@ -151,9 +151,7 @@ class Node:
     def contacted(self) -> None:
         """Note that the service has just answered."""
         now = self.clock()
-        # After a gap as long as this the others may have lost their leases too, and need time to come back.
-        gap = max(1.5 * self.interval, self.ttl - self.interval)
-        if self._contact_since is None or now - self._last_contact > gap:
+        if self._contact_since is None or self._is_gap(now):
             self._contact_since = now
         self._last_contact = now
         self.trouble = None
@@ -172,8 +170,14 @@ class Node:
 
     def trusted_in(self) -> float:
         """Seconds until this node has been in touch long enough to declare a silent member gone."""
-        since = self.clock() if self._contact_since is None else self._contact_since
-        return max(0.0, since + self.ttl - self.clock())
+        now = self.clock()
+        # A service that was frozen may push the end of all leases before it answers anything.
+        since = now if self._contact_since is None or self._is_gap(now) else self._contact_since
+        return max(0.0, since + self.ttl - now)
+
+    def _is_gap(self, now: float) -> bool:
+        """Whether the last contact is so long ago that the others, too, may have lost their leases meanwhile."""
+        return now - self._last_contact > max(1.5 * self.interval, self.ttl - self.interval)
 
     # What is there.
 
@@ -204,6 +208,9 @@ class Node:
             return []
         before, state = self.state, decode(State, held.payload)
         self.state, self.held = state, held
+        if self._is_finished():
+            # There is nothing to lead any more.
+            self.heal(LEAD)
         events = []
         if state.round > (before.round if before else 0) and state.world:
             cause = f"a world of {len(state.world)}, with rank 0 at {state.address}:{state.port}"
@@ -262,7 +269,6 @@ class Node:
             RendezvousGracefulExitError: The job is done, and this node was never needed.
             RendezvousParameterError: The run has other limits.
         """
-        self.raise_problem()
         standing = self.standing()
         run = f"The rendezvous '{self.settings.run}'"
         if standing is Standing.SUPERSEDED and self.state is not None:
@@ -279,6 +285,7 @@ class Node:
                 f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
                 f"than {self.state.attempt} or another run id."
             )
+        self.raise_problem()
         self._check_limits()
 
     def _check_limits(self) -> None:
@@ -313,7 +320,7 @@ class Node:
         return running and self.state is not None and self.state.round == self.round and self.state.closed is None
 
     def alone_until(self) -> float:
-        """Until when to wait although all others of this node's world are gone; infinite while that is not certain."""
+        """Until when to wait although all others of this node's world have left; infinite while that is not certain."""
         alone = self.trouble is None and self.is_waiting() and rules.is_alone(self.state, self.notice, self.id)
         if not alone:
             self.alone_since = None

@@ -114,11 +114,16 @@ def has_ended(state: State, nodes: Iterable[NodeRecord], notice: Notice | None, 
 
 
 def is_alone(state: State | None, notice: Notice | None, survivor: str) -> bool:
-    """Whether all others of the survivor's world are gone, nobody else is there, and one is too few."""
+    """Whether all others of the survivor's world have left for good, no other node is there, and one is too few.
+
+    A member that is lost may only be cut off, or be replaced soon.
+    """
     if state is None or notice is None or notice.round != state.round or state.closed or state.min_nodes < 2:
         return False
     others = set(state.world) - {survivor}
-    return notice.present <= 1 and survivor in state.world and {loss.node for loss in notice.lost} == others
+    return (
+        notice.present <= 1 and survivor in state.world and {loss.node for loss in notice.lost if loss.left} == others
+    )
 
 
 def decide(
