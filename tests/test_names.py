@@ -114,7 +114,7 @@ def test_a_name_of_the_service_that_resolves_late_is_waited_for(
     with agents(backend, f"late.example:{port}") as found:
         options = {"join_timeout": 60, **OPTIONS.get(backend, {})}
         node = found.start(*program(folder, PLACE), nnodes="1", options=options, within=here.within)
-        node.says("the service has not answered")
+        node.says("no call to the service has succeeded")
         here.knows("late.example", "127.0.0.1")
         known = time.monotonic()
         node.says("here: 127.0.0.1$")

@@ -164,8 +164,8 @@ def test_an_installed_backend_is_asked_with_the_parameters(asked: Callable[[], R
         ({"join_timout": "5"}, "The backend 'painted' knows no option 'join_timout'. Did you mean 'join_timeout'?"),
         (
             {"zzz": "5"},
-            "The backend 'painted' knows no option 'zzz'. It knows: attempt, cas_backoff_max_seconds, close_timeout, "
-            "color, ",
+            "The backend 'painted' knows no option 'zzz'. It knows: alone_timeout, attempt, "
+            "cas_backoff_max_seconds, close_timeout, color, ",
         ),
         ({"color": "blue"}, "The option 'color' cannot be 'blue': one of red, green is expected."),
         ({"attempt": "x"}, "The option 'attempt' cannot be 'x'"),

@@ -131,6 +131,7 @@ class Agent:
         self._ttl = ttl
         self._failing = threading.Event()
         self._leaving = False
+        self._stumbled = False
         self._telling = threading.Lock()
         register_hooks(self)
 
@@ -200,11 +201,15 @@ class Agent:
         except (RendezvousClosedError, RendezvousGracefulExitError):
             raise
         except RendezvousStateError as error:
-            self._diary.write("stumbles", error=repr(error))
+            self._stumble(error)
         except Exception as error:
             if time.monotonic() - self._errors.last > _KEPT * self._ttl:
                 raise
-            self._diary.write("stumbles", error=repr(error))
+            self._stumble(error)
+
+    def _stumble(self, error: Exception) -> None:
+        self._stumbled = True
+        self._diary.write("stumbles", error=repr(error))
 
     def _take_part(self) -> bool:
         """Join and hold the world; whether to join again."""
@@ -221,8 +226,10 @@ class Agent:
             size=info.world_size,
             nodes=info.nodes,
             address=where and f"{where.master_addr}:{where.master_port}",
-            offers=mine and f"{mine.address}:{mine.port}",
+            # The world may be the one that a call which has stumbled asked for, at the address that it offered.
+            offers=None if self._stumbled or not mine else f"{mine.address}:{mine.port}",
         )
+        self._stumbled = False
         self._share(info)
         return self._hold(info)
 
