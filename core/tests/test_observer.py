@@ -1,6 +1,7 @@
 """Looking at a run from outside, on a service that lives in this process and fails for a while."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -40,23 +41,27 @@ class Shared:
     Attributes:
         clients: Every backend that was made, in order.
         before: Gets the method and the key of each put and delete, before it is applied.
+        deadlines: Until when each of them may take.
     """
 
     def __init__(self, kind: type[MemoryBackend]) -> None:
         self.service = MemoryService()
         self.clients: list[MemoryBackend] = []
         self.before: Callable[[MemoryBackend, str, str], None] = lambda client, method, key: None
+        self.deadlines: list[float] = []
         shared = self
 
         class Watched(kind):  # type: ignore[valid-type, misc]
             def put(
                 self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
             ) -> Put:
+                shared.deadlines.append(time.monotonic() + timeout)
                 shared.before(self, "put", key)
                 put: Put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
                 return put
 
             def delete(self, prefix: str, *, timeout: float) -> None:
+                shared.deadlines.append(time.monotonic() + timeout)
                 shared.before(self, "delete", prefix)
                 super().delete(prefix, timeout=timeout)
 
@@ -230,6 +235,25 @@ class TestPurging:
         with Observer(shared.params()) as observer:
             assert observer.purge(5.0) == ()
         assert not shared.service.entries
+
+    def test_closing_and_purging_have_one_deadline(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        crash(node)
+        shared.deadlines.clear()
+        slow = ["control/state"]
+
+        def before(client: MemoryBackend, method: str, key: str) -> None:
+            if key in slow:
+                slow.remove(key)
+                time.sleep(1.0)
+
+        shared.before = before
+        assert main(["close", *WHERE, "--purge", "--timeout", "8"]) == 0
+        assert not slow
+        assert not shared.service.entries
+        # What a busy machine adds is less than what the slow call took.
+        assert max(shared.deadlines) - min(shared.deadlines) < 0.9
 
 
 def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:

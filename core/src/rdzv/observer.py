@@ -185,7 +185,7 @@ class Observer:
         written: only what belongs to this attempt and those before it is removed.
 
         Args:
-            timeout: Seconds for the nodes to go, and as long again to remove the keys.
+            timeout: Seconds for the nodes to go, and for removing the keys.
 
         Returns:
             The ids of the nodes that are still there after `timeout` seconds; nothing was removed then.
@@ -197,8 +197,7 @@ class Observer:
         deadline = time.monotonic() + timeout
         if here := self._await_end(deadline):
             return here
-        deadline = time.monotonic() + timeout
-        self.close("a purge", "its keys are being removed", timeout)
+        self.close("a purge", "its keys are being removed", deadline - time.monotonic())
         control = self._service.read_all(CONTROL, deadline)
         held = control.raw(STATE_KEY)
         if held is None:

@@ -3,6 +3,7 @@
 import argparse
 import getpass
 import os
+import time
 
 from ..errors import RendezvousParameterError
 from ..observer import Observer
@@ -30,14 +31,15 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Close, and purge if asked to."""
     with Observer(parameters(arguments)) as observer:
+        deadline = time.monotonic() + arguments.timeout
         shown_id = shown(arguments.run_id)
         was_used = observer.status(arguments.timeout).phase != "unknown"
-        closed = observer.close(f"the operator ({_user()})", arguments.reason, arguments.timeout)
+        closed = observer.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
         print(f"The run '{shown_id}' is closed: {closed.reason} (by {closed.by}).")
         if not was_used:
             print("Nobody has been in it yet: if that is not as you expect, check the run id.")
         if arguments.purge:
-            left = observer.purge(arguments.timeout)
+            left = observer.purge(deadline - time.monotonic())
             if left:
                 raise RendezvousParameterError(
                     f"Nothing was purged; still there after {arguments.timeout:.0f} s: {', '.join(left)}. "
