@@ -282,9 +282,10 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
             node.refuse()
             if node.record is None:
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
-            patience = min(deadline, node.alone_until())
-            if node.clock() >= patience:
-                yield from _give_up(node, node.clock() - started)
+            alone_until = node.alone_until()
+            patience = min(deadline, alone_until)
+            if (now := node.clock()) >= patience:
+                yield from _give_up(node, now - started, alone=now >= alone_until)
                 break
             heard = node.held, node.problem, node.record
             yield from _see_to_a_leader(node, deadline)
@@ -338,8 +339,17 @@ def _see_to_a_leader(node: Node, deadline: float) -> Lane[None]:
         logger.debug("electing a leader of '%s': %r", node.settings.run, error)
 
 
-def _give_up(node: Node, waited: float) -> Lane[None]:
-    """Withdraw, unless a world was published meanwhile that includes this node."""
+def _give_up(node: Node, waited: float, *, alone: bool) -> Lane[None]:
+    """Withdraw, unless a world was published meanwhile that includes this node.
+
+    Args:
+        node: Which gives up.
+        waited: For how many seconds it has waited.
+        alone: It ends because all others of its world are gone, and no other has come.
+
+    Raises:
+        RendezvousTimeoutError: There is no such world.
+    """
     record = node.record
     reason: Exception | None = node.failure()
     # The deadline is over: what is left to do takes less than an interval in all.
@@ -361,10 +371,10 @@ def _give_up(node: Node, waited: float) -> Lane[None]:
         logger.debug("node '%s' gives up: %r", node.id, error)
         reason = error
     because = f" The last error: {reason}" if reason else ""
-    raise RendezvousTimeoutError(f"{_missing_nodes(node, here, waited)}{because}")
+    raise RendezvousTimeoutError(f"{_missing_nodes(node, here, waited, alone=alone)}{because}")
 
 
-def _missing_nodes(node: Node, here: list[NodeRecord], waited: float) -> str:
+def _missing_nodes(node: Node, here: list[NodeRecord], waited: float, *, alone: bool) -> str:
     needed = node.settings.min_nodes
     missing = max(0, needed - len(here))
     state = node.running()
@@ -375,10 +385,10 @@ def _missing_nodes(node: Node, here: list[NodeRecord], waited: float) -> str:
         f"{len(here)} of at least {needed} nodes {_are(len(here))} here ({names}), {missing} {_are(missing)} missing."
     )
     message += _what_runs(node, len(inside))
-    alone = node.settings.timeout.alone.total_seconds()
-    if node.alone_since is not None and node.clock() - node.alone_since >= alone:
+    if alone:
+        seconds = node.settings.timeout.alone.total_seconds()
         message += (
-            f" No other node has come for {alone:g} s: start nodes sooner, or give a longer alone_timeout "
+            f" No other node has come for {seconds:g} s: start nodes sooner, or give a longer alone_timeout "
             "(as long as join_timeout: no wait ends early)."
         )
     elif not missing and not inside:
