@@ -315,7 +315,7 @@ def loop() -> Lane[None]:
         {4},
         leader.lead,
         {
-            "yield from supervised(node, LEAD, turn, lambda: leads() and fit())": """\
+            "yield from supervised(node, LEAD, turn, leads, most=FAILURES)": """\
 while leads() and not node.closing:
             try:
                 yield from turn()

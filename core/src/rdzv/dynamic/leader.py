@@ -106,25 +106,20 @@ def lead(node: Node, term: int) -> Lane[None]:
     """
     desk = _Desk(node)
     view: View | None = None
-    failed_before = node.failed(LEAD)
 
     def leads() -> bool:
         return node.leading and node.term == term
 
-    def fit() -> bool:
-        return node.failed(LEAD) - failed_before < FAILURES
-
     def turn() -> Lane[None]:
-        nonlocal view, failed_before
+        nonlocal view
         # After a failure the nodes are read anew.
         seen, view = view, None
         if seen is None:
             seen = yield ReadAll(NODES, node.soon())
         view = yield from desk.turn(seen)
-        failed_before = 0
 
     try:
-        yield from supervised(node, LEAD, turn, lambda: leads() and fit())
+        yield from supervised(node, LEAD, turn, leads, most=FAILURES)
         if leads() and not node.closing:
             logger.warning("node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failure())
             node.stands_from = node.clock() + node.interval

@@ -1,6 +1,7 @@
 """The one rule for every loop of a node: a loop that fails is recorded, and starts again after a pause."""
 
 import logging
+import math
 from collections.abc import Callable
 
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
@@ -13,7 +14,11 @@ logger = logging.getLogger(__name__)
 
 
 def supervised(
-    node: Node, loop: str, turn: Callable[[], Lane[None]], goes_on: Callable[[], bool] = lambda: True
+    node: Node,
+    loop: str,
+    turn: Callable[[], Lane[None]],
+    goes_on: Callable[[], bool] = lambda: True,
+    most: float = math.inf,
 ) -> Lane[None]:
     """Take one turn after the other until the node closes, whatever exceptions they raise.
 
@@ -25,15 +30,17 @@ def supervised(
         loop: The loop's name: the owner of its errors.
         turn: One turn, as a new coroutine. A turn that has ended well is progress: the pauses begin anew.
         goes_on: Asked before each turn: False ends the loop.
+        most: Errors that are recorded, one after the other, which end the loop, too.
     """
-    pauses = node.pauses()
-    while goes_on() and not node.closing:
+    pauses, failures = node.pauses(), 0
+    while failures < most and goes_on() and not node.closing:
         try:
             yield from turn()
         except Exception as error:
             if is_passing(error):
                 logger.debug("the loop '%s' of node '%s': %s", loop, node.id, error)
             elif not node.closing:
+                failures += 1
                 first = node.fail(loop, error) == 1
                 logger.log(
                     logging.WARNING if first else logging.DEBUG,
@@ -46,7 +53,7 @@ def supervised(
             yield Sleep(node.clock() + next(pauses))
         else:
             node.heal(loop)
-            pauses = node.pauses()
+            pauses, failures = node.pauses(), 0
 
 
 def is_passing(error: Exception) -> bool:
