@@ -468,3 +468,22 @@ def _variables(agents: Agents) -> dict[str, str]:
     )
     params = RendezvousParameters(backend, endpoint, run_id, 1, 1)
     return {**numbers, "RDZV_ROUND": "1", "RDZV_RESTART_COUNT": "0", **params.to_env()}
+
+
+LOGS = {
+    "a full disk": "exec 2> /dev/full",
+    "a reader that is gone": "exec 2> >(:); wait $!",
+    "none": "exec 2>&-",
+}
+
+
+@pytest.mark.parametrize("log", LOGS.values(), ids=LOGS)
+def test_a_node_outlives_its_log(log: str, tmp_path: Path) -> None:
+    rounds = tmp_path / "rounds"
+    program = f"echo $RDZV_ROUND >> {rounds}; test $RDZV_ROUND = 2"
+    command = [sys.executable, "-m", "rdzv", "run", "--backend=sqlite", f"--endpoint={tmp_path / 'rdzv.db'}"]
+    command += ["--run-id=job", "--nnodes=1", "--max-restarts=1", "-v", "--", "sh", "-c", program]
+    within = ["bash", "-c", f'{log}; exec "$@"', "bash"]
+    ended = subprocess.run([*within, *command], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert rounds.read_text() == "1\n2\n"

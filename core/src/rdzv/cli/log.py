@@ -1,11 +1,12 @@
 """What the command says on the standard error: every line begins with who says it, and `rdzv run`'s with when."""
 
+import contextlib
 import logging
 import sys
 import time
 import warnings
 
-__all__ = ["begin", "end", "say", "speak_as"]
+__all__ = ["begin", "end", "say", "speak_as", "write"]
 
 _node = ""
 """The id of the node that speaks; empty while there is none."""
@@ -40,7 +41,19 @@ def speak_as(node: str) -> None:
 
 def say(text: str) -> None:
     """Say something, whatever the level of the log."""
-    print(_lines(text, time.time()), file=sys.stderr, flush=True)
+    write(f"{_lines(text, time.time())}\n")
+
+
+def write(text: str) -> None:
+    """Write to the standard error as it is.
+
+    A node outlives its log: a full disk, a reader that is gone and a stream that is closed are passed over, as they
+    are by `logging`.
+    """
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 def _lines(text: str, when: float) -> str:

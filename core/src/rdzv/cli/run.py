@@ -22,7 +22,7 @@ from ..shown import shown
 from .common import add_run_options, count, parameters, seconds
 from .devices import processes
 from .exits import EXIT_CODES
-from .log import say, speak_as
+from .log import say, speak_as, write
 
 __all__ = ["add_parser", "run"]
 
@@ -136,7 +136,7 @@ class _Progress:
     def __init__(self, handler: DynamicRendezvousHandler, low: int, high: int) -> None:
         self._handler = handler
         self._wanted = _nodes(low, high)
-        self._terminal = sys.stderr.isatty()
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._said = time.monotonic()
         self._shown = False
 
@@ -157,7 +157,7 @@ class _Progress:
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
             line = shown(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
-            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+            write(f"\r\x1b[K{line}")
             self._shown = True
         else:
             say(line)
@@ -170,7 +170,7 @@ class _Progress:
     def clear(self) -> None:
         """Take the line away."""
         if self._shown:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+            write("\r\x1b[K")
             self._shown = False
 
     @hookimpl
