@@ -48,17 +48,37 @@ def test_runs_do_not_meet(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["localhost:29400", "10.0.0.1:80", "[::1]:80", "host1:2379,host2:2379", "10.0.0.1", "[::1]", "node-1.rack:1"],
-)
+    [
+        "localhost:29400", "10.0.0.1:80", "[::1]:80", "host1:2379,host2:2379", "10.0.0.1", "[::1]", "node-1.rack:1",
+        "node1,node2:2379", "localhost:", "node1:123456", "::1:29400", "fe80::1%eth0", "[fe80::1%eth0]", "tcp:node1:1",
+        "http://node1:29400", "tcp://node1", "https://a:1,https://b:2",
+    ],
+)  # fmt: skip
 def test_the_address_of_a_server_is_no_file(endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(RendezvousParameterError, match=r"looks like the address of a server.*one machine.*etcd-v3"):
         load_backend_plugin("sqlite").create_backend(RendezvousParameters("sqlite", endpoint, "run", 1, 1))
     assert list(tmp_path.iterdir()) == []
+    # The way out that the message gives.
+    _usable(f"./{endpoint}")
 
 
-@pytest.mark.parametrize("endpoint", ["jobs.db", "./localhost:29400", "a:b", "/tmp/run:1", "v1.2.db", "jobs", "a,b"])
+@pytest.mark.parametrize("endpoint", ["root:hunter2@db1:2379", "root:hunter2@db1", "root:hunter2@10.0.0.1"])
+def test_the_login_at_a_server_is_not_shown(endpoint: str) -> None:
+    with pytest.raises(RendezvousParameterError, match=r"'\*\*\*@[^']*' looks like the address of a server") as refused:
+        _usable(endpoint)
+    assert "hunter2" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "endpoint",
+    ["jobs.db", "./localhost:29400", "a:b", "/tmp/run:1", "v1.2.db", "jobs", "a,b", "/tmp/d/a,b:1", "d/a:1,b", "a@b"],
+)
 def test_a_file_may_have_any_other_name(endpoint: str) -> None:
+    _usable(endpoint)
+
+
+def _usable(endpoint: str) -> None:
     backend, _ = create_backend(RendezvousParameters("sqlite", endpoint, "run", 1, 1))
     backend.close()
 

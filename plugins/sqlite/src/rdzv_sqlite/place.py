@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from rdzv.endpoints import hide_login
 from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, RendezvousStateError
 
 __all__ = [
@@ -22,8 +23,14 @@ __all__ = [
 ]
 
 _SMALLEST_PAGE: Final = 512
-_ADDRESS: Final = re.compile(r"(\[[^/\]]+\]|[^/:\[\]]+):[0-9]{1,5}|\[[0-9A-Fa-f:.]+\]|[0-9]+(\.[0-9]+){3}")
-"""What looks like the address of a server: ``host:port``, an IPv4 address or an IPv6 address in brackets."""
+_ADDRESS: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*://.*"  # a URL
+    r"|[^/]*:[0-9]*"  # a port, and before it anything
+    r"|[^/]*:[^/]*@[^/]*"  # a user and a password
+    r"|([^/]*@)?(\[[0-9A-Fa-f:.]+(%[^/]*)?\]|[0-9]+(\.[0-9]+){3})"  # an IPv6 address in brackets, or an IPv4 address
+    r"|[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*:[0-9A-Fa-f.]*(%[^/]*)?"  # an IPv6 address without brackets
+)
+"""What looks like the address of a server. Of what has a slash, that is a URL alone: all else is a path."""
 
 _WAY_OUT: Final = "Give the path of a database file as the endpoint."
 
@@ -49,11 +56,13 @@ def check_endpoint(endpoint: str) -> None:
     Raises:
         RendezvousParameterError: It looks like the address of one, or of several.
     """
-    if any(_ADDRESS.fullmatch(item.strip()) for item in endpoint.split(",")):
+    # A slash makes a path of the whole, whatever its commas separate.
+    items = [endpoint] if "/" in endpoint else endpoint.split(",")
+    if any(_ADDRESS.fullmatch(item.strip()) for item in items):
         raise RendezvousParameterError(
-            f"The endpoint '{endpoint}' looks like the address of a server; sqlite takes the path of a file, for the "
-            f"processes of one machine. For several machines use another backend, such as etcd-v3. If this is the name "
-            f"of a file, write './{endpoint}'."
+            f"The endpoint '{hide_login(endpoint)}' looks like the address of a server; sqlite takes the path of a "
+            f"file, for the processes of one machine. For several machines use another backend, such as etcd-v3. If "
+            f"this is the name of a file, put ./ before it."
         )
 
 
