@@ -194,6 +194,9 @@ def test_a_malformed_number_of_nodes_names_where_it_stands(text: str) -> None:
             ),
         ),
         ("b://me@h/r?nnodes=1", RendezvousParameters("b", "h", "r", 1, 1, user="me")),
+        ("b://me:a%2Fb%3Fc@h/r?nnodes=1", RendezvousParameters("b", "h", "r", 1, 1, user="me", password="a/b?c")),
+        ("b://h/r%40s?nnodes=1&user=me@corp", RendezvousParameters("b", "h", "r@s", 1, 1, user="me@corp")),
+        ("sqlite:///tmp/a@b.db?run_id=r@s&nnodes=1", RendezvousParameters("sqlite", "/tmp/a@b.db", "r@s", 1, 1)),
         ("sqlite:///tmp/my%20jobs.db?run_id=r&nnodes=1", RendezvousParameters("sqlite", "/tmp/my jobs.db", "r", 1, 1)),
         ("sqlite:/tmp/jobs.db?run_id=r&nnodes=1", RendezvousParameters("sqlite", "/tmp/jobs.db", "r", 1, 1)),
         ("sqlite:jobs.db?run_id=r&nnodes=1", RendezvousParameters("sqlite", "jobs.db", "r", 1, 1)),
@@ -222,6 +225,13 @@ def test_a_url_is_read(url: str, expected: RendezvousParameters) -> None:
         ("b://me:geheim@h/r?nnodes=1&=geheim", "has a query that is not name=value"),
         ("b://me:geheim@h/r?nnodes=1&x=%ff", "percent-encoded bytes that are not UTF-8"),
         ("b://me:geheim@h/r?nnodes=many", "nnodes is 'many'"),
+        ("b://me:geheim/x9@db1:2379/run?nnodes=1", "has an @ behind its first / or ?. In a user or a password write /"),
+        ("b://me:12345/geheim@db1:2379/run?nnodes=1", "write / as %2F and ? as %3F"),
+        ("b://me:a@geheim/x9@db1:2379/run?nnodes=1", "write / as %2F and ? as %3F"),
+        ("b://me:geheim?x9@db1:2379/run?nnodes=1", "write / as %2F and ? as %3F"),
+        ("b://me:geheim?x=9@db1:2379/run?nnodes=1", "write / as %2F and ? as %3F"),
+        ("b://me:a@geheim?x=9@db1:2379/run?nnodes=1", "write / as %2F and ? as %3F"),
+        ("b://h:2379/geheim@work?nnodes=1", "in a run id or an option write @ as %40"),
     ],
 )
 def test_a_url_that_cannot_be_used_says_why_and_shows_no_password(url: str, message: str) -> None:

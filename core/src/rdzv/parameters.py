@@ -115,7 +115,7 @@ class RendezvousParameters:
         the path (or there is no ``//``), the path is the endpoint, and the query gives the run id:
         ``sqlite:///tmp/jobs.db?run_id=job-7&nnodes=2``. The path ``jobs.db`` is relative in
         ``sqlite:jobs.db?...``; ``sqlite:?...`` leaves the endpoint to the backend. Percent-encoding is
-        undone in every part; a plus is a plus.
+        undone in every part; a plus is a plus. A password has / and ? as %2F and %3F, a run id has @ as %40.
 
         Raises:
             RendezvousParameterError: It is not such a URL; or as `from_mapping`. The message does
@@ -311,6 +311,13 @@ def _check_type(name: str, value: Any, source: str, spell: Callable[[str], str])
 
 
 def _split_url(match: re.Match[str], source: str) -> dict[str, Any]:
+    # A slash or a question mark in a password ends what stands before the @ too early: the rest of it would be shown as
+    # a run id or as an option, and its beginning as the endpoint. (Every query has a question mark before it.)
+    if match["authority"] and ("@" in match["path"] or re.search(r"@.*\?", match["query"] or "")):
+        raise RendezvousParameterError(
+            f"{source} has an @ behind its first / or ?. In a user or a password write / as %2F and ? as %3F; in a run "
+            "id or an option write @ as %40."
+        )
     credentials, _, hosts = (match["authority"] or "").rpartition("@")
     user, _, password = credentials.partition(":")
     items: dict[str, Any] = {"backend": match["backend"]}
