@@ -133,3 +133,17 @@ def test_a_worker_says_how_it_ended(keeper: Guard, script: str, code: int) -> No
     crew.stop(0)
     with pytest.raises(ChildProcessError):
         os.waitpid(worker.pid, 0)
+
+
+def test_the_list_of_processes_is_asked_for_without_secrets(
+    keeper: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = tmp_path / "seen"
+    listed = ("sh", "-c", f"env > {seen}; exec {' '.join(workers._PS)}")
+    monkeypatch.setattr(workers, "_PROC", tmp_path / "nowhere")
+    monkeypatch.setattr(workers, "_PS", listed)
+    monkeypatch.setenv("RDZV_PASSWORD", "hunter2")
+    crew = Workers(["true"], [os.environ], keeper)
+    crew.stop(30)
+    assert "PATH=" in seen.read_text()
+    assert "hunter2" not in seen.read_text()

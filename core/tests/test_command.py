@@ -226,6 +226,18 @@ class TestProcessesPerNode:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
         assert processes("gpu") == processes("auto") == count
 
+    def test_the_driver_sees_no_secret(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command, seen = tmp_path / "nvidia-smi", tmp_path / "seen"
+        command.write_text(f"#!/bin/sh\nenv > {seen}\necho GPU 0: NVIDIA A100\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        monkeypatch.setenv("RDZV_PASSWORD", "hunter2")
+        monkeypatch.setenv("RDZV_OPTIONS", "token=hunter3")
+        assert processes("gpu") == 1
+        assert "CUDA_VISIBLE_DEVICES=0" in seen.read_text()
+        assert "hunter" not in seen.read_text()
+
     @pytest.mark.usefixtures("smi")
     @pytest.mark.parametrize("visible", ["", "-1", "none"])
     def test_is_that_of_the_cpus_where_no_gpu_is_to_be_seen(

@@ -14,7 +14,7 @@ from typing import Any, Final
 from .errors import RendezvousParameterError
 from .parameters import RendezvousParameters
 
-__all__ = ["file_option", "take_secrets", "variable", "withhold"]
+__all__ = ["file_option", "public_environment", "take_secrets", "variable", "withhold"]
 
 logger = logging.getLogger(__name__)
 
@@ -83,6 +83,15 @@ def withhold(
     if withheld := sorted(name for name in has if file_option(name) not in public.config):
         environment[_WITHHELD] = ",".join(withheld)
     return public, environment
+
+
+def public_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment for a tool of the system, which needs to know nothing of rdzv.
+
+    Args:
+        environ: The environment of this process.
+    """
+    return {name: value for name, value in environ.items() if not name.startswith("RDZV_")}
 
 
 def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:

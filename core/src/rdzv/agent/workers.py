@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
+from ..credentials import public_environment
 from . import guard
 
 __all__ = ["Guard", "Worker", "Workers"]
@@ -19,6 +20,8 @@ _POLL: Final = 0.02
 """Seconds between two looks at processes that were asked to end."""
 
 _PROC: Final = Path("/proc")
+_PS: Final = ("/bin/ps", "-A", "-o", "stat=,pgid=")
+"""Lists the processes where there is no `_PROC`."""
 
 
 class Guard:
@@ -179,9 +182,8 @@ def _living_groups() -> set[int]:
 
 def _states_and_groups() -> Iterator[Sequence[str]]:
     if not (_PROC / "self").exists():
-        command = ["/bin/ps", "-A", "-o", "stat=,pgid="]
-        shown = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
-        yield from (line.split() for line in shown.splitlines())
+        listed = subprocess.run(_PS, env=public_environment(), stdout=subprocess.PIPE, text=True, check=True)
+        yield from (line.split() for line in listed.stdout.splitlines())
         return
     for folder in _PROC.iterdir():
         if folder.name.isdigit():

@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
+from ..credentials import public_environment
+
 __all__ = ["processes"]
 
 _PATIENCE: Final = 60.0
@@ -59,7 +61,12 @@ def _installed_gpus() -> int:
     if (command := shutil.which("nvidia-smi")) is not None:
         try:
             listed = subprocess.run(
-                [command, "-L"], capture_output=True, text=True, timeout=_PATIENCE, check=True
+                [command, "-L"],
+                env=public_environment(),
+                capture_output=True,
+                text=True,
+                timeout=_PATIENCE,
+                check=True,
             ).stdout
         except (OSError, subprocess.SubprocessError):
             pass
