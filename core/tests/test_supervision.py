@@ -13,6 +13,8 @@ import pytest
 
 from rdzv import (
     DynamicRendezvousHandler,
+    Expect,
+    Lease,
     Put,
     RendezvousBackend,
     RendezvousClosedError,
@@ -153,6 +155,12 @@ class LeaderHits(MemoryBackend):
         super().__init__(service)
         self.errors: list[Exception] = []
         self.always: Exception | None = None
+        self.refused: Exception | None = None
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        if self.refused is not None and key == "control/state":
+            raise self.refused
+        return super().put(key, value, expect=expect, lease=lease, timeout=timeout)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         self._hit(prefix)
@@ -210,6 +218,15 @@ class TestLeading:
         # It has withdrawn, and with that the error is history.
         run.backends[0].always = None
         assert run.gather(only)[0].world_size == 1
+
+    def test_leader_whose_writes_fail_while_the_service_answers_makes_room_for_another(self, run: Run) -> None:
+        first, second = run.nodes(2, 2, 2, join=60.0)
+        backend = run.backends[0]
+        assert isinstance(backend, LeaderHits)
+        backend.refused = RendezvousConnectionError("503 from the proxy")
+        joining = run.join(first)[0]
+        wait_until(lambda: first._node.leading)
+        assert {one.result(30).rank for one in (joining, *run.join(second))} == {0, 1}
 
     def test_error_of_a_leader_ends_with_the_run(self, run: Run) -> None:
         node, other = run.node(1, 1), run.node(1, 1)

@@ -24,6 +24,7 @@ from .dynamic.records import (
     Notice,
     State,
     decode,
+    nodes_in,
 )
 from .dynamic.register import RegisterKeys
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
@@ -205,7 +206,7 @@ class Observer:
             return ()
         nodes = self._service.read_all(NODES, deadline)
         # One that was on its way when the run was closed: it hears of that, and goes.
-        if here := _living(_records(nodes)):
+        if here := _living(nodes_in(nodes)):
             return here
         state = decode(State, held.payload)
         for top, last in ((STORE, state.round), (NODES, state.attempt), (BEATS, state.attempt)):
@@ -230,7 +231,7 @@ class Observer:
     def _await_end(self, deadline: float) -> tuple[str, ...]:
         """Wait until no node is left; returns those that still are."""
         view = self._service.read_all(NODES, deadline)
-        while (here := _living(_records(view))) and time.monotonic() < deadline:
+        while (here := _living(nodes_in(view))) and time.monotonic() < deadline:
             view = self._wait(NODES, view, deadline)
         return here
 
@@ -266,18 +267,13 @@ class Observer:
         return Leadership("", first.attempt, first.min_nodes, first.max_nodes) if first else Leadership("", 0, 0, 0)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
-        return _records(self._service.read_all(NODES, deadline))
+        return nodes_in(self._service.read_all(NODES, deadline))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._service.close()
-
-
-def _records(view: View) -> list[NodeRecord]:
-    """The node records in a view, in arrival order."""
-    return [decode(NodeRecord, held.payload) for held in sorted(view.readable().values(), key=lambda one: one.order)]
 
 
 def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:

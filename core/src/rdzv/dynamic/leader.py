@@ -9,7 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ..backend import Lease
-from ..errors import RendezvousStateError
+from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from ..hooks import Event, EventKind
 from ..service import Held, View
 from . import rules
@@ -30,7 +30,7 @@ from .records import (
     intent_key,
 )
 from .steps import Delete, Lane, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
-from .supervisor import supervised
+from .supervisor import is_passing, supervised
 
 __all__ = ["elect", "lead", "outdated", "resign"]
 
@@ -101,8 +101,9 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Lane[Lead
 def lead(node: Node, term: int) -> Lane[None]:
     """Watch the nodes and publish what the rules decide, for as long as this node leads.
 
-    A leader that fails for any reason but a service that does not answer resigns: another may do better. If nobody else
-    takes over, it stands for election again, and its caller gets the error if that goes wrong, too.
+    A leader that fails resigns: another may do better. A service that does not answer is no reason, unless it answers
+    this node's other calls for a time to live. If no other node takes over, it stands for election again, and its
+    caller gets the error if that goes wrong, too.
     """
     desk = _Desk(node)
     view: View | None = None
@@ -114,9 +115,16 @@ def lead(node: Node, term: int) -> Lane[None]:
         nonlocal view
         # After a failure the nodes are read anew.
         seen, view = view, None
-        if seen is None:
-            seen = yield ReadAll(NODES, node.soon())
-        view = yield from desk.turn(seen)
+        try:
+            if seen is None:
+                seen = yield ReadAll(NODES, node.soon())
+            view = yield from desk.turn(seen)
+        except RendezvousConnectionError as error:
+            seconds = node.clock() - desk.done_at
+            if is_passing(error) and seconds >= node.ttl and node.trusted_in() == 0:
+                # The service has answered this node's other calls all the time: it is no outage.
+                raise RendezvousError(f"What a leader asks for has failed for {seconds:.1f} s: {error}") from error
+            raise
 
     try:
         yield from supervised(node, LEAD, turn, leads, most=FAILURES)
@@ -195,8 +203,10 @@ class _Desk:
     held: Held | None = None
     removed: set[str] = field(default_factory=set)
     swept: int = 0
+    done_at: float = 0.0
 
     def __post_init__(self) -> None:
+        self.done_at = self.node.clock()
         self.posted = self.node.notice
         self.posted_at = self.node.clock()
         if (state := self.node.state) is not None:
@@ -223,7 +233,7 @@ class _Desk:
             return view
         post_in = yield from self.post(decision.notice)
         yield from self.tidy()
-        since = view
+        since, self.done_at = view, node.clock()
         view = yield Wait(NODES, since, node.clock() + min(post_in, self.again_in(decision)))
         if view is not since:
             # Many come together: reading them costs by their number, so give them time to.

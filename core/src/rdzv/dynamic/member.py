@@ -33,6 +33,7 @@ from .records import (
     State,
     decode,
     node_key,
+    nodes_in,
 )
 from .rules import Standing
 from .steps import Changed, Delete, KeepAlive, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Tell, Wait
@@ -357,8 +358,7 @@ def _give_up(node: Node, waited: float, *, alone: bool) -> Lane[None]:
     here: list[NodeRecord] = []
     try:
         view = yield ReadAll(NODES, node.clock() + node.interval / 4)
-        records = [decode(NodeRecord, held.payload) for held in view.readable().values()]
-        here = [record for record in records if record.left is None]
+        here = [record for record in nodes_in(view) if record.left is None]
         yield from _withdraw(node, patience)
         yield from _tell_state(node, (yield Read(STATE_KEY, patience)))
         if node.standing() is Standing.MEMBER:
@@ -392,7 +392,7 @@ def _missing_nodes(node: Node, here: list[NodeRecord], waited: float, *, alone: 
             "(as long as join_timeout: no wait ends early)."
         )
     elif not missing and not inside:
-        message += _last_call(node)
+        message += _what_lacks(node, waited)
     return message
 
 
@@ -412,8 +412,11 @@ def _what_runs(node: Node, inside: int) -> str:
     return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
 
 
-def _last_call(node: Node) -> str:
+def _what_lacks(node: Node, waited: float) -> str:
+    """Why there is no world although nodes enough are here."""
     seconds = node.settings.timeout.last_call.total_seconds()
+    if waited > seconds + leader.NOTICE_INTERVAL and (node.notice is None or node.notice.phase != "last call"):
+        return " No leader has published a world of them: the log of the node that leads says more."
     return (
         f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "
         "give a longer join_timeout, or a shorter last_call_timeout."
@@ -485,7 +488,7 @@ def _clean_up(node: Node, deadline: float) -> Lane[None]:
     Nobody leads: a leader looks here after it has resigned.
     """
     view = yield ReadAll(NODES, deadline)
-    records = [decode(NodeRecord, held.payload) for held in view.readable().values()]
+    records = nodes_in(view)
     if any(record.left is None for record in records):
         return
     state, attempt = node.state, node.settings.attempt

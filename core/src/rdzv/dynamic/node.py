@@ -44,7 +44,7 @@ class Failure:
 
     Attributes:
         error: The latest error.
-        times: How many there were, one after the other.
+        times: How many there were, one after the other; 0: a passing fault.
         since: The moment of the first.
         lasts: It is not a passing fault: the caller gets the error.
     """
@@ -390,12 +390,22 @@ class Node:
             How many times it has failed now, one after the other.
         """
         before = self.failures.get(loop)
-        since, times = (before.since, before.times + 1) if before else (self.clock(), 1)
+        since, times = (before.since, before.times + 1) if before and before.times else (self.clock(), 1)
         lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousDeniedError)
         lasts = lasts or has_lasted(times, self.clock() - since)
         ours = error if isinstance(error, RendezvousError) else unexpected(error)
         self.failures[loop] = Failure(ours, times, since, lasts)
         return times
+
+    def hinder(self, loop: str, error: RendezvousError) -> None:
+        """Note a passing fault of a loop: a caller gets it only with the error of a wait that it gives up.
+
+        Args:
+            loop: Which: it owns the error until it heals.
+            error: Why its calls do not succeed.
+        """
+        if not self.failed(loop):
+            self.failures[loop] = Failure(error, 0, self.clock(), False)
 
     def heal(self, loop: str) -> None:
         """Note that a loop goes well."""

@@ -5,12 +5,14 @@ whatever does not fit is a `RendezvousStateError`.
 """
 
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from ..backend import STATE_KEY
 from ..errors import RendezvousStateError
+from ..service import View
 
 __all__ = [
     "BEATS",
@@ -30,7 +32,10 @@ __all__ = [
     "decode",
     "intent_key",
     "node_key",
+    "nodes_in",
 ]
+
+logger = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
 """What every node watches: the state, the notice and the leader."""
@@ -286,6 +291,17 @@ def decode(kind: type[_R], payload: bytes) -> _R:
         raise RendezvousStateError(
             f"The service holds a {kind.__name__.lower()} that this version cannot read ({error!r}): {payload[:80]!r}"
         ) from error
+
+
+def nodes_in(view: View) -> list["NodeRecord"]:
+    """The node records in a view, in order of arrival. One that cannot be read is skipped, and logged."""
+    found = []
+    for key, held in sorted(view.readable().items(), key=lambda item: item[1].order):
+        try:
+            found.append(decode(NodeRecord, held.payload))
+        except RendezvousStateError as error:
+            logger.warning("ignoring '%s': %s", key, error)
+    return found
 
 
 def _encode(**fields: Any) -> bytes:

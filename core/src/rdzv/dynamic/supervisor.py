@@ -37,7 +37,8 @@ def supervised(
         try:
             yield from turn()
         except Exception as error:
-            if is_passing(error):
+            if isinstance(error, RendezvousConnectionError) and is_passing(error):
+                node.hinder(loop, error)
                 logger.debug("the loop '%s' of node '%s': %s", loop, node.id, error)
             elif not node.closing:
                 failures += 1
