@@ -266,4 +266,6 @@ def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "nodes: 1 here, 2 to 2 make a world" in said
     assert "re-forming" in said.splitlines()[0]
+    with Observer(shared.params()) as observer:
+        assert {node.left for node in observer.status(5.0).nodes} == {None, "drained"}
     stays.leave()

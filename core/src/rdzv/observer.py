@@ -46,20 +46,14 @@ class NodeStatus:
         rank: Its rank in the running round; None if it is not in it.
         address: Where it can be reached.
         doing: ``in the round``, ``waiting``, or ``left: `` and why.
+        left: Why it has left: it is shown for as long as its record says so; None: it is here.
     """
 
     id: str
     rank: int | None
     address: str
     doing: str
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it takes part: one that has left is shown for as long as its record says why."""
-        return not self.doing.startswith(_LEFT)
-
-
-_LEFT = "left: "
+    left: str | None
 
 
 @dataclass(frozen=True)
@@ -329,8 +323,8 @@ def _phase(state: State | None, posted: Notice | None, nodes: list[NodeRecord]) 
 
 def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int]) -> NodeStatus:
     inside = state is not None and node.id in ranks and node.last_round < state.round
-    doing = f"{_LEFT}{node.left}" if node.left is not None else "in the round" if inside else "waiting"
-    return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing)
+    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else "waiting"
+    return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing, node.left)
 
 
 def _rank_first(node: NodeStatus) -> tuple[bool, int]:

@@ -45,7 +45,7 @@ def _text(status: Status) -> str:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
     lines.append(f"  leader: {status.leader or 'nobody'}")
     if status.min_nodes:
-        here = sum(node.is_here for node in status.nodes)
+        here = sum(node.left is None for node in status.nodes)
         lines.append(f"  nodes: {here} here, {status.min_nodes} to {status.max_nodes} make a world")
     for node in status.nodes:
         rank = "      -" if node.rank is None else f"rank {node.rank:2}"
