@@ -26,6 +26,7 @@ from rdzv import (
     Snapshot,
     Token,
 )
+from rdzv.dynamic.node import KEEP, LEAD, WATCH
 from rdzv.dynamic.register import RegisterKeys
 
 from .memory import Fault, MemoryService, SlowBackend
@@ -164,13 +165,15 @@ def test_an_outage_that_a_strange_error_tells_of_costs_nothing(
         ended.callback(each.leave)
     assert old.next_rendezvous().world_size == 1
 
+    met: set[str] = set()
+
     def fail() -> None:
+        met.add(threading.current_thread().name)
         raise error()
 
     value.breaks = fail
+    until(lambda: met >= {f"rdzv-{loop}-{old.node_id}" for loop in (WATCH, KEEP, LEAD)})
     until(lambda: old.trouble is not None)
-    # For long enough that each of its loops has asked; its lease outlives it.
-    time.sleep(2 * INTERVAL)
     value.breaks = lambda: None
     pool = ended.enter_context(ThreadPoolExecutor(2))
     joined = pool.submit(late.next_rendezvous)

@@ -293,6 +293,7 @@ class ForeignRegister(RendezvousBackend):
 
     def _check(self) -> None:
         if self._shared["away"]:
+            self._shared["failed"] += 1
             raise NotOursError("The connection to the C10d store has failed.")
 
 
@@ -303,7 +304,7 @@ class NotOursError(Exception):
 class TestForeignErrors:
     @pytest.fixture
     def shared(self) -> dict[str, Any]:
-        return {"lock": threading.Lock(), "away": False}
+        return {"lock": threading.Lock(), "away": False, "failed": 0}
 
     @pytest.fixture
     def run(self, run: Run, shared: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Run:
@@ -319,6 +320,7 @@ class TestForeignErrors:
             # Nobody hears of what passes.
             assert [node.is_closed() for node in nodes] == [False, False]
             time.sleep(0.01)
+        assert shared["failed"], "no call was made meanwhile"
         shared["away"] = False
         # All leases are renewed or made anew, and somebody leads.
         waiting = run.join(run.node(2, 3))
@@ -341,6 +343,7 @@ class TestForeignErrors:
         shared["away"] = True
         waiting += run.join(run.node(2, 2))
         time.sleep(0.5)
+        assert shared["failed"], "no call was made meanwhile"
         shared["away"] = False
         assert {future.result(15).world_size for future in waiting} == {2}
 

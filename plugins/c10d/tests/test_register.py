@@ -5,10 +5,11 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousStateError, RendezvousTimeout
+from rdzv.dynamic.node import KEEP, LEAD, WATCH
 from rdzv_conformance import RegisterConformance
 
 from rdzv_c10d.store import stores
@@ -33,9 +34,11 @@ def blinking(path: Path) -> Any:
 
     class Blinking(C10dRendezvousBackend):
         away = False
+        met: ClassVar[set[str]] = set()
 
         def _call_store(self, store_op: str, *args: Any, **kwargs: Any) -> Any:
             if self.away:
+                self.met.add(threading.current_thread().name)
                 raise RendezvousConnectionError("The connection to the C10d store has failed.")
             return super()._call_store(store_op, *args, **kwargs)
 
@@ -96,10 +99,10 @@ def test_nodes_outlive_an_outage_of_which_pytorchs_errors_tell(tmp_path: Path) -
             assert old.next_rendezvous().world_size == 1
             backends[0].away = True
             deadline = time.monotonic() + 30
-            while old.trouble is None:
-                assert time.monotonic() < deadline, "the node does not notice"
+            loops = {f"rdzv-{loop}-{old.node_id}" for loop in (WATCH, KEEP, LEAD)}
+            while old.trouble is None or not backends[0].met >= loops:
+                assert time.monotonic() < deadline, f"only these have met it: {backends[0].met}"
                 time.sleep(0.01)
-            time.sleep(2 * INTERVAL)  # all its loops have met it by now; if not, it must be right as well
             backends[0].away = False
             joined = pool.submit(late.next_rendezvous)
             while old.num_nodes_waiting() == 0:
