@@ -8,14 +8,13 @@ that the kernel would use towards the service.
 import ipaddress
 import re
 import socket
-import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
 
 from .errors import RendezvousConnectionError, RendezvousParameterError
+from .threads import in_thread
 
 __all__ = ["Endpoint", "check_address", "hide_login", "parse_endpoints", "source_address"]
 
@@ -182,15 +181,7 @@ def _resolve(host: str, timeout: float) -> list[tuple[Any, ...]]:
     except socket.gaierror:
         pass  # a name
     # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
-    answer: Future[list[tuple[Any, ...]]] = Future()
-
-    def ask() -> None:
-        try:
-            answer.set_result(_lookup(host, 0))
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=ask, name=f"rdzv-resolve-{host}", daemon=True).start()
+    answer = in_thread(lambda: _lookup(host, 0), f"rdzv-resolve-{host}")
     try:
         return answer.result(timeout)
     except TimeoutError as error:

@@ -2,10 +2,14 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
 
 from .errors import RendezvousConnectionError
 
-__all__ = ["start_thread"]
+__all__ = ["in_thread", "start_thread"]
+
+_T = TypeVar("_T")
 
 
 def start_thread(work: Callable[..., None], *arguments: object, name: str) -> threading.Thread:
@@ -20,3 +24,21 @@ def start_thread(work: Callable[..., None], *arguments: object, name: str) -> th
     except RuntimeError as error:
         raise RendezvousConnectionError(f"The thread '{name}' cannot start: {error}.") from error
     return thread
+
+
+def in_thread(work: Callable[[], _T], name: str) -> Future[_T]:
+    """Have a thread of its own do some work that may outlast the caller's patience; returns its future.
+
+    Raises:
+        RendezvousConnectionError: As `start_thread`.
+    """
+    answer: Future[_T] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(work())
+        except Exception as error:
+            answer.set_exception(error)
+
+    start_thread(run, name=name)
+    return answer

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ..errors import RendezvousConnectionError, RendezvousError
 from ..hooks import Event
 from ..service import Service
+from ..threads import start_thread
 from . import steps
 from .leader import lead
 from .node import Node
@@ -44,12 +45,9 @@ class Driver:
 
     def start(self, name: str, lane: Lane[None]) -> None:
         """Run a lane on a thread of its own until it ends."""
-        thread = threading.Thread(
-            target=self._run_to_end, args=(name, lane), name=f"rdzv-{name}-{self._node.id}", daemon=True
-        )
         with self._changed:
             # Under the lock: `stop` joins these, and a thread can be joined once it runs.
-            thread.start()
+            thread = start_thread(self._run_to_end, name, lane, name=f"rdzv-{name}-{self._node.id}")
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
     def run(self, lane: Lane[_R]) -> _R:

@@ -8,12 +8,13 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from ..endpoints import Endpoint
+from ..threads import in_thread
 
 __all__ = ["AttemptError", "Connection", "Member", "Reply", "SilenceError", "Transport"]
 
@@ -240,7 +241,7 @@ class Transport:
         with contextlib.suppress(socket.gaierror):
             return look_up(socket.AI_NUMERICHOST)
         # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
-        answer = _in_background(lambda: look_up(0), f"rdzv-resolve-{endpoint.host}")
+        answer = in_thread(lambda: look_up(0), f"rdzv-resolve-{endpoint.host}")
         wait((answer, self._closed), max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
         if not answer.done():
             raise TimeoutError("its name was not resolved in time")
@@ -300,19 +301,6 @@ def _end(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
         # Not SSLSocket's own, which pulls TLS away from under whoever reads.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-
-def _in_background(work: Callable[[], Any], name: str) -> Future[Any]:
-    answer: Future[Any] = Future()
-
-    def run() -> None:
-        try:
-            answer.set_result(work())
-        except Exception as error:
-            answer.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return answer
 
 
 def _tls_failure(error: ssl.SSLError, *, applied: bool) -> AttemptError:

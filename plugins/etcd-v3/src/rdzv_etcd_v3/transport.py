@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import urllib3
 import urllib3.connection
 from rdzv.endpoints import Endpoint
+from rdzv.threads import in_thread
 
 from .failures import NotConnectedError, tls_failure
 
@@ -128,15 +129,7 @@ class Transport:
         with contextlib.suppress(socket.gaierror):
             return look_up(socket.AI_NUMERICHOST)
         # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
-        answer: Future[Any] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(look_up(0))
-            except Exception as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name=f"rdzv-resolve-{endpoint.host}", daemon=True).start()
+        answer = in_thread(lambda: look_up(0), f"rdzv-resolve-{endpoint.host}")
         wait((answer, self._closed), timeout, FIRST_COMPLETED)
         if not answer.done():
             raise TimeoutError(f"its name was not resolved within {timeout:.1f} s")

@@ -15,6 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from typing import Any, Final, TypeVar
 
 from rdzv.endpoints import Endpoint
+from rdzv.threads import in_thread
 
 from .failures import AttemptError, BrokenError, StrangerError, explain_tls
 
@@ -267,15 +268,7 @@ class Transport:
         with contextlib.suppress(socket.gaierror):
             return look_up(socket.AI_NUMERICHOST)
         # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
-        answer: Future[Any] = Future()
-
-        def ask() -> None:
-            try:
-                answer.set_result(look_up(0))
-            except Exception as error:
-                answer.set_exception(error)
-
-        threading.Thread(target=ask, name=f"rdzv-resolve-{endpoint.host}", daemon=True).start()
+        answer = in_thread(lambda: look_up(0), f"rdzv-resolve-{endpoint.host}")
         seconds = max(0.0, deadline - time.monotonic())
         wait((answer, self._closed), seconds, FIRST_COMPLETED)
         if not answer.done():
