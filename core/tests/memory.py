@@ -206,12 +206,14 @@ class MemoryBackend(KeyValueBackend):
 
 
 class SlowBackend(MemoryBackend):
-    """Each call takes most of a second, on the test's clock, which is the one of the store and of what it stands on.
+    """Each call takes its time on the test's clock, which is the one of the store and of what it stands on.
 
     Attributes:
+        takes: Seconds of a call.
         latest: Until when the caller was ready to wait.
     """
 
+    takes = 0.8
     latest = 0.0
 
     def __init__(self, service: MemoryService) -> None:
@@ -226,7 +228,7 @@ class SlowBackend(MemoryBackend):
 
     def _pass(self, timeout: float) -> None:
         self.latest = max(self.latest, self.now + timeout)
-        self.now += min(0.8, timeout)
+        self.now += min(self.takes, timeout)
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         self._pass(timeout)

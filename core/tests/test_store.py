@@ -524,6 +524,64 @@ def test_gives_up_when_others_never_let_it_write(
         KeyValueStore(preceded, timeout=SHORT).add("n", 1)
 
 
+class Contended(Preceded, SlowBackend):
+    """Others write the same keys just before every put, for a while. A call takes 3 ms.
+
+    Attributes:
+        lasts: For how many seconds.
+    """
+
+    takes = 0.003
+    lasts = 1.9
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        super().__init__(backend.service)
+        self.began = self.now
+        self._others = KeyValueStore(backend)
+
+    def before(self) -> None:
+        if self.now < self.began + self.lasts:
+            self._others.multi_set(["n", "q"], ["1", "1"])
+            self._others.queue_push("q", "1")
+
+
+@pytest.fixture
+def contended(backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch) -> Contended:
+    contended = Contended(backend)
+    contended.before()
+    for module in (store_module, service_module):
+        monkeypatch.setattr(module, "time", contended)
+    return contended
+
+
+CONTENDED: list[tuple[Any, ...]] = [
+    ("set", "n", "1"),
+    ("multi_set", ["m", "n"], ["1", "1"]),
+    ("add", "n", 1),
+    ("compare_set", "n", "1", "2"),
+    ("append", "n", "1"),
+    ("delete_key", "n"),
+    ("queue_push", "q", "1"),
+    ("queue_pop", "q"),
+]
+
+
+@pytest.mark.parametrize("call", CONTENDED, ids=str)
+def test_writes_as_long_as_there_is_time(call: tuple[Any, ...], contended: Contended) -> None:
+    do(call, KeyValueStore(contended, timeout=timedelta(seconds=2)))
+    assert contended.began + contended.lasts < contended.now <= contended.began + 2
+
+
+@pytest.mark.parametrize("call", CONTENDED, ids=str)
+def test_what_gives_up_has_used_its_time_and_no_more(call: tuple[Any, ...], contended: Contended) -> None:
+    contended.lasts = 60
+    with pytest.raises(RendezvousTimeoutError, match=r"Others changed .* for 2\.0 s\. Allow a longer timeout"):
+        do(call, KeyValueStore(contended, timeout=timedelta(seconds=2)))
+    assert contended.began + 1.95 < contended.now <= contended.began + 2
+    # It waits between its attempts, up to the end.
+    assert contended.calls["put"] < 150
+
+
 # What gets lost.
 
 ONCE: dict[str, Steps] = {

@@ -57,11 +57,14 @@ class Store(Protocol):
     Every method raises `RendezvousConnectionError` if the service could not be reached within the
     timeout, `RendezvousStateError` if what it holds is not ours, and TypeError for a key that is not
     text and a value that is neither text nor bytes. (PyTorch's stores raise their own errors.)
+
+    Every method that writes, `set` too, raises `RendezvousTimeoutError` if others changed the same key
+    before each of its attempts until the timeout was over: this change was not made then.
     """
 
     @property
     def timeout(self) -> timedelta:
-        """How long `get`, `wait` and other methods that wait do so at most."""
+        """How long `get`, `wait` and other methods that wait do so at most, and how long a write is tried."""
 
     def set_timeout(self, timeout: timedelta, /) -> None:
         """Change `timeout`, for this object alone."""
@@ -194,7 +197,8 @@ class KeyValueStore(Store):
         Args:
             backend: Where.
             prefix: One or more segments, escaped.
-            timeout: How long to wait for other members, and for a service that is away.
+            timeout: How long to wait for other members and for a service that is away, and to try a write while
+                others change the same key.
             writer: The id under which to write; None: one of its own.
         """
         self._service = Service(backend, writer or f"store-{secrets.token_hex(4)}")
@@ -481,8 +485,12 @@ class KeyValueStore(Store):
 
         Returns:
             The new value; or the old one if it was not changed, None if there is none.
+
+        Raises:
+            RendezvousTimeoutError: Others changed it before each attempt, and no time for two more is left.
         """
-        started, pauses = time.monotonic(), backoff(self._random)
+        pauses = backoff(self._random)
+        started = tried = time.monotonic()
         for attempt in itertools.count(1):
             old = None if after is None or after.envelope.deleted else after.payload
             new = change(old)
@@ -491,15 +499,19 @@ class KeyValueStore(Store):
             won, after = self._service.put(path, new, deadline, after=after, deleted=deleted)
             if won:
                 return new
-            # After a pause the first attempt is likely to lose, but learns what to come after.
+            # After a pause the first attempt is likely to lose, but learns what to come after. The second is at once.
             if attempt % 2 == 0:
-                pause = next(pauses)
-                if time.monotonic() + pause >= deadline:
+                now = time.monotonic()
+                # Two more attempts take as long as these two did. Pauses shorten as the deadline comes nearer, so
+                # that a call that has lost for long tries more often than one that has just begun.
+                left = deadline - now - (now - tried)
+                if left <= 0:
                     raise RendezvousTimeoutError(
                         f"Others changed '{path}' {self._where} before each of {attempt} attempts to do so, "
-                        f"for {time.monotonic() - started:.1f} s."
+                        f"for {now - started:.1f} s. Allow a longer timeout, or let fewer write the same key at a time."
                     )
-                time.sleep(pause)
+                time.sleep(min(next(pauses), left / 10))
+                tried = time.monotonic()
         raise AssertionError("count() never ends")
 
     def _take(self, key: str, held: Held, deadline: float) -> bytes | None:
