@@ -121,7 +121,7 @@ def test_a_run_of_one_node_needs_no_port_and_no_file() -> None:
         params = [rdzv.RendezvousParameters("c10d", endpoint, "job", 1, most, **FAST, **options) for most in (1, 1, 2)]
         with rdzv.get_rendezvous_handler(params[0]) as one, rdzv.get_rendezvous_handler(params[1]) as other:
             assert [one.next_rendezvous().world_size, other.next_rendezvous().world_size] == [1, 1]
-        with pytest.raises(ValueError, match=r"no other node can know it|a file of its own"):
+        with pytest.raises(ValueError, match=r"no other process can know it|a file of its own"):
             rdzv.get_rendezvous_handler(params[2])
 
 

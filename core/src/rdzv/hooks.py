@@ -45,6 +45,9 @@ class BackendPlugin:
         default_endpoint: The endpoint when the user gives none; None where one is needed.
         example_endpoint: What one looks like, for who gave none.
         describe_endpoint: Says for people what an endpoint means, in a few words and without secrets.
+        check_shared: Raises `RendezvousParameterError` for parameters that give each process a service of its own, so
+            that no other process finds it. The subcommands of ``rdzv`` about a run ask it: they start programs that use
+            the same service, or look at one that others use.
     """
 
     name: str
@@ -55,6 +58,7 @@ class BackendPlugin:
     default_endpoint: str | None = None
     example_endpoint: str = "host:port"
     describe_endpoint: Callable[[str], str] = hide_login
+    check_shared: Callable[["RendezvousParameters"], None] = lambda params: None
 
 
 class EventKind(Enum):

@@ -1,6 +1,8 @@
 """How the backend is found and told what to do."""
 
 import gc
+import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -9,12 +11,14 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Capability, Outcome
+from rdzv.cli import main
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, create_backend
+from rdzv_c10d.place import TemporaryFilePlace
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore, is_served
@@ -87,7 +91,7 @@ def test_what_cannot_be_used_is_refused(endpoint: str, options: dict[str, Any], 
 
 
 def test_a_port_of_its_own_is_for_who_serves_the_store() -> None:
-    with pytest.raises(RendezvousParameterError, match="port that all nodes know"):
+    with pytest.raises(RendezvousParameterError, match="port that all know"):
         create_backend(RendezvousParameters("c10d", "localhost:0", "run", 1, 1, is_host=False))
     # An address for documentation, which no machine has.
     backend, _ = create_backend(RendezvousParameters("c10d", "192.0.2.1:0", "run", 1, 1))
@@ -111,10 +115,40 @@ def test_two_runs_of_one_node_have_a_port_each(host: str) -> None:
         backend.close()
 
 
-def test_a_run_of_one_node_may_leave_the_file_to_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+PRIVATE = [
+    (["--endpoint", "localhost:0"], "'localhost:0' leaves the port to each process.* such as 29400"),
+    (["--option", "store_type=file"], "no endpoint each process has a file of its own.*such as /shared/job-7.store"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), PRIVATE)
+@pytest.mark.parametrize("command", ["run", "status", "close"])
+def test_the_command_refuses_what_each_process_has_for_itself(
+    command: str, arguments: list[str], complaint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its programs would have a store each, and the status would be that of an empty one."""
+    program = ["--nnodes", "1", "--nproc-per-node", "2", "--", "touch", str(tmp_path / "ran")]
+    rest = program if command == "run" else []
+    assert main([command, "--backend", "c10d", *arguments, "--run-id", "job", *rest]) == 2
+    assert re.search(complaint, " ".join(capsys.readouterr().err.split()))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_the_programs_of_a_node_share_a_file_that_has_a_name(tmp_path: Path) -> None:
+    program = (
+        "import datetime, rdzv; world = rdzv.current(); store = world.store; store.set(f'from/{world.rank}', b'x');"
+        "store.wait([f'from/{1 - world.rank}'], datetime.timedelta(seconds=30))"
+    )
+    where = ["--backend", "c10d", "--option", "store_type=file", "--endpoint", str(tmp_path / "store")]
+    node = ["--run-id", "job", "--nnodes", "1", "--nproc-per-node", "2", "--option", "last_call_timeout=1"]
+    assert main(["run", *where, *node, "--", sys.executable, "-c", program]) == 0
+
+
+def test_a_run_of_one_node_may_leave_the_file_to_its_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     params = RendezvousParameters("c10d", "", "run", 1, 1, store_type=" File ")
     two = [create_backend(params)[0] for _ in range(2)]
+    assert list(tmp_path.iterdir()) == []
     for backend in two:
         assert backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
     assert len(list(tmp_path.iterdir())) == 2
@@ -125,13 +159,42 @@ def test_a_run_of_one_node_may_leave_the_file_to_torch(tmp_path: Path, monkeypat
     for backend in two:
         backend.close()
     assert list(tmp_path.iterdir()) == []
-    unused = create_backend(params)
-    del unused
-    gc.collect()
-    assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    backend, _ = create_backend(params)
     with pytest.raises(RendezvousParameterError, match=r"missing.*TMPDIR"):
-        create_backend(params)
+        backend.read("nodes/a", timeout=CALL)
+    backend.close()
+
+
+WATCHES = """
+import sys, rdzv
+from rdzv.parameters import RendezvousParameters
+from rdzv_c10d import create_backend
+backend, _ = create_backend(RendezvousParameters("c10d", "", "run", 1, 1, store_type="file"))
+backend.wait("nodes", backend.read_all("nodes", timeout=30), timeout=0.1)
+if sys.argv[1] == "closes":
+    backend.close()
+"""
+
+
+@pytest.mark.parametrize("end", ["closes", "just ends"])
+def test_a_process_leaves_no_file_of_its_own_behind(tmp_path: Path, end: str) -> None:
+    """Also where its bell, which it rings to end the thread that listens, would make the file again."""
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", WATCHES, end], check=True, env=environment, timeout=60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_thread_that_is_late_does_not_make_the_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = TemporaryFilePlace()
+    store = place.connect(CALL)
+    place.release(at_once=False)
+    with pytest.raises(RuntimeError):
+        store.set("key", b"late")
+    with pytest.raises(RendezvousParameterError, match="no folder"):
+        place.connect(CALL)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

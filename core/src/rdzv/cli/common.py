@@ -63,7 +63,8 @@ def parameters(
         options: More options.
 
     Raises:
-        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``, or RDZV_OPTIONS cannot be read.
+        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``, RDZV_OPTIONS cannot be read, or
+            no other process could find the service.
     """
     given: dict[str, Any] = {}
     for position, item in enumerate(arguments.option, start=1):
@@ -80,11 +81,12 @@ def parameters(
         raise RendezvousParameterError(
             f"--option {name}={given[name]} and --{name} {options[name]} contradict each other: leave one out."
         )
-    known = load_backend_plugin(arguments.backend).options
+    plugin = load_backend_plugin(arguments.backend)
+    known = plugin.options
     options = _overruled(options_of(os.environ), given, secret_names(known)) | given | options
     if not create and any(option.name == "create" for option in known):
         options.setdefault("create", False)
-    return RendezvousParameters(
+    params = RendezvousParameters(
         arguments.backend,
         arguments.endpoint,
         arguments.run_id,
@@ -93,6 +95,8 @@ def parameters(
         getattr(arguments, "local_addr", None),
         **options,
     )
+    plugin.check_shared(params)
+    return params
 
 
 def _overruled(environment: dict[str, Any], given: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:

@@ -2,12 +2,12 @@
 
 import json
 import os
+import shutil
 import socket
 import sys
 import tempfile
 import threading
 import time
-import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from contextlib import suppress
@@ -37,6 +37,9 @@ _READS: Final = timedelta(seconds=1)
 """How long a read of several keys waits for one that was removed just then."""
 
 _SHARED_MACHINE: Final = "127.0.0.1"
+
+_NOBODY: Final = 0
+"""The process that has made, and may make, no folder."""
 
 
 class Place(ABC):
@@ -184,28 +187,52 @@ class FilePlace(Place):
 
 
 class TemporaryFilePlace(FilePlace):
-    """A FileStore in a file that this process makes for itself, and that goes with it."""
+    """A FileStore in a folder that this process makes when it first connects, and removes in the end."""
 
     def __init__(self) -> None:
-        """Makes the file.
+        """Makes nothing yet.
 
         Raises:
             RendezvousParameterError: There is no place for it.
         """
         try:
-            descriptor, path = tempfile.mkstemp(prefix="rdzv-c10d-")
+            self._folder = os.path.join(tempfile.gettempdir(), f"rdzv-c10d-{nonce()}")
         except OSError as error:
-            raise RendezvousParameterError(
-                f"No file for a store can be made in '{tempfile.gettempdir()}' ({error.strerror}). Give a path as the "
-                "endpoint, or another folder as TMPDIR."
-            ) from error
-        os.close(descriptor)
-        super().__init__(path)
-        self._remove = weakref.finalize(self, _remove_own, path, os.getpid())
+            raise _no_folder(error, "any of the usual places") from error
+        super().__init__(os.path.join(self._folder, "store"))
+        self._maker: int | None = None
+
+    def connect(self, timeout: float) -> Store:
+        """See `Place`."""
+        self._make()
+        store = super().connect(timeout)
+        # Torch looks so long for a file in a folder that is gone, as a thread does that ends after `release`.
+        store.set_timeout(_READS)
+        return store
 
     def release(self, *, at_once: bool) -> None:
         """See `Place`."""
-        self._remove()
+        # A fork has the same folder, and leaves it to the process that has made it.
+        maker, self._maker = self._maker, _NOBODY
+        if maker != os.getpid():
+            return
+        # Without its name, a thread that is late cannot make the file again, as torch does.
+        nameless = f"{self._folder}-removed"
+        with suppress(OSError):
+            os.rename(self._folder, nameless)
+        shutil.rmtree(nameless, ignore_errors=True)
+
+    def _make(self) -> None:
+        if self._maker is not None:
+            return
+        try:
+            os.mkdir(self._folder, 0o700)
+        except FileExistsError:
+            # Another thread was faster, or the process that this is a fork of.
+            return
+        except OSError as error:
+            raise _no_folder(error, f"'{os.path.dirname(self._folder)}'") from error
+        self._maker = os.getpid()
 
 
 class GivenPlace(Place):
@@ -258,11 +285,11 @@ class GivenPlace(Place):
         return Endpoint(inner.host, inner.port) if hasattr(inner, "host") and hasattr(inner, "port") else None
 
 
-def _remove_own(path: str, process: int) -> None:
-    """Remove a file, unless this is a fork of the process whose it is."""
-    if os.getpid() == process:
-        with suppress(OSError):
-            os.remove(path)
+def _no_folder(error: OSError, where: str) -> RendezvousParameterError:
+    return RendezvousParameterError(
+        f"No folder for a store can be made in {where} ({error.strerror}). Give a path as the endpoint, or another "
+        "folder as TMPDIR."
+    )
 
 
 def enter(store: Store) -> Session:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from rdzv.endpoints import parse_endpoints
+from rdzv.endpoints import Endpoint, parse_endpoints
 from rdzv.errors import RendezvousParameterError
 from rdzv.hooks import BackendPlugin, hookimpl
 from rdzv.options import parse_options
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rdzv.parameters import RendezvousParameters
     from rdzv.store import KeyValueStore
 
-__all__ = ["create_backend", "rdzv_backend"]
+__all__ = ["check_shared", "create_backend", "rdzv_backend"]
 
 _PORT = 29400
 _ENDPOINT = f"localhost:{_PORT}"
@@ -32,6 +32,7 @@ def rdzv_backend() -> BackendPlugin:
         create_backend=create_backend,
         backend_type=lambda: C10dRendezvousBackend,
         default_endpoint=_ENDPOINT,
+        check_shared=check_shared,
     )
 
 
@@ -40,7 +41,7 @@ def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBacke
 
     Args:
         params: The endpoint is ``host:port`` (port 29400 if none is given), or a path if ``store_type`` is ``file``.
-            A run of one node may leave the port (0) or the path (none given) to this machine.
+            A handler that is a whole run of one node may leave the port (0) or the path (none given) to its process.
 
     Raises:
         RendezvousParameterError: The endpoint or an option cannot be used.
@@ -55,17 +56,33 @@ def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBacke
     return backend, KeyValueStore(backend)
 
 
-def _tcp_place(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> TcpPlace:
-    endpoints = parse_endpoints(params.endpoint or _ENDPOINT, _PORT, any_port=True)
-    if len(endpoints) > 1:
-        raise RendezvousParameterError(f"A TCPStore has one endpoint; '{params.endpoint}' names {len(endpoints)}.")
-    if endpoints[0].port == 0 and (params.max_nodes > 1 or options["is_host"] is False):
+def check_shared(params: "RendezvousParameters") -> None:
+    """Refuse a port or a file that each process has for itself.
+
+    Raises:
+        RendezvousParameterError: No other process can know the endpoint, or an option cannot be used.
+    """
+    if parse_options(params.config, OPTIONS)["store_type"] == "file":
+        if _is_left_out(params.endpoint):
+            raise RendezvousParameterError(
+                "With store_type=file and no endpoint each process has a file of its own, which no other process can "
+                "know: that is for torchrun, or one handler, as a run of one node. Give the path of a file that all "
+                "see, such as /shared/job-7.store."
+            )
+    elif _endpoint(params).port == 0:
         raise RendezvousParameterError(
-            f"The endpoint '{params.endpoint}' leaves the port to this process, so no other node can know it: that is "
-            "for runs of one node which serves its own store. Give a port that all nodes know, such as 29400."
+            f"The endpoint '{params.endpoint}' leaves the port to each process, so no other process can know it: that "
+            "is for torchrun, or one handler, as a run of one node which serves its own store. Give a port that all "
+            f"know, such as {_PORT}."
         )
+
+
+def _tcp_place(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> TcpPlace:
+    endpoint = _endpoint(params)
+    if params.max_nodes > 1 or options["is_host"] is False:
+        check_shared(params)
     return TcpPlace(
-        endpoints[0],
+        endpoint,
         owner,
         is_host=options["is_host"],
         read_timeout=options["read_timeout"],
@@ -73,12 +90,19 @@ def _tcp_place(params: "RendezvousParameters", owner: str, options: dict[str, An
     )
 
 
+def _endpoint(params: "RendezvousParameters") -> Endpoint:
+    endpoints = parse_endpoints(params.endpoint or _ENDPOINT, _PORT, any_port=True)
+    if len(endpoints) > 1:
+        raise RendezvousParameterError(f"A TCPStore has one endpoint; '{params.endpoint}' names {len(endpoints)}.")
+    return endpoints[0]
+
+
 def _file_place(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> FilePlace:
-    if params.endpoint not in ("", _ENDPOINT):
-        return FilePlace(params.endpoint)
     if params.max_nodes > 1:
-        raise RendezvousParameterError(
-            "With store_type=file the endpoint is the path of a file, such as /shared/job-7.store; none was given, and "
-            "each node would have a file of its own."
-        )
-    return TemporaryFilePlace()
+        check_shared(params)
+    return TemporaryFilePlace() if _is_left_out(params.endpoint) else FilePlace(params.endpoint)
+
+
+def _is_left_out(path: str) -> bool:
+    """Whether the endpoint, the path of a file, is left to the process: the core fills in the default for none."""
+    return path in ("", _ENDPOINT)

@@ -49,6 +49,9 @@ class Store(Protocol):
         For a missing key that is `expected`, whatever it is.
         """
 
+    def set_timeout(self, timeout: timedelta, /) -> None:
+        """Say how long a call may block that is given no time of its own."""
+
     def set(self, key: str, value: bytes, /) -> None:
         """Write; a TCPStore does not wait for an answer."""
 
