@@ -67,8 +67,10 @@ class Bell:
         """
         with self._changed:
             if not self._alive and not self._closing:
+                # Before the thread starts: it may say its problem at once.
+                self._problem = None
                 start_thread(self._live, name="rdzv-c10d-bell")
-                self._alive, self._problem = True, None
+                self._alive = True
             remaining = max(0.0, deadline - time.monotonic())
             # Its thread may have ended at once.
             self._changed.wait_for(lambda: self._connection or not self._alive or self._closing, remaining)
