@@ -10,6 +10,7 @@ FILE = """
 import pytest
 from rdzv import BackendPlugin, Capability, Option, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv.options import parse_options
 from rdzv_conformance import BackendConformance, Secured
 from {package}.reference import MemoryBackend, MemoryServer
 
@@ -27,9 +28,9 @@ class Plugin:
     def rdzv_backend(self):
         def create(params):
             backend = Guarded(params.endpoint, params.run_id)
-            backend.password = params.config.get("password")
+            backend.password = parse_options(params.config, options)["passphrase"]
             return backend, None
-        options = (Option("password", "text", None, "What lets in."),)
+        options = (Option("passphrase", "text", None, "What lets in.", secret=True),)
         return BackendPlugin("memory", "For tests.", options, create, lambda: Guarded)
 
 class TestGuarded(BackendConformance):
@@ -54,7 +55,9 @@ SECURED = """
     def secured(self, server):
         def having(**options):
             return lambda run_id: RendezvousParameters("memory", server.get_endpoint(), run_id, 1, 1, **options)
-        return {Capability.AUTH: Secured(having(password="right"), {"wrong password": having(password="hunter2")})}
+        return {
+            Capability.AUTH: Secured(having(passphrase="right"), {"wrong passphrase": having(passphrase="hunter2")})
+        }
 """
 
 
@@ -73,7 +76,7 @@ def test_a_right_refusal_passes(pytester: pytest.Pytester) -> None:
     ("error", "words"),
     [
         ("RendezvousConnectionError('wrong')", "RendezvousDeniedError must be raised, and this was: Rendezvous"),
-        ("RendezvousDeniedError(f'not {self.password}')", "wrong password: the error repeats the password"),
+        ("RendezvousDeniedError(f'not {self.password}')", "wrong passphrase: the error repeats the passphrase"),
         ("PermissionError('wrong')", "only errors of the RendezvousError family leave a backend"),
     ],
     ids=["connection", "secret", "raw"],
@@ -82,6 +85,15 @@ def test_a_wrong_refusal_is_named(pytester: pytest.Pytester, error: str, words: 
     result = _run(pytester, error)
     assert result.parseoutcomes()["failed"] == 1
     result.stdout.fnmatch_lines([f"*{words}*"])
+
+
+def test_a_secret_in_a_file_is_not_repeated_either(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_text("hunter2\n")
+    file.chmod(0o600)
+    secured = SECURED.replace('having(passphrase="hunter2")', f'having(passphrase_file="{file}")')
+    result = _run(pytester, "RendezvousDeniedError(f'not {self.password}')", secured)
+    result.stdout.fnmatch_lines(["*wrong passphrase: the error repeats the passphrase*"])
 
 
 def test_what_is_declared_and_not_tried_is_said(pytester: pytest.Pytester) -> None:

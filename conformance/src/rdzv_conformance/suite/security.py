@@ -9,8 +9,10 @@ from typing import Final
 import pytest
 import rdzv
 from rdzv.backend import ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Outcome, Snapshot
+from rdzv.credentials import take_secrets
 from rdzv.errors import RendezvousDeniedError
-from rdzv.plugins import create_backend
+from rdzv.options import secret_names
+from rdzv.plugins import create_backend, load_backend_plugin
 
 from .base import CALL, KEY, ROOT, SECURED, VERDICT, Conformance, Verdict, refusal, remove_keys, requires
 from .entry import Parameters
@@ -19,7 +21,6 @@ __all__ = ["Secured", "SecurityConformance"]
 
 _AT_ONCE: Final = 2.5
 """Seconds within which a refusal is told: it is tried once, and not until the call's time is over."""
-_SECRETS: Final = ("password", "token")
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,13 @@ def _make(params: rdzv.RendezvousParameters) -> KeyValueBackend:
     return backend
 
 
+def _secrets(params: rdzv.RendezvousParameters) -> dict[str, str]:
+    """The secrets that the backend declares and these parameters give, as they are or in a file."""
+    names = secret_names(load_backend_plugin(params.backend).options)
+    given = take_secrets(params.config, names)
+    return {name: str(given[name]) for name in names if given.get(name)}
+
+
 def _use(locked: Secured, run_id: str) -> None:
     with closing(_make(locked.parameters(run_id))) as client:
         since, large = client.read_all(ROOT, timeout=CALL), bytes(MAX_PAYLOAD)
@@ -100,6 +108,7 @@ def _assert_strangers_are_told(locked: Secured, run_id: str) -> None:
 def _assert_each_is_told(strangers: Mapping[str, Parameters], run_id: str) -> None:
     for name, parameters in strangers.items():
         params = parameters(run_id)
+        secrets = _secrets(params)
         with closing(_make(params)) as client:
             for call in (
                 lambda client=client: client.read(KEY, timeout=CALL),
@@ -112,5 +121,5 @@ def _assert_each_is_told(strangers: Mapping[str, Parameters], run_id: str) -> No
                 error = refusal(call, RendezvousDeniedError)
                 took = time.monotonic() - began
                 assert took < _AT_ONCE, f"{name}: it took {took:.1f} s to be refused; retrying is pointless"
-                told = [one for one in _SECRETS if params.config.get(one) and str(params.config[one]) in str(error)]
+                told = [one for one, secret in secrets.items() if secret in str(error)]
                 assert not told, f"{name}: the error repeats the {told[0]}"
