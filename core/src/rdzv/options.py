@@ -4,20 +4,18 @@ The declaration parses, refuses what it does not know (naming the nearest right 
 the tables of ``rdzv backends NAME`` and the documentation.
 """
 
-import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from .credentials import file_option, take_secrets, variable
 from .errors import RendezvousParameterError
+from .near import near_name
 
-__all__ = ["Option", "near_name", "parse_options", "read_options", "secret_names", "with_files"]
+__all__ = ["Option", "parse_options", "read_options", "secret_names", "with_files"]
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
-_NEAR = 0.7
-"""How much two names have in common, of 1, if one may be meant for the other: 'nosuch' is no 'consul' (0.5)."""
 _MAX_SECONDS = 1_000_000_000
 """Locks, sockets and `timedelta` overflow somewhere above this, each in its own way."""
 
@@ -148,11 +146,6 @@ def with_files(options: Iterable[Option]) -> Iterator[Option]:
         hint = f"Seen by all in the list of processes: prefer {file_option(option.name)} or {variable(option.name)}."
         yield replace(option, help=f"{option.help} {hint}")
         yield Option(file_option(option.name), "path", None, f"A file whose one line is the {option.name}.")
-
-
-def near_name(name: str, known: Iterable[str]) -> str | None:
-    """The name among `known` that `name` may have been meant for."""
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=_NEAR)), None)
 
 
 def _number(kind: Callable[[Any], float], value: Any) -> float | None:

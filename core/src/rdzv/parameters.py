@@ -5,7 +5,6 @@ those of its arguments, with ``min`` and ``max`` or ``nnodes = "2:4"`` for the t
 Every other name is an option.
 """
 
-import difflib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 
 from .endpoints import hide_login
 from .errors import RendezvousParameterError
+from .near import near_name
 
 __all__ = ["ARGUMENTS", "RendezvousParameters", "parse_nnodes"]
 
@@ -280,9 +280,9 @@ def _explain_missing(missing: list[str], source: str, spell: Callable[[str], str
     spellings = {spell(name) for name in (*missing, *(("nnodes", "min", "max") if numbers else ()))}
     known = {spell(name) for name in (*ARGUMENTS, "nnodes", "min", "max", "options")}
     hints = [
-        f" It has '{name}': did you mean '{near[0]}'?"
+        f" It has '{name}': did you mean '{near}'?"
         for name in map(str, given)
-        if name not in known and (near := difflib.get_close_matches(name, spellings, n=1, cutoff=0.7))
+        if name not in known and (near := near_name(name, spellings))
     ]
     return f"{source} gives no {', no '.join(wanted)}.{''.join(hints)}"
 

@@ -21,7 +21,8 @@ from .backend import RendezvousBackend
 from .credentials import take_secrets
 from .errors import RendezvousError, RendezvousParameterError
 from .hooks import PROJECT, BackendPlugin, Event, Hooks
-from .options import near_name, read_options, secret_names
+from .near import near_name
+from .options import read_options, secret_names
 from .parameters import ARGUMENTS, RendezvousParameters
 from .settings import CORE_OPTIONS
 from .shown import shown

@@ -4,7 +4,7 @@ import argparse
 import itertools
 from typing import Any
 
-from ..options import near_name
+from ..near import near_name
 
 __all__ = ["CommandParser"]
 
