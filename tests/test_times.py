@@ -72,7 +72,7 @@ class Lag:
 
 
 def named(agents: Agents, name: str, folder: Path) -> Agent:
-    """An agent of a world of two; its events are told."""
+    """An agent of a world of two; its events are printed."""
     options = {**KEEP_ALIVE, "node_name": name}
     return agents.start(*program(folder, WORK), nnodes="2", options=options, prelude=LISTEN)
 

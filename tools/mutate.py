@@ -13,7 +13,7 @@ node returns. ``--all`` tries the others, too; not all of those that live have b
 files of the tree. Neither keeps a list of survivors with reasons.)
 
 None may live, unless ``tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
-killed now, or exists no more, is an error as well. What lives is told as soon as it is known.
+killed now, or exists no more, is an error as well. What lives is printed as soon as it is known.
 
     python3 dev.py mutate                  those of the rules, and what a node returns
     python3 dev.py mutate --all            all of them
@@ -254,7 +254,7 @@ def _fails(names: Sequence[str]) -> bool:
 
 
 def try_all(chosen: Sequence[Mutant | None], group: Group) -> list[Noticed]:
-    """Who notices which; each in a process of its own, on all cores. What nobody notices is told at once."""
+    """Who notices which; each in a process of its own, on all cores. What no test notices is printed at once."""
     found: dict[int, Noticed] = {}
     running: dict[int, int] = {}
 

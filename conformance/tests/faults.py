@@ -104,7 +104,7 @@ class LatestLease(Service):
 
 
 class SleepsOn(Service):
-    """Wakes no waiter when a lease ends, until somebody asks for something."""
+    """Wakes no waiter when a lease ends, until a caller asks for something."""
 
     def wait(self, prefix: str, since: int, timeout: float) -> bool:
         self.changed.wait_for(lambda: self.is_newer(prefix, since), timeout)

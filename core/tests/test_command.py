@@ -56,7 +56,7 @@ def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str
     assert main(["close", *where]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"The run '{SHOWN}' is closed: no reason given (by the operator (")
-    assert second == "Nobody has been in it yet: if that is not as you expect, check the run id."
+    assert second == "There is no trace of a node in it: if that is not as you expect, check the run id."
     assert main(["status", *where]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"run {SHOWN}: closed, attempt 0, round 0"

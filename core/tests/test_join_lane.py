@@ -53,7 +53,7 @@ def asking_for_the_lead() -> tuple[Node, Lane[State]]:
     return node, lane
 
 
-def somebody_else_leads(lane: Lane[State]) -> Step:
+def another_leads(lane: Lane[State]) -> Step:
     """Tell the node that it did not win; what it asks for next, once the plugins have been told."""
     lane.send((False, held(OTHER)))
     return lane.send([None])
@@ -64,7 +64,7 @@ def test_world_that_comes_while_a_node_asks_to_lead_is_taken_at_once() -> None:
     world = State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2)
     node.look_at_state(held(world.encode()))
     with pytest.raises(StopIteration) as end:
-        somebody_else_leads(lane)
+        another_leads(lane)
     assert end.value.value == world
 
 
@@ -82,7 +82,7 @@ def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None
 
 def test_node_that_has_missed_nothing_waits() -> None:
     _, lane = asking_for_the_lead()
-    assert somebody_else_leads(lane) == Changed(600.0)
+    assert another_leads(lane) == Changed(600.0)
 
 
 @pytest.mark.parametrize(("now", "until"), [(0.0, member.LEADERLESS), (599.5, 600.0)])
@@ -96,9 +96,9 @@ def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float,
 def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
     node, _, enrolled = writing_its_record()
     leaving = member.leave(node, "enough", 600.0)
-    goodbye = next(leaving)
-    assert isinstance(goodbye, Put)
-    assert goodbye.after is None
+    last = next(leaving)
+    assert isinstance(last, Put)
+    assert last.after is None
     arrived = held(enrolled.payload)
     again = leaving.send((False, arrived))
     assert isinstance(again, Put)
@@ -109,9 +109,9 @@ def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
 def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
     node, _ = asking_for_the_lead()
     leaving = member.leave(node, "enough", 600.0)
-    goodbye = next(leaving)
-    assert isinstance(goodbye, Put)
-    assert leaving.send((True, held(goodbye.payload))) == Read(LEADER_KEY, 600.0)
+    last = next(leaving)
+    assert isinstance(last, Put)
+    assert leaving.send((True, held(last.payload))) == Read(LEADER_KEY, 600.0)
     mine = held(node.limits().encode())
     resigned = leaving.send(mine)
     assert isinstance(resigned, Put)
@@ -125,9 +125,9 @@ def resigning() -> tuple[Node, Lane[None]]:
     node, _ = asking_for_the_lead()
     node.leading = True
     leaving = member.leave(node, "enough", 600.0)
-    goodbye = next(leaving)
-    assert isinstance(goodbye, Put)
-    assert leaving.send((True, held(goodbye.payload))) == Read(LEADER_KEY, 600.0)
+    last = next(leaving)
+    assert isinstance(last, Put)
+    assert leaving.send((True, held(last.payload))) == Read(LEADER_KEY, 600.0)
     return node, leaving
 
 
@@ -227,7 +227,7 @@ def test_world_is_not_returned_while_the_lease_may_be_over() -> None:
     node, lane = asking_for_the_lead()
     node.clock = lambda: Granted.ttl
     node.look_at_state(held(State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2).encode()))
-    assert isinstance(somebody_else_leads(lane), Put | Changed)
+    assert isinstance(another_leads(lane), Put | Changed)
     assert not node.is_member()
 
 

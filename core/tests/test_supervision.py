@@ -54,7 +54,7 @@ def record_of(node: DynamicRendezvousHandler) -> str:
 
 
 def lose_lease(run: Run, node: DynamicRendezvousHandler) -> None:
-    """Let the service end the lease of a node; whoever calls this holds its lock."""
+    """Let the service end the lease of a node; the caller holds its lock."""
     run.service.end(run.service.hanging[record_of(node)])
 
 
@@ -83,7 +83,7 @@ class TestKeepAlive:
         keeps_alive(backend)
         assert record_of(first) in run.service.entries
         assert (first.num_nodes_waiting(), first.is_closed()) == (0, False)
-        # The state has another token now, and whoever leads knows it.
+        # The state has another token now, and the leader knows it.
         assert {info.round for info in run.gather(first, second)} == {2}
 
     @pytest.mark.parametrize("error", [OSError("a reset"), ValueError("a bug"), RendezvousStateError("what is this?")])
@@ -322,7 +322,7 @@ class TestForeignErrors:
             time.sleep(0.01)
         assert shared["failed"], "no call was made meanwhile"
         shared["away"] = False
-        # All leases are renewed or made anew, and somebody leads.
+        # All leases are renewed or made anew, and a node leads.
         waiting = run.join(run.node(2, 3))
         for node in nodes:
             wait_until(node.num_nodes_waiting)

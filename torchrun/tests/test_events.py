@@ -51,7 +51,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Log]:
 
 
 def outline(event: RdzvEvent) -> Said:
-    """What of an event is the same, whoever tells it: method, state, how it goes on, and which fields it has."""
+    """What of an event is the same for either handler: method, state, how it goes on, and which fields it has."""
     method = event.name.rpartition(".")[2]
     # torch's shutdown and set_closed close by this.
     method = {"_close": "set_closed"}.get(method, method)

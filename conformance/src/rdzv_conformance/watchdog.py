@@ -71,7 +71,7 @@ class Watchdog:
                 item.session.shouldfail = f"{_PATIENCE} tests did not end: the rest is not tried"
 
     def pytest_enter_pdb(self) -> None:
-        """Leave the session alone from now on: somebody debugs it."""
+        """Leave the session alone from now on: a debugger is in use."""
         self._seconds = 0
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
@@ -86,7 +86,7 @@ class Watchdog:
     @contextmanager
     def _watching(self, item: pytest.Item) -> Iterator[None]:
         of_suite = isinstance(item, pytest.Function) and item.cls and issubclass(item.cls, Conformance)
-        # Tests run elsewhere than in the main thread if somebody has pytest do so; then no signal reaches them.
+        # Tests run elsewhere than in the main thread if a plugin has pytest do so; then no signal reaches them.
         if not (self._seconds and of_suite and threading.current_thread() is threading.main_thread()):
             yield
             return

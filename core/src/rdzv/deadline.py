@@ -16,5 +16,7 @@ def time_left(deadline: float, now: float) -> float:
         RendezvousConnectionError: There are none, so the next call must not begin.
     """
     if (left := deadline - now) <= 0:
-        raise RendezvousConnectionError("No time was left for what had to follow the service's first answer.")
+        raise RendezvousConnectionError(
+            f"The time of this call is over ({now - deadline:.1f} s ago); give it a longer timeout."
+        )
     return left

@@ -20,7 +20,7 @@ _SCHEMA: Final = 1
 REMEMBERED: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
 lost before it can no longer learn that it had won. The last is always the nonce of the key's first write,
-so whoever tried to make the key learns that from any later value."""
+so a writer that tried to make the key learns that from any later value."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ class Status:
 
     Attributes:
         run_id: Which run.
-        phase: ``unknown`` (nobody was ever here), ``gathering``, ``last call``, ``running``,
+        phase: ``unknown`` (no trace of a node), ``gathering``, ``last call``, ``running``,
             ``re-forming`` or ``closed``.
         attempt: The scheduler's restart count.
         round: How many worlds there were.
@@ -176,7 +176,7 @@ class Observer:
     def purge(self, timeout: float) -> tuple[str, ...]:
         """Remove every key of the run, once no node is left. A run that is open is closed before.
 
-        A node that comes meanwhile is told that the run is closed. One of a higher attempt keeps what it has
+        A node that comes meanwhile learns that the run is closed. One of a higher attempt keeps what it has
         written: only what belongs to this attempt and those before it is removed.
 
         Args:
@@ -238,7 +238,7 @@ class Observer:
                 f"The run '{shown(self._run_id)}' goes on with attempt {attempt}, which has begun meanwhile; only what "
                 "earlier attempts had left was removed. Close it and purge again to remove the rest."
             )
-        # Nobody counts on a tombstone: a world that is formed in this very moment is told that the run was removed.
+        # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
         self._service.delete(STATE_KEY, deadline)
 
     def _wait(self, prefix: str, since: View, deadline: float) -> View:

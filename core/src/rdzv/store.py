@@ -1,7 +1,7 @@
 """The key-value store that the members of a round share: PyTorch's `Store` over any service with keys.
 
 Every key of the user is one key of the backend. Every change of it (`set` too) is a loop of conditional
-writes, so it takes effect exactly once, whoever else writes and whichever replies are lost: a request that
+writes, so it takes effect exactly once, whichever others write and whichever replies are lost: a request that
 hangs somewhere and is applied much later finds its condition broken. The first write is tried as if the key
 were new; so a new key costs one call, and one that is there another, which comes after what the first has found.
 """

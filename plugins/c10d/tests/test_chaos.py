@@ -5,7 +5,7 @@ import sys
 
 
 def test_nothing_is_violated_on_a_store_that_stands_still() -> None:
-    # Its storm has outages in it.
+    # Its plan has outages in it.
     command = [sys.executable, "-m", "rdzv_conformance.chaos", "--backend", "c10d", "--minutes", "0.4", "--seed", "31"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

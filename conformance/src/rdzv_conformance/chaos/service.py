@@ -21,7 +21,7 @@ _STARTED: Final[Mapping[str, Callable[[], Any]]] = {**CLUSTERS, "c10d": TcpStore
 """What is started for a backend, by its name."""
 
 _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}}
-"""What agents are told of what is started: the store is the server's, also while an agent's line is down."""
+"""Options that agents need for what is started: the store is the server's, also while an agent's line is down."""
 
 
 @dataclass(frozen=True)

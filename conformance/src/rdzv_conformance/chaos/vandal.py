@@ -24,7 +24,7 @@ _CALL: Final = 1.0
 
 
 def vandalize(link: Link, parameters: RendezvousParameters) -> None:
-    """The life of the process: it is told a key and for how many seconds, and answers when all is as it was."""
+    """The life of the process: it receives a key and for how many seconds, and answers when all is as it was."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     backend: KeyValueBackend | None = None
     while True:

@@ -221,7 +221,7 @@ BUGS: Final[dict[str, Bug]] = {
         late=0.1,
     ),
     "store-under-member": _bug(
-        "Whoever ends last removes the store of a round that a member who was cut off comes back into.",
+        "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
         member._clean_up,
         {"rules.has_ended(state, records, node.notice, node.id)": "True"},
@@ -235,7 +235,7 @@ BUGS: Final[dict[str, Bug]] = {
         "left_alone",
     ),
     "unconditional-resign": _bug(
-        "A node that resigns removes the leader's key whoever it names.",
+        "A node that resigns removes the leader's key, whichever node it names.",
         {7},
         leader.resign,
         {"if leads.node != node.id:": "if False:"},

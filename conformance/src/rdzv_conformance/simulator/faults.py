@@ -176,7 +176,7 @@ def forget(scene: Scene, strike: Strike) -> None:
 
 
 def corrupt(scene: Scene, strike: Strike) -> None:
-    """Somebody writes over the state, and puts it back: at once, or just when a node that was away comes back."""
+    """Another client writes over the state, and puts it back: at once, or just when a node that was away comes back."""
     seconds = (0.3, 0.6, 1.5, 4.0)[int(strike.amount * 4)]
     one = victim(scene, strike) if strike.leader else None
     if one is None:

@@ -169,7 +169,7 @@ class Invariants:
             raise Violation(1, f"round {state.round} is at {there}, and its rank 0, {machine.name}, at {machine.place}")
 
     def _check_store(self, machine: Machine) -> None:
-        """Whoever is in the running round finds what it has written into the round's store."""
+        """A node in the running round finds what it has written into the round's store."""
         node = machine.node
         trusts = not self._scene.amnesia and machine.working and node.may_trust_world() and node.is_member()
         if trusts and self._scene.plan.level != "register" and not self._scene.service.holds(machine.stored):

@@ -154,7 +154,7 @@ class SimulatedService(KeyValueBackend):
         self._remove(self.everything())
 
     def overwrite(self, key: str, value: bytes) -> bytes | None:
-        """Let somebody else write over a key; returns what was there, None if there is no such key."""
+        """Let another client write over a key; returns what was there, None if there is no such key."""
         folder = self._folder(key)
         there = folder.keys.get(key)
         if there is None:

@@ -224,7 +224,7 @@ def _close(backend: RendezvousBackend) -> None:
 
 
 def refusal(call: Callable[[], object], kind: type[_E]) -> _E:
-    """The error in which a call must end; what it does instead is told, with the rule that it breaks."""
+    """The error in which a call must end; the message names what it does instead, and the rule that it breaks."""
     try:
         answer = call()
     except kind as error:

@@ -96,7 +96,7 @@ class ClusterConformance(ServerConformance):
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_every_endpoint_that_fails_is_named(self, site: Site) -> None:
-        """Who can reach none of several endpoints is told of each."""
+        """The error of a client that can reach none of several endpoints names each."""
         dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
         client = site.client(",".join(dead))
         error = refusal(lambda: client.read(KEY, timeout=CALL), RendezvousConnectionError)

@@ -1,4 +1,4 @@
-"""TLS and credentials: who may is let in, and who may not is told at once, and told nothing secret."""
+"""TLS and credentials: who may is let in, and who may not is refused at once; the error holds no secret."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -20,7 +20,7 @@ from .entry import Parameters
 __all__ = ["Secured", "SecurityConformance"]
 
 _AT_ONCE: Final = 2.5
-"""Seconds within which a refusal is told: it is tried once, and not until the call's time is over."""
+"""Seconds within which a refusal is raised: a call is tried once, and not until the call's time is over."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SecurityConformance(Conformance):
 
     @requires(Capability.TLS)
     def test_end_that_cannot_be_trusted_is_refused(self, locked: Secured, run_id: str) -> None:
-        """Who has the wrong authority or certificate is told so at once, by `RendezvousDeniedError`, at every call."""
+        """Who has the wrong authority or certificate is refused at once, by `RendezvousDeniedError`, at every call."""
         _assert_strangers_are_told(locked, run_id)
 
     @requires(Capability.AUTH)
@@ -67,7 +67,7 @@ class SecurityConformance(Conformance):
 
     @requires(Capability.AUTH)
     def test_wrong_credentials_are_refused(self, locked: Secured, run_id: str) -> None:
-        """Who may not is told so at once, by `RendezvousDeniedError`, at every call; secrets are not repeated."""
+        """Who may not is refused at once, by `RendezvousDeniedError`, at every call; secrets are not repeated."""
         _assert_strangers_are_told(locked, run_id)
 
 

@@ -251,7 +251,7 @@ class StoreConformance(Conformance):
 
 
 def _hold_back_put(client: KeyValueBackend, number: int, patch: pytest.MonkeyPatch) -> list[Callable[[], Put]]:
-    """Have one of a client's next puts hang on its way, whoever calls it; returns what lets it arrive."""
+    """Have one of a client's next puts hang on its way, whichever call makes it; returns what lets it arrive."""
     put, calls = client.put, itertools.count(1)
     held: list[Callable[[], Put]] = []
 

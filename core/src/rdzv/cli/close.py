@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         closed = observer.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
         print(f"The run '{shown_id}' is closed: {closed.reason} (by {closed.by}).")
         if not was_used:
-            print("Nobody has been in it yet: if that is not as you expect, check the run id.")
+            print("There is no trace of a node in it: if that is not as you expect, check the run id.")
         if arguments.purge:
             left = observer.purge(deadline - time.monotonic())
             if left:

@@ -250,7 +250,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 self._driver.run(member.close(self._node, "the job is done", True, deadline))
             self._driver.run(member.leave(self._node, reason, deadline))
         except Exception as error:
-            # Of any class, for a backend may have a bug: whoever ends must not fail for that.
+            # Of any class, for a backend may have a bug: a node that ends must not fail for that.
             logger.warning("node '%s' could not leave '%s' in order: %r", self._node.id, self._settings.run, error)
             return False
         finally:

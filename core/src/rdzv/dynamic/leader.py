@@ -149,7 +149,7 @@ def _announce(node: Node, before: State | None, number: int) -> Lane[None]:
     """Say that this round is about to be formed without some member of the one before, or by the next attempt.
 
     A member that comes back reads this after it has written its record. If it is not there yet, the
-    look that follows sees the record; if it is, the member fences the state. Whoever leads later reads
+    look that follows sees the record; if it is, the member fences the state. A later leader reads
     from it what the attempt before has left: this leader may die before it has removed that.
     """
     attempt = before.attempt if before is not None else node.settings.attempt
@@ -164,7 +164,7 @@ def _publish(node: Node, decision: rules.Publish, held: Held | None) -> Lane[Non
 
 
 def outdated(view: View, state: State, until: int) -> list[str]:
-    """What the intents up to a round show to be needed no more, whoever has announced them.
+    """What the intents up to a round show to be needed no more, whichever leader has announced them.
 
     Args:
         view: What stands there: the intents are read, the rest is not.
@@ -227,7 +227,7 @@ class _Desk:
             # The view may be older than the state: look again with the token in hand.
             view = yield ReadAll(NODES, node.soon(), view)
             again = self.decide(state, self.read(view))
-            # Somebody may have died between the two looks, unannounced: then once more.
+            # A node may have died between the two looks, unannounced: then once more.
             if isinstance(again, rules.Publish) and again.bereaved <= decision.bereaved:
                 yield from _publish(node, again, held)
             return view

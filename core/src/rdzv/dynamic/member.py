@@ -1,7 +1,8 @@
 """The lanes by which a node looks after itself: it watches, enrolls, keeps its lease, joins and leaves.
 
-A node writes its own record and nothing else, but for two conditional writes of the state: whoever
-comes back after losing its lease raises its epoch (the fence), and whoever closes the run says so.
+A node writes its own record, its claim to lead, and the state in two cases, under conditions: a node that
+comes back after losing its lease raises its epoch (the fence), and one that closes the run says so. What is
+of no more use when it leaves, it removes.
 """
 
 import logging

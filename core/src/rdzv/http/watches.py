@@ -144,14 +144,14 @@ class _Watch:
             failure = RendezvousConnectionError(f"Following '{self.prefix}' has failed: {error!r}")
             failure.__cause__ = error
         finally:
-            # However it ends: a thread that seemed to live on would leave all waits blind.
+            # However it ends: a thread that seemed to live on would leave all waits without news.
             with self._changed:
                 self._thread = None
                 self._failure = failure or self._failure
                 self._changed.notify_all()
 
     def _take_in(self, start: Snapshot | None) -> None:
-        """Tell the waiters what comes, as long as somebody wants to know."""
+        """Tell the waiters what comes, as long as a caller wants to know."""
         for answer in self._follow(self.prefix, start, self.hold):
             with self._changed:
                 self._answer, self._failure = answer, None

@@ -51,7 +51,7 @@ def describe(endpoint: str) -> str:
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Refuse what somebody wrote who thinks of a server: two machines would wait in two files for each other.
+    """Refuse what was written with a server in mind: two machines would wait in two files for each other.
 
     Raises:
         RendezvousParameterError: It looks like the address of one, or of several.
