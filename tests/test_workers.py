@@ -147,3 +147,35 @@ def test_the_list_of_processes_is_asked_for_without_secrets(
     crew.stop(30)
     assert "PATH=" in seen.read_text()
     assert "hunter2" not in seen.read_text()
+
+
+THREAD = """
+import ctypes, pathlib, sys, threading, time
+end = pathlib.Path(sys.argv[1])
+
+def work():
+    while not end.exists():
+        time.sleep(0.02)
+
+threading.Thread(target=work).start()
+# The main thread ends, and not the process.
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="only /proc tells how many threads a process has")
+def test_a_group_lives_as_long_as_any_thread_in_it(keeper: Guard, tmp_path: Path) -> None:
+    end, pid = tmp_path / "end", tmp_path / "pid"
+    child = f'"$@" & echo $! > {pid}; exit 3'
+    crew = Workers(["sh", "-c", child, "sh", sys.executable, "-c", THREAD, str(end)], [os.environ], keeper)
+    try:
+        wait_until(lambda: [worker for worker in crew.look() if worker.code is not None])
+        stat = Path(f"/proc/{int(pid.read_text())}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
+        crew._forget_groups_that_ended()
+        (worker,) = crew.look()
+        assert not worker.is_over
+    finally:
+        threading.Timer(0.1, end.touch).start()
+        crew.stop(30)
+    assert worker.is_over

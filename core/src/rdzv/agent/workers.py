@@ -177,17 +177,23 @@ class Workers:
 
 def _living_groups() -> set[int]:
     """The groups of all processes of this machine that live; one that has ended and is not reaped yet does not."""
-    return {int(group) for state, group in _states_and_groups() if state[0] not in "ZX"}
+    return {int(group) for state, group, threads in _processes() if state[0] not in "ZX" or int(threads) > 1}
 
 
-def _states_and_groups() -> Iterator[Sequence[str]]:
+def _processes() -> Iterator[tuple[str, str, str]]:
+    """Of each its state, its group and how many threads it has: a process whose main thread has ended is a zombie, too.
+
+    What ps can tell of threads differs between systems; it counts as one.
+    """
     if not (_PROC / "self").exists():
         listed = subprocess.run(_PS, env=public_environment(), stdout=subprocess.PIPE, text=True, check=True)
-        yield from (line.split() for line in listed.stdout.splitlines())
+        for line in listed.stdout.splitlines():
+            state, group = line.split()
+            yield state, group, "1"
         return
     for folder in _PROC.iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 # The name of the program, in brackets, may hold anything.
-                state, _, group, *_ = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-                yield state, group
+                fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
+                yield fields[0], fields[2], fields[17]
