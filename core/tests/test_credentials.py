@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rdzv import Option, RendezvousParameterError, RendezvousParameters, parse_options
-from rdzv.credentials import withhold
+from rdzv.credentials import with_secrets, withhold
 from rdzv.options import read_options
 
 KNOWN = (Option("user", "text", None, "Who."), Option("password", "text", None, "What.", secret=True))
@@ -128,8 +128,18 @@ def test_a_program_gets_the_name_of_the_file() -> None:
     assert "kept" in repr(params)
 
 
-def test_a_secret_that_was_withheld_is_missed_with_a_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RDZV_WITHHELD", "password")
+def test_a_secret_that_was_withheld_is_missed_with_a_way_out() -> None:
+    params = RendezvousParameters("b", "db1:2379", "run", 1, 1, password="hunter2")
+    public, environment = withhold(params, ["password"], {})
+    environment |= public.to_env()
     with pytest.raises(RendezvousParameterError, match=r"'password' is missing here.*password_file.*--pass-secrets"):
-        parse_options({}, KNOWN)
-    assert parse_options({"password": "of its own"}, KNOWN)["password"] == "of its own"
+        with_secrets(public, ["password"], environment)
+    public.config["password"] = "of its own"
+    assert with_secrets(public, ["password"], environment).config == {"password": "of its own"}
+
+
+@pytest.mark.parametrize(("backend", "endpoint"), [("b", "db2:2379"), ("c", "db1:2379"), ("b", "")])
+def test_another_service_that_needs_no_secret_is_usable_under_an_agent(backend: str, endpoint: str) -> None:
+    environment = {"RDZV_BACKEND": "b", "RDZV_ENDPOINT": "db1:2379", "RDZV_WITHHELD": "password"}
+    params = RendezvousParameters(backend, endpoint, "run", 1, 1)
+    assert with_secrets(params, ["password"], environment).config == {"password": None}

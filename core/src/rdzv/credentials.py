@@ -14,7 +14,7 @@ from typing import Any, Final
 from .errors import RendezvousParameterError
 from .parameters import RendezvousParameters
 
-__all__ = ["file_option", "public_environment", "take_secrets", "variable", "withhold"]
+__all__ = ["file_option", "public_environment", "take_secrets", "variable", "with_secrets", "withhold"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +48,7 @@ def take_secrets(
         environ: The environment variables.
 
     Raises:
-        RendezvousParameterError: A secret is given twice, or cannot be read, or was withheld by the agent that
-            has started this process.
+        RendezvousParameterError: A secret is given twice, or cannot be read.
     """
     taken = dict(given)
     for name in names:
@@ -61,6 +60,34 @@ def take_secrets(
         elif taken.get(name) is None:
             taken[name] = _from_environment(name, environ)
     return taken
+
+
+def with_secrets(
+    params: RendezvousParameters, names: Iterable[str], environ: Mapping[str, str] = os.environ
+) -> RendezvousParameters:
+    """A copy of the parameters that holds each secret itself; see `take_secrets`.
+
+    Args:
+        params: What the user gave.
+        names: The options that are secret.
+        environ: The environment variables.
+
+    Raises:
+        RendezvousParameterError: As `take_secrets`; or the agent that has started this process has withheld a secret of
+            this very service. Another service may have the same option, and need none.
+    """
+    names = tuple(names)
+    found = copy.copy(params)
+    found.config = take_secrets(params.config, names, environ)
+    if (params.backend, params.endpoint) == (environ.get("RDZV_BACKEND"), environ.get("RDZV_ENDPOINT", "")):
+        withheld = environ.get(_WITHHELD, "").split(",")
+        for name in names:
+            if name in withheld and found.config.get(name) is None:
+                raise RendezvousParameterError(
+                    f"The option '{name}' is missing here: `rdzv run` hands no secret to the program that it starts. "
+                    f"Start it with {file_option(name)}=FILE, which this program reads, too, or with --pass-secrets."
+                )
+    return found
 
 
 def withhold(
@@ -97,11 +124,6 @@ def public_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
 def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:
     if secret := environ.get(variable(name)):
         return _one_line(secret, f"The variable {variable(name)}")
-    if name in environ.get(_WITHHELD, "").split(","):
-        raise RendezvousParameterError(
-            f"The option '{name}' is missing here: `rdzv run` hands no secret to the program that it starts. Start it "
-            f"with {file_option(name)}=FILE, which this program reads, too, or with --pass-secrets."
-        )
     return None
 
 

@@ -6,7 +6,6 @@ are entry points of the group ``rdzv.hooks``; all of them are loaded, once, befo
 hook is called. Either kind can also be registered by hand.
 """
 
-import copy
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pluggy
 
 from .backend import RendezvousBackend
-from .credentials import take_secrets
+from .credentials import with_secrets
 from .errors import RendezvousError, RendezvousParameterError
 from .hooks import PROJECT, BackendPlugin, Event, Hooks
 from .near import near_name
@@ -108,9 +107,8 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
     plugin = load_backend_plugin(params.backend)
     if not isinstance(params.run_id, str) or not params.run_id:
         raise RendezvousParameterError(f"The run id must be a non-empty string, not {params.run_id!r}.")
-    params = copy.copy(params)
     # Files are read once: the plugin finds the secrets themselves.
-    params.config = take_secrets(params.config, secret_names(plugin.options))
+    params = with_secrets(params, secret_names(plugin.options))
     known = (*CORE_OPTIONS, *plugin.options)
     read_options(params.config, known, owner=f"The backend '{plugin.name}'", besides=ARGUMENTS)
     if not params.endpoint:

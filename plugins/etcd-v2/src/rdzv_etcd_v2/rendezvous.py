@@ -1,11 +1,10 @@
 """PyTorch's `EtcdRendezvous` and its handler: a `DynamicRendezvousHandler` by other names."""
 
-import copy
 import warnings
 from datetime import timedelta
 from typing import Any
 
-from rdzv.credentials import take_secrets
+from rdzv.credentials import with_secrets
 from rdzv.dynamic import DynamicRendezvousHandler
 from rdzv.errors import RendezvousParameterError
 from rdzv.handler import RendezvousHandler, RendezvousInfo
@@ -168,9 +167,8 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     Raises:
         RendezvousParameterError: One of them is unknown or cannot be used.
     """
-    params = copy.copy(params)
     # Files are read once.
-    params.config = take_secrets(params.config, secret_names(legacy.OPTIONS))
+    params = with_secrets(params, secret_names(legacy.OPTIONS))
     read_options(params.config, (*CORE_OPTIONS, *legacy.OPTIONS), owner="The backend 'etcd'")
     backend, store = legacy.create_backend(params)
     options = {"join_timeout": params.config.get("timeout"), **params.config}
