@@ -20,6 +20,10 @@ TTL = 2.0
 BUSY = 10.0
 """Seconds that a machine may lose which does other things as well; `python3 dev.py bench` measures."""
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    # As in the background of a shell: the agents would inherit it. They do not inherit a handler that does nothing.
+    signal.signal(signal.SIGINT, lambda *_: None)
+
 
 def wait_until(condition: Callable[[], _T], limit: float = 30.0) -> _T:
     """The condition's value once it is true; fails after `limit` seconds."""

@@ -391,6 +391,16 @@ time.sleep(600)
         node.process.send_signal(signal.SIGINT)
         assert node.ends() == 128 + signal.SIGINT
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+    def test_outlives_a_signal_that_its_agent_was_started_to_ignore(
+        self, local: Agents, tmp_path: Path, number: signal.Signals
+    ) -> None:
+        """As nohup and the background of a shell do; the command inherits it."""
+        ignores = f"import signal; signal.signal({number}, signal.SIG_IGN)"
+        job = program(tmp_path, f"import os, signal\nos.kill(os.getppid(), {number})\nos.kill(os.getpid(), {number})")
+        node = local.start(*job, nnodes="1", prelude=ignores)
+        assert node.ends() == 0, node.said
+
     def test_goes_with_an_agent_that_is_killed(self, local: Agents, tmp_path: Path) -> None:
         parent = """
 import subprocess, sys, time

@@ -28,6 +28,7 @@ from .memory import MemoryBackend, MemoryService
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"
+LONG = 38 * "9" + "..." + 38 * "9"
 SHOWN = r"red\x1b[31m\n" + 25 * "x" + "..." + 38 * "x"
 
 
@@ -145,12 +146,21 @@ def test_whoever_waits_hears_of_a_silent_service(
         (["run", *RUN, "python", "-c", "pass"], "rdzv run: error: unrecognized arguments: -c"),
         (
             ["run", *RUN, "--nproc-per-node", "two", "--", "true"],
-            "'two' is neither a number above zero nor one of auto",
+            "'two' is neither a number from 1 to 999999999 nor one of auto",
         ),
-        (["run", *RUN, "--nproc-per-node", "0", "--", "true"], "'0' is neither a number above zero nor one of auto"),
+        (
+            ["run", *RUN, "--nproc-per-node", "0", "--", "true"],
+            "'0' is neither a number from 1 to 999999999 nor one of auto",
+        ),
         (["run", *RUN, "--nproc-per-node", "gpu", "--", "true"], "no NVIDIA GPU is found"),
-        (["run", *RUN, "--max-restarts", "-1", "--", "true"], "'-1' is no whole number from 0 on"),
-        (["run", *RUN, "--attempt", "x", "--", "true"], "'x' is no whole number from 0 on"),
+        (["run", *RUN, "--max-restarts", "-1", "--", "true"], "'-1' is no whole number from 0 to 999999999"),
+        (["run", *RUN, "--attempt", "x", "--", "true"], "'x' is no whole number from 0 to 999999999"),
+        (
+            ["run", *RUN, "--nproc-per-node", 5000 * "9", "--", "true"],
+            f"{LONG}' is neither a number from 1 to 999999999",
+        ),
+        (["run", *RUN, "--max-restarts", 5000 * "9", "--", "true"], f"{LONG}' is no whole number from 0 to 999999999"),
+        (["run", *RUN, "--grace", 5000 * "9", "--", "true"], f"{LONG}' is no number of seconds"),
         (["run", *RUN, "--grace", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5"),
     ],
 )
@@ -173,6 +183,7 @@ def test_an_argument_that_cannot_be_used_is_named_with_the_usage_of_its_command(
     [
         (["--option", "attempt=3", "--attempt", "2"], "--option attempt=3 and --attempt 2 contradict each other"),
         (["--option", "attempt=3", "--option", "attempt=2"], "--option gives attempt twice, with different values"),
+        (["--nnodes", 5000 * "9"], f"--nnodes is '{LONG}'; MIN:MAX"),
         (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
         (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
         (["--option", "endpont=x"], "knows no option 'endpont'. Did you mean 'endpoint'?"),
@@ -219,7 +230,16 @@ class TestProcessesPerNode:
     @pytest.mark.usefixtures("smi")
     @pytest.mark.parametrize(
         ("visible", "count"),
-        [(None, 3), ("0,2", 2), ("0,7,1", 1), ("GPU-1, GPU-2", 2), ("0,-1,1", 1), ("MIG-1", 1), ("0,1,2,GPU-1", 3)],
+        [
+            (None, 3),
+            ("0,2", 2),
+            (f"0,{5000 * '9'},1", 1),
+            ("0,7,1", 1),
+            ("GPU-1, GPU-2", 2),
+            ("0,-1,1", 1),
+            ("MIG-1", 1),
+            ("0,1,2,GPU-1", 3),
+        ],
     )
     def test_may_be_that_of_the_gpus(self, visible: str | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
         if visible is not None:

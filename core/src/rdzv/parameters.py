@@ -16,6 +16,7 @@ from urllib.parse import unquote
 from .endpoints import hide_login
 from .errors import RendezvousParameterError
 from .near import near_name
+from .shown import shown
 
 __all__ = ["ARGUMENTS", "RendezvousParameters", "parse_nnodes"]
 
@@ -238,7 +239,7 @@ def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
         return int(low), int(high if colon else low)
     except ValueError as error:
         raise RendezvousParameterError(
-            f"{name} is '{text}'; MIN:MAX, such as 2:4, or one number is expected."
+            f"{name} is '{shown(text)}'; MIN:MAX, such as 2:4, or one number is expected."
         ) from error
 
 

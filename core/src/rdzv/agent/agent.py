@@ -300,7 +300,10 @@ class Agent:
             self._is_urgent = bool(self._signal)
             self._signal = number
 
-        previous = {number: signal.signal(number, take) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+        taken = [signal.SIGTERM]
+        # A shell and nohup have these ignored for what shall outlive a terminal; the command inherits that.
+        taken += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+        previous = {number: signal.signal(number, take) for number in taken}
         # Where a launcher ignores this one, the system reaps the workers, and nobody learns how they ended.
         previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:

@@ -3,16 +3,21 @@
 import argparse
 import logging
 import os
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 from ..credentials import file_option, variable
 from ..errors import RendezvousParameterError
 from ..options import secret_names
 from ..parameters import RendezvousParameters, options_of
 from ..plugins import load_backend_plugin
+from ..shown import shown
 
-__all__ = ["add_run_options", "count", "parameters", "seconds"]
+__all__ = ["MOST", "add_run_options", "count", "is_count", "parameters", "seconds"]
+
+MOST: Final = 999_999_999
+"""The highest number that the command line takes."""
 
 logger = logging.getLogger(__name__)
 
@@ -122,12 +127,17 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{text}' is no number of seconds, such as 2.5")
+        raise argparse.ArgumentTypeError(f"'{shown(text)}' is no number of seconds, such as 2.5")
     return number
 
 
 def count(text: str) -> int:
     """How often, for argparse."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"'{text}' is no whole number from 0 on")
+    if not is_count(text):
+        raise argparse.ArgumentTypeError(f"'{shown(text)}' is no whole number from 0 to {MOST}")
     return int(text)
+
+
+def is_count(text: str) -> bool:
+    """Whether this is a number from 0 to `MOST` in digits; Python reads no number that has thousands of them."""
+    return re.fullmatch(r"[0-9]{1,9}", text) is not None

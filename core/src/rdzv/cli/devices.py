@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from ..credentials import public_environment
+from ..shown import shown
+from .common import MOST, is_count
 
 __all__ = ["processes"]
 
@@ -27,8 +29,10 @@ def processes(text: str) -> int:
                 "no NVIDIA GPU is found (by nvidia-smi, /dev/nvidia* and CUDA_VISIBLE_DEVICES); give a number, or cpu"
             )
         return gpus or _cpus()
-    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"'{text}' is neither a number above zero nor one of auto, gpu and cpu")
+    if not is_count(text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"'{shown(text)}' is neither a number from 1 to {MOST} nor one of auto, gpu and cpu"
+        )
     return int(text)
 
 
@@ -51,7 +55,7 @@ def _gpus() -> int:
     # As CUDA has it: the first item that names no GPU ends the list.
     for item in chosen.split(","):
         named = item.strip()
-        if not (named.startswith(("GPU-", "MIG-")) or (named.isdecimal() and int(named) < there)):
+        if not (named.startswith(("GPU-", "MIG-")) or (is_count(named) and int(named) < there)):
             break
         count += 1
     return min(count, there)
