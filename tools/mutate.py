@@ -15,7 +15,7 @@ files of the tree. Neither keeps a list of survivors with reasons.)
 None may live, unless ``tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
 killed now, or exists no more, is an error as well. What lives is printed as soon as it is known.
 
-    python3 dev.py mutate                  those of the rules, and what a node returns
+    python3 dev.py mutate                  those of the rules, and of joining
     python3 dev.py mutate --all            all of them
     python3 dev.py mutate rules.decide     all whose name has this in it
 """

@@ -38,6 +38,10 @@ LASTING_TIMES = 4
 """The same in failures, one after the other: a single one may have taken long. A leader fails so often in two terms."""
 
 
+_FINAL = (RendezvousDeniedError, RendezvousParameterError)
+"""What trying again does not mend: the caller gets it at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """What has gone wrong in a loop since it last went well.
@@ -391,7 +395,7 @@ class Node:
         """
         before = self.failures.get(loop)
         since, times = (before.since, before.times + 1) if before and before.times else (self.clock(), 1)
-        lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousDeniedError)
+        lasts = lasts or (before is not None and before.lasts) or isinstance(error, _FINAL)
         lasts = lasts or has_lasted(times, self.clock() - since)
         ours = error if isinstance(error, RendezvousError) else unexpected(error)
         self.failures[loop] = Failure(ours, times, since, lasts)

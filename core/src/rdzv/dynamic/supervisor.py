@@ -44,7 +44,8 @@ def supervised(
                 failures += 1
                 first = node.fail(loop, error) == 1
                 logger.log(
-                    logging.WARNING if first else logging.DEBUG,
+                    # What lasts at once is for the caller to say.
+                    logging.WARNING if first and node.problem is None else logging.DEBUG,
                     "the loop '%s' of node '%s' has failed, and starts again: %r",
                     loop,
                     node.id,
