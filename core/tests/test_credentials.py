@@ -120,6 +120,12 @@ def test_a_program_gets_no_secret() -> None:
     assert environment == {"HOME": "/", "RDZV_WITHHELD": "password,token"}
 
 
+def test_a_program_gets_no_secret_of_another_backend() -> None:
+    given = {"RDZV_TOKEN": "hunter3", "RDZV_TOKEN_FILE": "kept", "RDZV_RUN_ID": "run"}
+    _, environment = withhold(RendezvousParameters("sqlite", "", "run", 1, 1), [], given)
+    assert environment == {"RDZV_TOKEN_FILE": "kept", "RDZV_RUN_ID": "run"}
+
+
 def test_a_program_gets_the_name_of_the_file() -> None:
     params = RendezvousParameters("b", "", "run", 1, 1, password_file="kept")
     public, environment = withhold(params, ["password"], {"RDZV_PASSWORD": "x", "RDZV_WITHHELD": "password"})

@@ -7,6 +7,7 @@ and from the variable ``RDZV_PASSWORD``: neither can be seen in the list of proc
 import copy
 import logging
 import os
+import re
 import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -20,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _WITHHELD: Final = "RDZV_WITHHELD"
 """Tells a program which secrets its agent has and did not pass on, for the error message."""
+
+_SECRET_OF_ANY: Final = re.compile("RDZV_.*(PASSWORD|TOKEN|SECRET|CREDENTIAL).*(?<!_FILE)")
+"""Variables that hold a secret of some backend, though not of the one in use."""
 
 _MOST: Final = 65536
 """Bytes that a secret may have; what is longer is another file than the user meant."""
@@ -102,7 +106,7 @@ def withhold(
     """
     names = tuple(names)
     # What RDZV_OPTIONS says is in the parameters already.
-    hidden = {_WITHHELD, "RDZV_OPTIONS", *map(variable, names)}
+    hidden = {_WITHHELD, "RDZV_OPTIONS", *map(variable, names), *filter(_SECRET_OF_ANY.fullmatch, environ)}
     public = copy.copy(params)
     public.config = {name: value for name, value in params.config.items() if name not in names}
     environment = {name: value for name, value in environ.items() if name not in hidden}

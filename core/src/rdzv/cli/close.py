@@ -5,7 +5,7 @@ import getpass
 import os
 import time
 
-from ..errors import RendezvousParameterError
+from ..errors import RendezvousTimeoutError
 from ..observer import Observer
 from ..shown import shown
 from .common import add_run_options, parameters, seconds
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.purge:
             left = observer.purge(deadline - time.monotonic())
             if left:
-                raise RendezvousParameterError(
+                raise RendezvousTimeoutError(
                     f"Nothing was purged; still there after {arguments.timeout:.0f} s: {', '.join(left)}. "
                     "Stop these nodes and purge again."
                 )
