@@ -76,8 +76,13 @@ class Host:
         if linger <= 0 or self._await_idle(_OWN, 0.002):
             self._end()
         else:
-            # Not a daemon: if this process ended now, the others could not even say goodbye.
-            threading.Thread(target=self._linger, args=(linger,), name="rdzv-c10d-linger").start()
+            # Not a daemon: if this process ended now, the others could not deregister.
+            lingering = threading.Thread(target=self._linger, args=(linger,), name="rdzv-c10d-linger")
+            try:
+                lingering.start()
+            except RuntimeError:
+                # There is no room for a thread: the caller waits itself.
+                self._linger(linger)
 
     def forget(self) -> None:
         """Give up what a fork has copied: the parent serves, not we."""
