@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 import threading
 import time
 import traceback
@@ -45,7 +46,13 @@ def run() -> Iterator[Run]:
     threads = set(threading.enumerate())
     yield run
     run.close()
-    wait_until(lambda: set(threading.enumerate()) <= threads)
+    try:
+        wait_until(lambda: set(threading.enumerate()) <= threads)
+    except AssertionError:
+        frames = sys._current_frames()
+        for thread in set(threading.enumerate()) - threads:
+            traceback.print_stack(frames.get(thread.ident or 0))
+        raise
 
 
 def record_of(node: DynamicRendezvousHandler) -> str:
