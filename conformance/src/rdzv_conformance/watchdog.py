@@ -130,8 +130,16 @@ class Watchdog:
 
 def _end_with_the_program(status: int) -> None:
     """When the program is done, Python waits for its threads, those that hang too: not for long."""
-    # It counts as ended as soon as the program is done, before the others are joined.
-    threading.main_thread().join()
+    while not _waits_for_threads():
+        time.sleep(1)
     time.sleep(_GRACE)
     sys.stdout.flush()
     os._exit(status)
+
+
+def _waits_for_threads() -> bool:
+    """Whether the main thread has left the program, and joins the others."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    return frame is None or (frame.f_code.co_filename, frame.f_code.co_name) == (threading.__file__, "_shutdown")
