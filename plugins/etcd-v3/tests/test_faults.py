@@ -219,10 +219,11 @@ def test_full_etcd_is_told_from_one_that_is_out_of_reach_and_in_time(connect: Co
                 node.next_rendezvous()
             took = time.monotonic() - started
     said = str(late.value)
-    for part in ("'full' on backend 'etcd-v3'", "within 2.", "takes no writes", "etcdctl alarm disarm"):
+    for part in ("'full' on backend 'etcd-v3'", "takes no writes", "etcdctl alarm disarm"):
         assert part in said
     assert "could not be reached" not in said
-    # Less than a keep-alive interval later. It was 15 s once, as long as a call may take that nobody waits for.
+    # At the deadline, or when no further attempt fits; at most a keep-alive interval later. It was 15 s once, as long
+    # as a call may take that no caller waits for.
     assert took < 2 + 5
 
 

@@ -41,7 +41,8 @@ LEVELS = ("leases", "beats", "register")
 _REGISTER = "register"
 _UNLIMITED = 5.0
 """Seconds that a call of a register may take, whose contract has no timeouts."""
-_ROUNDING = 1e-6
+_ROUNDING = 1e-3
+"""Seconds by which clocks that drift may differ over a call."""
 
 
 class OvertimeError(BaseException):

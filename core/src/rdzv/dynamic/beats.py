@@ -180,7 +180,7 @@ class CountedBeats(KeyValueBackend):
         asked = leases - trusted
         if not asked:
             return trusted
-        living = self._judge(self._beats_of(asked, deadline), deadline)
+        living = self._judge(self._beats_of(sorted(asked), deadline), deadline)
         with self._lock:
             for lease in asked - living:
                 self._seen.pop(lease, None)

@@ -29,7 +29,13 @@ from ..backend import (
 )
 from ..deadline import time_left
 from ..envelope import REMEMBERED, Envelope
-from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
+from ..errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousStateError,
+    is_signal,
+)
 from ..handler import address_outwards
 from ..service import backoff
 
@@ -229,6 +235,8 @@ class RegisterKeys(KeyValueBackend):
         except RendezvousError:
             raise
         except Exception as error:
+            if is_signal(error):
+                raise
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> RendezvousError:
