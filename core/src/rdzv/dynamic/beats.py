@@ -164,11 +164,12 @@ class CountedBeats(KeyValueBackend):
     def _living(self, beneath: Snapshot, deadline: float, age: float = 0.0) -> Snapshot:
         """`beneath` without the frames, and without what hangs on a lease that has ended (see `_alive`)."""
         entries = {key: _unframed(entry) for key, entry in beneath.entries.items()}
-        alive = self._alive({lease for lease, _ in entries.values() if lease}, deadline, age)
+        # In their order, so that a simulated run is the same each time.
+        alive = self._alive(dict.fromkeys(lease for lease, _ in entries.values() if lease), deadline, age)
         living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
         return Snapshot(living, beneath)
 
-    def _alive(self, leases: Set[str], deadline: float, age: float) -> Set[str]:
+    def _alive(self, leases: Collection[str], deadline: float, age: float) -> Set[str]:
         """Which of these leases live; one that did at most `age` seconds ago, and has time left, is taken to."""
         now = self._clock()
         with self._lock:
@@ -177,13 +178,14 @@ class CountedBeats(KeyValueBackend):
                 for lease in leases
                 if (beat := self._seen.get(lease)) is not None and now - beat.read_at < age and now < beat.until
             }
-        asked = leases - trusted
+        asked = [lease for lease in leases if lease not in trusted]
         if not asked:
             return trusted
-        living = self._judge(self._beats_of(sorted(asked), deadline), deadline)
+        living = self._judge(self._beats_of(asked, deadline), deadline)
         with self._lock:
-            for lease in asked - living:
-                self._seen.pop(lease, None)
+            for lease in asked:
+                if lease not in living:
+                    self._seen.pop(lease, None)
         return trusted | living
 
     def _beats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
