@@ -95,18 +95,21 @@ def with_secrets(
 
 
 def withhold(
-    params: RendezvousParameters, names: Iterable[str], environ: Mapping[str, str] = os.environ
+    params: RendezvousParameters, names: Iterable[str] | None, environ: Mapping[str, str] = os.environ
 ) -> tuple[RendezvousParameters, dict[str, str]]:
     """Parameters and environment for a program that gets no secret; a file's name is none.
 
     Args:
         params: What the agent was given.
-        names: The options that are secret.
+        names: The options that are secret; None: the program gets them.
         environ: The environment of the agent.
     """
-    names = tuple(names)
     # What RDZV_OPTIONS says is in the parameters already.
-    hidden = {_WITHHELD, "RDZV_OPTIONS", *map(variable, names), *filter(_SECRET_OF_ANY.fullmatch, environ)}
+    hidden = {_WITHHELD, "RDZV_OPTIONS"}
+    if names is not None:
+        names = tuple(names)
+        hidden |= {*map(variable, names), *filter(_SECRET_OF_ANY.fullmatch, environ)}
+    names = names or ()
     public = copy.copy(params)
     public.config = {name: value for name, value in params.config.items() if name not in names}
     environment = {name: value for name, value in environ.items() if name not in hidden}

@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     say(_who_we_are(handler, params, plugin))
     progress = _Progress(handler, params.min_nodes, params.max_nodes)
     register_hooks(progress)
-    secrets = () if arguments.pass_secrets else secret_names(plugin.options)
+    secrets = None if arguments.pass_secrets else secret_names(plugin.options)
     public, environment = withhold(params, secrets)
     agent = Agent(
         handler,
