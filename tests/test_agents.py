@@ -464,7 +464,7 @@ class TestStatusAndClose:
         node = local.start(*program(tmp_path, stubborn), nnodes="1", arguments=("--grace", "60"))
         node.says("up")
         refused = local.command("close", "--purge", "--timeout", "1")
-        assert refused.returncode == 2
+        assert refused.returncode == 3
         assert "still there" in refused.stderr
 
 

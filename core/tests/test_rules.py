@@ -146,6 +146,12 @@ class TestNews:
         assert held(decide(full, *map(node, "abcdef"))).notice.waiting == 0
         assert held(decide(state("a", "b", "c"), *map(node, "abcdef"))).notice.waiting == 1
 
+    def test_a_spare_does_not_count_for_the_place_of_a_silent_member(self) -> None:
+        nodes = [node("a", max_nodes=2), node("c", max_nodes=2)]
+        assert held(decide(state("a", "b", max_nodes=2), *nodes, trusted=False)).notice.waiting == 0
+        # It is gone for certain: one place, and the loss itself.
+        assert held(decide(state("a", "b", max_nodes=2), *nodes)).notice.waiting == 2
+
     def test_a_member_that_came_back_counts(self) -> None:
         assert held(decide(state("a", "b"), node("a"), node("b", last_round=1))).notice.waiting == 1
 

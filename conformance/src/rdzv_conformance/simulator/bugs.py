@@ -195,6 +195,14 @@ BUGS: Final[dict[str, Bug]] = {
         {"min(len(waiting) - returned, room)": "len(waiting) - returned"},
         "come",
     ),
+    "silent-gives-up-its-place": _bug(
+        "After an outage, spares count as waiting for the places of members that are not back yet.",
+        {10},
+        rules._notice,
+        {"state.max_nodes - (len(state.world) - len(gone))": "state.max_nodes - len(inside) - returned"},
+        "come",
+        "outage",
+    ),
     "second-reason": _bug(
         "Whoever closes a closed attempt puts his reason over the first.",
         {6},

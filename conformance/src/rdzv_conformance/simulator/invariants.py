@@ -138,6 +138,17 @@ class Invariants:
         for machine in self._scene.machines:
             if machine.name in lost and machine.working and not machine.disturbed:
                 raise Violation(10, f"{machine.name} is said to be lost although it was never away")
+        self._check_room(notice)
+
+    def _check_room(self, notice: Notice) -> None:
+        """A world whose members are all at work is asked to let in as many as it has places for, and no more."""
+        state = self.state
+        if state is None or notice.round != state.round or not state.world or state.closed:
+            return
+        inside = {machine.name for machine in self._scene.machines if machine.working and not machine.disturbed}
+        room = state.max_nodes - len(state.world)
+        if notice.waiting > room and inside.issuperset(state.world):
+            raise Violation(10, f"a world of {len(state.world)} with room for {room} more hears of {notice.waiting}")
 
     # What nodes are told, and do.
 

@@ -279,7 +279,8 @@ def _notice(state: State, here: Collection[NodeRecord], gone: Mapping[str, Loss]
     elif not state.world:
         phase, news = "gathering", 0
     else:
-        room = max(0, state.max_nodes - len(inside) - returned)
+        # One that is only silent keeps its place: it may come back, and then nobody has to move.
+        room = state.max_nodes - (len(state.world) - len(gone))
         arrivals = min(len(waiting) - returned, room)
         possible = present >= state.min_nodes
         # Spares beyond the room disturb nobody; a loss counts when the others can go on without.
