@@ -40,6 +40,7 @@ class Shared:
 
     Attributes:
         clients: Every backend that was made, in order.
+        nodes: Every handler. After the test it ends, if it has not.
         before: Gets the method and the key of each put and delete, before it is applied.
         deadlines: Until when each of them may take.
     """
@@ -47,6 +48,7 @@ class Shared:
     def __init__(self, kind: type[MemoryBackend]) -> None:
         self.service = MemoryService()
         self.clients: list[MemoryBackend] = []
+        self.nodes: list[DynamicRendezvousHandler] = []
         self.before: Callable[[MemoryBackend, str, str], None] = lambda client, method, key: None
         self.deadlines: list[float] = []
         shared = self
@@ -85,7 +87,8 @@ class Shared:
         params = self.params(**options)
         backend, _ = self.rdzv_backend().create_backend(params)
         assert isinstance(backend, MemoryBackend)
-        return create_handler(None, backend, params)
+        self.nodes.append(create_handler(None, backend, params))
+        return self.nodes[-1]
 
 
 @pytest.fixture(params=[MemoryBackend, LeaselessBackend], ids=["leases", "beats"])
@@ -95,6 +98,8 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
     register_hooks(shared)
     yield shared
     unregister_hooks(shared)
+    for node in shared.nodes:
+        crash(node)
 
 
 def crash(node: DynamicRendezvousHandler) -> None:
