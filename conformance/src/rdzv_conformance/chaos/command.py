@@ -1,7 +1,6 @@
 """The command: so many minutes of faults on one backend."""
 
 import argparse
-import os
 import secrets
 import sys
 import tempfile
@@ -38,10 +37,6 @@ _PURGE: Final = 3.0
 _BEFORE: Final = 3.0
 """Times to live that the story begins before the first violation."""
 
-_QUIET: Final = {"TORCH_CPP_LOG_LEVEL": "FATAL", "RES_OPTIONS": "attempts:0"}
-"""For agents that import torch: it prints a stack for each connection that fails, which are many here, and looks up the
-name of both ends of each, which takes seconds where no DNS server answers."""
-
 _OURS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr", "attempt", "node_name")
 """What every agent is told anyway, and no --option may say."""
 
@@ -49,8 +44,6 @@ _OURS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "loca
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, 1 if an invariant was violated, 2 if it cannot be run."""
     asked = _parser().parse_args(arguments)
-    for name, value in _QUIET.items():
-        os.environ.setdefault(name, value)
     try:
         with ExitStack() as cleanup:
             return _run(asked, cleanup)
