@@ -450,7 +450,7 @@ class TestStatusAndClose:
             node.says("rank . of 2")
         nodes[1].process.kill()
         missing = wait_until(lambda: status(local)["missing"])
-        assert str(missing[0][1]).startswith("beta.")
+        assert missing[0]["id"].startswith("beta.")
 
     def test_a_closed_run_can_be_purged_and_used_again(self, local: Agents) -> None:
         assert local.command("close").returncode == 0

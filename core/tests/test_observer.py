@@ -1,5 +1,6 @@
 """Looking at a run from outside, on a service that lives in this process and fails for a while."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -273,4 +274,39 @@ def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.Capture
     assert "re-forming" in said.splitlines()[0]
     with Observer(shared.params()) as observer:
         assert {node.left for node in observer.status(5.0).nodes} == {None, "drained"}
+    stays.leave()
+
+
+def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:
+    stays, leaves, dies = nodes = [shared.node(nodes=3) for _ in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        joining = {node: pool.submit(node.next_rendezvous) for node in nodes}
+        rank = {node: future.result(15).rank for node, future in joining.items()}
+    leaves.leave("drained")
+    # Its record goes with its lease: the others must have read it.
+    wait_until(lambda: stays.notice and stays.notice.lost)
+    crash(dies)
+    with Observer(shared.params()) as observer:
+
+        def seen() -> str | None:
+            status = observer.status(5.0)
+            ids = [node.id for node in status.nodes] + [node.id for node in status.missing]
+            assert sorted(set(ids)) == sorted(ids)
+            main(["status", *WHERE])
+            said = capsys.readouterr().out
+            assert said.count(leaves.node_id) == 1, said
+            return said if len(status.missing) == 2 else None
+
+        said = wait_until(seen)
+    assert f"  rank {rank[leaves]:2}  {leaves.node_id}  left: drained\n" in said
+    assert f"  rank {rank[dies]:2}  {dies.node_id}  missing: its lease ran out: " in said
+    assert main(["status", *WHERE, "--json"]) == 0
+    missing = {node["id"]: node for node in json.loads(capsys.readouterr().out)["missing"]}
+    assert missing[leaves.node_id] == {
+        "id": leaves.node_id,
+        "rank": rank[leaves],
+        "doing": "left: drained",
+        "left": "drained",
+    }
+    assert missing[dies.node_id]["left"] is None
     stays.leave()

@@ -20,6 +20,7 @@ from .dynamic.records import (
     STORE,
     Closed,
     Leadership,
+    Loss,
     NodeRecord,
     Notice,
     State,
@@ -34,7 +35,7 @@ from .service import Held, Service, View, backoff
 from .settings import RendezvousSettings
 from .shown import shown
 
-__all__ = ["NodeStatus", "Observer", "Status"]
+__all__ = ["MissingNode", "NodeStatus", "Observer", "Status"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,23 @@ class NodeStatus:
 
 
 @dataclass(frozen=True)
+class MissingNode:
+    """A member of the round that is gone, and whose record is, too.
+
+    Attributes:
+        id: Its id.
+        rank: Its rank in the round.
+        doing: ``left: `` and why, or ``missing: `` and what is known of it.
+        left: Why it has left; None: it was lost.
+    """
+
+    id: str
+    rank: int
+    doing: str
+    left: str | None
+
+
+@dataclass(frozen=True)
 class Status:
     """What a run is doing.
 
@@ -70,7 +88,7 @@ class Status:
         max_nodes: The largest.
         leader: The id of the node that leads; None if nobody does.
         nodes: Who is there or has just left, in rank order, then in arrival order.
-        missing: The members of the round that are gone: rank, id, cause.
+        missing: The members of the round that are gone, without those among `nodes`.
         waiting: How many nodes wait for a world that would differ from the running one.
         closed_by: Who closed the run.
         closed_reason: Why; None while it is open.
@@ -84,7 +102,7 @@ class Status:
     max_nodes: int
     leader: str | None
     nodes: tuple[NodeStatus, ...]
-    missing: tuple[tuple[int, str, str], ...]
+    missing: tuple[MissingNode, ...]
     waiting: int
     closed_by: str | None
     closed_reason: str | None
@@ -304,7 +322,7 @@ def _describe(
         limits.max_nodes if limits else 0,
         leader.node if leader else None,
         tuple(known),
-        tuple((loss.rank, loss.node, loss.cause) for loss in news.lost) if news else (),
+        _missing(news, nodes),
         news.waiting if news else 0,
         state.closed.by if state and state.closed else None,
         state.closed.reason if state and state.closed else None,
@@ -325,6 +343,20 @@ def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int])
     inside = state is not None and node.id in ranks and node.last_round < state.round
     doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else "waiting"
     return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing, node.left)
+
+
+def _missing(news: Notice | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+    # The record of one that has left stays for a while, and one that was cut off may be back.
+    recorded = {node.id for node in nodes}
+    return tuple(
+        MissingNode(loss.node, loss.rank, f"{'left' if loss.left else 'missing'}: {loss.cause}", _reason(loss))
+        for loss in (news.lost if news is not None else ())
+        if loss.node not in recorded
+    )
+
+
+def _reason(loss: Loss) -> str | None:
+    return loss.cause if loss.left else None
 
 
 def _rank_first(node: NodeStatus) -> tuple[bool, int]:

@@ -50,5 +50,5 @@ def _text(status: Status) -> str:
     for node in status.nodes:
         rank = "      -" if node.rank is None else f"rank {node.rank:2}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}")
-    lines += [f"  rank {rank:2}  {node}  missing: {cause}" for rank, node, cause in status.missing]
+    lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
     return "\n".join(shown(line, most=500) for line in lines)
