@@ -404,6 +404,18 @@ class TestFaults:
         simple.gather(*nodes[1:])
         assert back.result(10).world_size == 3
 
+    def test_a_node_is_not_told_of_its_own_loss(self, simple: Run) -> None:
+        lost, *others = nodes = simple.nodes(3, 3, 3)
+        simple.gather(*nodes)
+        with listening() as events:
+            # It cannot renew its lease, and hears all news.
+            simple.backends[0].refuse(RendezvousConnectionError("it is cut off"), "keep_alive", "open_lease")
+            wait_until(lambda: all(node.notice and node.notice.lost for node in nodes))
+            simple.backends[0].accept()
+            wait_until(lambda: not any(node.notice.lost for node in nodes))
+        assert [event.node for event in events if event.kind is EventKind.NODE_LOST] == len(others) * [lost.node_id]
+        assert EventKind.EVICTED not in {event.kind for event in events}
+
     def test_an_outage_changes_no_world(self, simple: Run) -> None:
         nodes = simple.nodes(3, 2, 3)
         simple.gather(*nodes)

@@ -66,6 +66,7 @@ class EventKind(Enum):
 
     NODE_ARRIVED = "node arrived"
     NODE_LOST = "node lost"
+    """Another member is gone, and has not said why. A node hears of its own absence as `EVICTED`, if at all."""
     NODE_LEFT = "node left"
     ROUND_PUBLISHED = "round published"
     LEADER_CHANGED = "leader changed"

@@ -232,10 +232,11 @@ class Node:
         if notice is None or self.state is None or notice.round != self.state.round:
             return []
         known = before.lost if before is not None and before.round == notice.round else ()
+        # Of itself a node knows better: it comes back, or it is told that it was evicted.
         return [
             self.event(EventKind.NODE_LEFT if loss.left else EventKind.NODE_LOST, loss.node, loss.cause)
             for loss in notice.lost
-            if loss not in known
+            if loss not in known and loss.node != self.id
         ]
 
     def look_at_leader(self, leader: Leadership | None) -> list[Event]:
