@@ -1,5 +1,6 @@
 """What the command says, on a service that lives in this process."""
 
+import contextlib
 import os
 import re
 import subprocess
@@ -25,6 +26,7 @@ from rdzv.cli import main, run
 from rdzv.cli.devices import processes
 
 from .memory import MemoryBackend, MemoryService
+from .test_rendezvous import Run, wait_until
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"
@@ -130,6 +132,31 @@ def test_whoever_waits_hears_of_a_silent_service(
     finally:
         backend.reconnect()
         handler.leave()
+
+
+@pytest.mark.parametrize(("join", "told"), [(300.0, r"alone for \d s of 60 s"), (30.0, "7 s of 30 s")])
+def test_whoever_waits_is_told_of_the_timeout_that_ends_the_wait(
+    join: float, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_EVERY", 0.0)
+    with contextlib.closing(Run("memory")) as world:
+        stays, *leave = nodes = world.nodes(3, 3, 3, join=join)
+        progress = run._Progress(stays, 3, 3)
+
+        def waits(seconds: float) -> str:
+            progress.waiting(seconds)
+            return capsys.readouterr().err.rstrip()
+
+        world.gather(*nodes)
+        for node in leave:
+            node.leave("drained")
+        world.join(stays)
+        wait_until(lambda: stays.alone is not None)
+        assert re.fullmatch(rf"rdzv: waiting for 3 nodes \(re-forming, 1 here\), {told}", waits(7.0))
+        # Another one is too few for a world.
+        world.join(world.node(3, 3))
+        wait_until(lambda: stays.alone is None)
+        assert waits(7.0).endswith(f", 7 s of {join:.0f} s")
 
 
 @pytest.mark.parametrize(

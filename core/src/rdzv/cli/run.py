@@ -147,13 +147,12 @@ class _Progress:
             return
         self._said = now
         notice = self._handler.notice
-        limit = self._handler.settings.timeout.join.total_seconds()
         here = f"{notice.phase}, {notice.present} here" if notice else "nothing known of the others yet"
         trouble, silence = self._handler.trouble, self._handler.silence
         if trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
             here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
-        line = f"waiting for {self._wanted} ({here}), {seconds:.0f} s of {limit:.0f} s"
+        line = f"waiting for {self._wanted} ({here}), {self._how_long(seconds)}"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
             line = shown(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
@@ -161,6 +160,14 @@ class _Progress:
             self._shown = True
         else:
             say(line)
+
+    def _how_long(self, seconds: float) -> str:
+        """How long it has waited, and how long it will: by what ends the wait first."""
+        timeout, alone = self._handler.settings.timeout, self._handler.alone
+        join, patience = timeout.join.total_seconds(), timeout.alone.total_seconds()
+        if alone is not None and patience - alone < join - seconds:
+            return f"alone for {alone:.0f} s of {patience:.0f} s"
+        return f"{seconds:.0f} s of {join:.0f} s"
 
     def say(self, text: str) -> None:
         """Say something that stays."""

@@ -147,6 +147,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._node.silence()
 
     @property
+    def alone(self) -> float | None:
+        """Seconds for which this node has waited alone: all others of its world have left. None: it is not so."""
+        return self._node.alone()
+
+    @property
     def closed(self) -> Closed | None:
         """Who closed the run, and why; None while it is open, as far as this node knows."""
         return self._node.closed()

@@ -334,6 +334,11 @@ class Node:
             self.alone_since = self.clock()
         return self.alone_since + self.settings.timeout.alone.total_seconds()
 
+    def alone(self) -> float | None:
+        """Seconds since `alone_until` first said that this node is alone; None: it is not."""
+        since = self.alone_since
+        return None if since is None else self.clock() - since
+
     def may_trust_world(self) -> bool:
         """Whether this node's record certainly lives, so that its world is still its own."""
         return self.settled and self.clock() < self.lease_until
