@@ -1,6 +1,7 @@
 """Looking at a run from outside, on a service that lives in this process and fails for a while."""
 
 import json
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -130,7 +131,10 @@ class TestOutages:
             with Observer(shared.params()) as other:
                 other.close("the test", "enough", 5.0)
             assert watching.result(30) == 130
-        assert "closed by the test: enough" in capsys.readouterr().out
+        first, second = capsys.readouterr().out.split("\n\n")
+        moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
+        assert re.match(rf"{moment} run run: unknown, ", first)
+        assert re.match(rf"{moment} run run: closed, .*\n  closed by the test: enough\n", second)
 
     def test_purging_waits_for_nodes_while_the_service_is_away(self, shared: Shared) -> None:
         node = shared.node()

@@ -6,7 +6,7 @@ import sys
 import time
 import warnings
 
-__all__ = ["begin", "end", "say", "speak_as", "write"]
+__all__ = ["begin", "end", "moment", "say", "speak_as", "write"]
 
 _node = ""
 """The id of the node that speaks; empty while there is none."""
@@ -56,8 +56,12 @@ def write(text: str) -> None:
             sys.stderr.flush()
 
 
+def moment(when: float | None = None) -> str:
+    """A point in time (seconds since the epoch; None: now) on this machine's clock, with its time zone."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(when))
+
+
 def _lines(text: str, when: float) -> str:
-    moment = time.strftime("%Y-%m-%dT%H:%M:%S%z", time.localtime(when))
-    prefix = f"{moment} rdzv[{_node}]: " if _node else "rdzv: "
+    prefix = f"{moment(when)} rdzv[{_node}]: " if _node else "rdzv: "
     # A traceback has many lines, and a collector of logs takes each for itself.
     return "\n".join(f"{prefix}{line}" for line in text.splitlines() or [""])

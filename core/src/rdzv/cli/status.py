@@ -7,6 +7,7 @@ from dataclasses import asdict
 from ..observer import Observer, Status
 from ..shown import shown
 from .common import add_run_options, parameters, seconds
+from .log import moment
 
 __all__ = ["add_parser", "run"]
 
@@ -20,7 +21,9 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_run_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object (with --watch: one a line)")
-    parser.add_argument("--watch", action="store_true", help="show it again at every change, until Ctrl-C")
+    parser.add_argument(
+        "--watch", action="store_true", help="show it again at every change, with the time, until Ctrl-C"
+    )
     parser.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s")
     parser.set_defaults(run=run)
 
@@ -28,12 +31,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Show the status, once or at every change."""
     with Observer(parameters(arguments)) as observer:
-        shown = None
+        before = None
         while True:
             status = observer.status(arguments.timeout)
-            if status != shown:
-                print(json.dumps(asdict(status)) if arguments.json else _text(status), flush=True)
-                shown = status
+            if status != before:
+                text = json.dumps(asdict(status)) if arguments.json else _text(status)
+                if arguments.watch and not arguments.json:
+                    gap = "\n" if before else ""
+                    text = f"{gap}{moment()} {text}"
+                print(text, flush=True)
+                before = status
             if not arguments.watch:
                 return 0
             observer.wait(5.0)
