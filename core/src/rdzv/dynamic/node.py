@@ -82,7 +82,7 @@ class Node:
         vanished: The state seems to be gone from the service; not verified yet.
         removed: It is: somebody removed the run.
         leading: This node leads.
-        term: Grows each time this node begins or ceases to lead.
+        term: How often this node has begun to lead.
         stands_from: The moment before which this node does not stand for election: it has just resigned.
         alone_since: Since when this node waits and all others of its world have left; None: they have not.
         evicted_from: The round that this node was told it was evicted from.
@@ -242,16 +242,16 @@ class Node:
     def look_at_leader(self, leader: Leadership | None) -> list[Event]:
         """Take in who leads."""
         before, self.leader = self.leader, leader
-        if self.leading and leader is None:
-            # A view older than our own election; a lost lease is the keeper's business.
-            self.leader = before
-        elif self.leading and leader is not None and leader.node != self.id:
-            self.step_down()
-            self.leader = leader
-        if leader is not None and leader.node != self.id:
+        if leader is None:
+            if self.leading:
+                # A view older than our own election; a lost lease is the keeper's business.
+                self.leader = before
+            return []
+        if leader.node != self.id:
+            self.leading = False
             # What kept this node from leading concerns nobody any more.
             self.heal(LEAD)
-        if leader is None or (before is not None and before.node == leader.node):
+        if before is not None and before.node == leader.node:
             return []
         return [self.event(EventKind.LEADER_CHANGED, leader.node, "it holds the leader's lease")]
 
@@ -274,24 +274,27 @@ class Node:
             RendezvousGracefulExitError: The job is done, and this node was never needed.
             RendezvousParameterError: The run has other limits.
         """
-        standing = self.standing()
+        if self.state is not None:
+            self._refuse_what_is_over(self.state)
+        self.raise_problem()
+        self._check_limits()
+
+    def _refuse_what_is_over(self, state: State) -> None:
         run = f"The rendezvous '{self.settings.run}'"
-        if standing is Standing.SUPERSEDED and self.state is not None:
+        mine, closed = self.settings.attempt, state.closed
+        if state.attempt > mine:
             raise RendezvousClosedError(
-                f"{run} is at attempt {self.state.attempt}; this node belongs to attempt {self.settings.attempt}. "
-                f"Start it with attempt {self.state.attempt} to join that one, with a higher one to supersede it, or "
+                f"{run} is at attempt {state.attempt}; this node belongs to attempt {mine}. "
+                f"Start it with attempt {state.attempt} to join that one, with a higher one to supersede it, or "
                 "under another run id."
             )
-        if standing is Standing.CLOSED and self.state is not None and self.state.closed is not None:
-            closed = self.state.closed
+        if state.attempt == mine and closed is not None:
             if closed.done and self.is_waiting():
                 raise RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
             raise RendezvousClosedError(
                 f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
-                f"than {self.state.attempt} or another run id."
+                f"than {mine} or another run id."
             )
-        self.raise_problem()
-        self._check_limits()
 
     def _check_limits(self) -> None:
         mine = (self.settings.min_nodes, self.settings.max_nodes)
@@ -357,7 +360,7 @@ class Node:
         return unseen and self.record is not None and not self._is_finished()
 
     def _is_finished(self) -> bool:
-        return self.state is not None and self.standing() in (Standing.CLOSED, Standing.SUPERSEDED)
+        return self.standing() in (Standing.CLOSED, Standing.SUPERSEDED)
 
     def limits(self) -> Leadership:
         """This node's own limits, as the leader's key holds them."""
@@ -386,7 +389,6 @@ class Node:
         """Cease to lead."""
         self.leading = False
         self.leader = None
-        self.term += 1
 
     def fail(self, loop: str, error: BaseException, *, lasts: bool = False) -> int:
         """Note that a loop has failed; the caller gets the error if that lasts.

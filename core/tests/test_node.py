@@ -1,0 +1,627 @@
+"""What one node remembers, and what it makes of that: no service, no thread, a clock that stands still."""
+
+import math
+import os
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rdzv.backend import Entry, Snapshot
+from rdzv.dynamic.node import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH, Node
+from rdzv.dynamic.records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, Loss, NodeRecord, Notice
+from rdzv.envelope import Envelope
+from rdzv.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousStateError,
+)
+from rdzv.hooks import Event, EventKind
+from rdzv.service import Held, View
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
+
+from .test_join_lane import Granted
+from .test_rules import state
+
+INTERVAL = 5.0
+DONE = Closed("b", "the job is done", done=True)
+ENOUGH = Closed("b", "enough", done=False)
+LOST, LEFT = Loss("b", 1, False, "its lease is over"), Loss("c", 2, True, "drained")
+
+
+class Clock:
+    """A clock that a test sets.
+
+    Attributes:
+        now: What it shows.
+    """
+
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def made(clock: Clock, last_round: int | None = None, round: int = 0, signs: int = 3, **more: Any) -> Node:
+    """The node "a" of attempt 1, after `round`; it has a record if it has left a round behind."""
+    fields: dict[str, Any] = {"attempt": 1, **more}
+    settings = RendezvousSettings("run", 2, 4, RendezvousTimeout(), timedelta(seconds=INTERVAL), signs, **fields)
+    node = Node(settings, "memory", clock, id="a", round=round)
+    if last_round is not None:
+        node.record = NodeRecord("a", 1, last_round, 2, 4, "a.host", 1)
+    return node
+
+
+def held(payload: bytes, after: Held | None = None) -> Held:
+    """What a key holds."""
+    envelope = Envelope.seal(payload, writer="b", after=after.envelope if after else None)
+    return Held(envelope, token=envelope.epoch, order=1)
+
+
+def shows(node: Node, *world: str, **more: Any) -> list[Event]:
+    """Let a node see a state of its attempt that is newer than the one that it knows."""
+    fields: dict[str, Any] = {"attempt": 1, **more}
+    return node.look_at_state(held(state(*world, **fields).encode(), node.held))
+
+
+def view(**values: bytes) -> View:
+    """A view of ``control``."""
+    keys = {"state": STATE_KEY, "notice": NOTICE_KEY, "leader": LEADER_KEY}
+    return View(
+        Snapshot({keys[name]: Entry(Envelope.seal(value, writer="b").pack(), 1, 1) for name, value in values.items()})
+    )
+
+
+def claim(node: str = "b", attempt: int = 1, low: int = 2, high: int = 4) -> Leadership:
+    """A claim to lead."""
+    return Leadership(node, attempt, low, high)
+
+
+def told(events: list[Event]) -> list[tuple[EventKind, int, str, str]]:
+    """What events say."""
+    return [(event.kind, event.round, event.node, event.cause) for event in events]
+
+
+class TestName:
+    @pytest.mark.parametrize("name", ["gpu7", None])
+    def test_a_node_has_the_name_that_it_was_given_or_else_its_machines(self, clock: Clock, name: str | None) -> None:
+        one, other = (Node(replace(made(clock).settings, node_name=name), "memory", clock) for _ in range(2))
+        assert one.id.startswith(f"{name or os.uname().nodename}"[:32])
+        assert one.id != other.id
+
+
+class TestTime:
+    @pytest.mark.parametrize(("signs", "seconds"), [(3, 15.0), (1, 7.0)])
+    def test_a_call_that_nobody_waits_for_may_take_a_time_to_live_or_the_heartbeat_timeout(
+        self, clock: Clock, signs: int, seconds: float
+    ) -> None:
+        node = made(clock, signs=signs)
+        timeout = RendezvousTimeout(heartbeat=timedelta(seconds=7))
+        node.settings = replace(node.settings, timeout=timeout)
+        assert node.soon() == 1000.0 + seconds
+
+    def test_silence_is_for_ever_until_the_service_has_answered(self, clock: Clock) -> None:
+        node = made(clock)
+        assert node.silence() == math.inf
+        node.contacted()
+        clock.now += 3.0
+        assert node.silence() == 3.0
+
+    def test_an_answer_ends_the_trouble(self, clock: Clock) -> None:
+        node = made(clock)
+        node.troubled(RendezvousConnectionError("away"))
+        assert node.trouble is not None
+        node.contacted()
+        assert node.trouble is None
+
+    def test_a_silent_member_is_missed_after_a_time_to_live_of_contact(self, clock: Clock) -> None:
+        node = made(clock)
+        assert node.trusted_in() == 15.0
+        for seconds in (15.0, 10.0, 5.0, 0.0, 0.0):
+            node.contacted()
+            assert node.trusted_in() == seconds
+            clock.now += INTERVAL
+
+    @pytest.mark.parametrize(("signs", "longest"), [(3, 10.0), (2, 7.5)])
+    def test_after_a_long_silence_the_others_get_a_time_to_live_again(
+        self, clock: Clock, signs: int, longest: float
+    ) -> None:
+        node = made(clock, signs=signs)
+        node.contacted()
+        clock.now += longest
+        assert node.trusted_in() == node.ttl - longest
+        node.contacted()
+        assert node.trusted_in() == node.ttl - longest
+        clock.now += longest + 0.5
+        assert node.trusted_in() == node.ttl
+        node.contacted()
+        assert node.trusted_in() == node.ttl
+
+    def test_a_node_whose_lease_was_lost_gives_the_others_a_time_to_live_too(self, clock: Clock) -> None:
+        node = made(clock)
+        node.contacted()
+        clock.now += INTERVAL
+        node.distrust()
+        assert node.trusted_in() == 15.0
+        node.contacted()
+        clock.now += INTERVAL
+        assert node.trusted_in() == 10.0
+
+
+class TestState:
+    def test_a_new_world_is_told_once(self, clock: Clock) -> None:
+        node = made(clock)
+        events = shows(node, "b", "c", address="b.host", port=29500)
+        assert told(events) == [
+            (EventKind.ROUND_PUBLISHED, 1, "b", "a world of 2, with rank 0 at b.host:29500"),
+        ]
+        assert shows(node, "b", "c", address="b.host", port=29500) == []
+
+    def test_a_state_without_a_world_tells_of_none(self, clock: Clock) -> None:
+        node = made(clock)
+        assert shows(node, round=3) == []
+
+    def test_closing_is_told_once(self, clock: Clock) -> None:
+        node = made(clock)
+        shows(node, "b", "c")
+        closing = [(EventKind.CLOSED, 1, "b", "enough")]
+        assert told(shows(node, "b", "c", closed=ENOUGH)) == closing
+        assert shows(node, "b", "c", closed=ENOUGH) == []
+
+    def test_a_world_and_its_end_may_be_seen_at_once(self, clock: Clock) -> None:
+        events = shows(made(clock), "b", "c", closed=ENOUGH)
+        assert [event.kind for event in events] == [EventKind.ROUND_PUBLISHED, EventKind.CLOSED]
+
+    def test_an_older_state_changes_nothing(self, clock: Clock) -> None:
+        node = made(clock)
+        shows(node, "b", "c")
+        old = node.held
+        shows(node, "b", "c", round=2)
+        now = node.held
+        assert node.look_at_state(old) == []
+        assert (node.held, node.state) == (now, state("b", "c", attempt=1, round=2))
+
+    def test_a_state_that_was_put_back_has_another_token(self, clock: Clock) -> None:
+        node = made(clock)
+        shows(node, "b", "c")
+        assert node.held is not None
+        back = replace(node.held, token="another")
+        assert node.look_at_state(back) == []
+        assert node.held is back
+
+    def test_a_state_that_was_there_and_is_not_has_vanished(self, clock: Clock) -> None:
+        node = made(clock)
+        node.look_at_state(None)
+        assert not node.vanished
+        shows(node, "b", "c")
+        held = node.held
+        node.look_at_state(None)
+        assert node.vanished
+        node.look_at_state(held)
+        assert not node.vanished
+
+    def test_eviction_is_told_once_for_each_round(self, clock: Clock) -> None:
+        node = made(clock, last_round=0, round=1)
+        events = shows(node, "b", "c", round=2)
+        cause = "round 2 was formed while this node was away from round 1"
+        assert told(events)[1:] == [(EventKind.EVICTED, 2, "a", cause)]
+        assert [event.kind for event in shows(node, "b", "c", round=3)] == [EventKind.ROUND_PUBLISHED]
+
+    def test_an_error_of_leading_ends_with_the_run(self, clock: Clock) -> None:
+        node = made(clock)
+        node.fail(LEAD, OSError("no"), lasts=True)
+        shows(node, "b", "c")
+        assert node.problem is not None
+        shows(node, "b", "c", closed=ENOUGH)
+        assert node.problem is None
+
+
+class TestNotice:
+    def test_a_loss_is_told_once_for_each_round(self, clock: Clock) -> None:
+        node = made(clock)
+        worlds = [state("a", "b", "c", attempt=1, round=number).encode() for number in (1, 2)]
+        node.look(view(state=worlds[0], notice=Notice(1, "re-forming", 2, 1, (LOST,)).encode()))
+        events = node.look(view(state=worlds[0], notice=Notice(1, "re-forming", 1, 1, (LOST, LEFT)).encode()))
+        assert told(events) == [(EventKind.NODE_LEFT, 1, "c", "drained")]
+        events = node.look(view(state=worlds[1], notice=Notice(2, "re-forming", 1, 1, (LOST,)).encode()))
+        assert told(events)[1:] == [(EventKind.NODE_LOST, 2, "b", "its lease is over")]
+
+    def test_news_of_another_round_tell_of_no_loss(self, clock: Clock) -> None:
+        node = made(clock)
+        notice = Notice(1, "re-forming", 2, 1, (LOST,)).encode()
+        assert node.look(view(notice=notice)) == []
+        events = made(clock).look(view(notice=notice, state=state("a", "b", attempt=1, round=2).encode()))
+        assert [event.kind for event in events] == [EventKind.ROUND_PUBLISHED]
+
+    def test_news_that_go_are_forgotten(self, clock: Clock) -> None:
+        node = made(clock)
+        node.look(view(notice=Notice(0, "gathering", 2, 0).encode()))
+        assert node.notice is not None
+        node.look(view())
+        assert node.notice is None
+
+    def test_what_cannot_be_read_is_looked_at_again(self, clock: Clock) -> None:
+        node = made(clock)
+        with pytest.raises(RendezvousStateError):
+            node.look(view(notice=b"[]"))
+        assert node.view is None
+
+
+class TestLeader:
+    def test_a_change_is_told_once(self, clock: Clock) -> None:
+        node = made(clock)
+        assert told(node.look_at_leader(claim("b"))) == [
+            (EventKind.LEADER_CHANGED, 0, "b", "it holds the leader's lease")
+        ]
+        assert node.look(view(leader=claim("b").encode())) == []
+        assert node.leader == claim("b")
+        assert [event.node for event in node.look_at_leader(claim("c"))] == ["c"]
+        assert node.look(view()) == []
+        assert node.leader is None
+        assert [event.node for event in node.look_at_leader(claim("c"))] == ["c"]
+
+    def test_a_view_older_than_its_election_ends_no_lead(self, clock: Clock) -> None:
+        node = made(clock)
+        node.look_at_leader(claim("a"))
+        node.leading = True
+        node.look_at_leader(None)
+        assert node.leading
+        assert node.leader == claim("a")
+
+    def test_who_leads_steps_down_when_another_does(self, clock: Clock) -> None:
+        node = made(clock)
+        node.look_at_leader(claim("a"))
+        node.leading = True
+        node.look_at_leader(claim("a"))
+        assert node.leading
+        node.look_at_leader(claim("b"))
+        assert not node.leading
+        assert node.leader == claim("b")
+
+    @pytest.mark.parametrize(("leader", "healed"), [(claim("a"), False), (None, False), (claim("b"), True)])
+    def test_an_error_of_leading_ends_when_another_leads(
+        self, clock: Clock, leader: Leadership | None, healed: bool
+    ) -> None:
+        node = made(clock)
+        node.fail(LEAD, OSError("no"), lasts=True)
+        node.look_at_leader(leader)
+        assert (node.problem is None) is healed
+
+    def test_who_steps_down_knows_no_leader(self, clock: Clock) -> None:
+        node = made(clock)
+        node.look_at_leader(claim("a"))
+        node.leading = True
+        node.step_down()
+        assert not node.leading
+        assert node.leader is None
+
+    @pytest.mark.parametrize(
+        ("change", "may"),
+        [
+            ({}, True),
+            ({"record": None}, False),
+            ({"lease": None}, False),
+            ({"settled": False}, False),
+            ({"closing": True}, False),
+            ({"stands_from": 1000.0}, True),
+            ({"stands_from": 1000.5}, False),
+        ],
+    )
+    def test_who_is_enrolled_may_lead(self, clock: Clock, change: dict[str, Any], may: bool) -> None:
+        node = made(clock, last_round=0)
+        node.lease = Granted()
+        vars(node).update(change)
+        assert node.may_lead() is may
+
+    @pytest.mark.parametrize(
+        ("more", "may"), [({}, True), ({"closed": ENOUGH}, False), ({"attempt": 2}, False), ({"attempt": 0}, True)]
+    )
+    def test_what_is_over_is_not_led(self, clock: Clock, more: dict[str, Any], may: bool) -> None:
+        node = made(clock, last_round=0)
+        node.lease = Granted()
+        shows(node, "b", "c", **more)
+        assert node.may_lead() is may
+        assert node.sees_no_leader() is may
+
+    @pytest.mark.parametrize(
+        ("there", "believed", "leading", "unseen"),
+        [
+            (claim("b"), claim("b"), False, False),
+            (claim("a"), claim("a"), True, False),
+            (None, claim("a"), True, True),
+            (claim("a"), claim("a"), False, True),
+            (claim("a"), None, False, True),
+            (None, None, False, True),
+        ],
+        ids=["another leads", "it leads", "its claim is gone", "it has resigned", "it has stepped down", "nobody does"],
+    )
+    def test_a_node_with_a_record_sees_whether_anybody_leads(
+        self, clock: Clock, there: Leadership | None, believed: Leadership | None, leading: bool, unseen: bool
+    ) -> None:
+        node = made(clock, last_round=0)
+        node.look(view() if there is None else view(leader=there.encode()))
+        node.leader, node.leading = believed, leading
+        assert node.sees_no_leader() is unseen
+        node.record = None
+        assert not node.sees_no_leader()
+
+    def test_before_its_first_look_it_sees_nobody(self, clock: Clock) -> None:
+        node = made(clock, last_round=0)
+        node.leader = claim("b")
+        assert node.sees_no_leader()
+
+
+class TestRefusal:
+    def test_what_runs_is_joined(self, clock: Clock) -> None:
+        node = made(clock)
+        node.refuse()
+        shows(node, "b", "c")
+        node.refuse()
+
+    def test_a_later_attempt_takes_no_node_of_this_one(self, clock: Clock) -> None:
+        node = made(clock)
+        shows(node, "b", "c", attempt=3, closed=DONE)
+        with pytest.raises(RendezvousClosedError, match=r"is at attempt 3; this node belongs to attempt 1\. "):
+            node.refuse()
+
+    def test_an_earlier_attempt_may_be_closed(self, clock: Clock) -> None:
+        node = made(clock)
+        shows(node, "b", "c", attempt=0, closed=DONE, max_nodes=9)
+        node.refuse()
+
+    @pytest.mark.parametrize(
+        ("closed", "last_round", "kind"),
+        [
+            (DONE, 1, RendezvousGracefulExitError),
+            (DONE, 0, RendezvousClosedError),
+            (ENOUGH, 1, RendezvousClosedError),
+        ],
+    )
+    def test_only_who_waits_goes_home_when_the_job_is_done(
+        self, clock: Clock, closed: Closed, last_round: int, kind: type[RendezvousError]
+    ) -> None:
+        node = made(clock, last_round=last_round, round=1)
+        shows(node, "b", "c", closed=closed)
+        with pytest.raises(kind, match=closed.reason) as refused:
+            node.refuse()
+        assert type(refused.value) is kind
+
+    @pytest.mark.parametrize("low, high", [(1, 4), (2, 5)])  # noqa: PT006 - two numbers
+    def test_the_limits_are_those_of_the_run(self, clock: Clock, low: int, high: int) -> None:
+        node = made(clock)
+        shows(node, "b", "c", min_nodes=low, max_nodes=high)
+        with pytest.raises(RendezvousParameterError, match=f"{low} to {high} nodes; this node asks for 2 to 4"):
+            node.refuse()
+
+    @pytest.mark.parametrize(("attempt", "refused"), [(1, True), (0, False)])
+    def test_before_its_first_world_they_are_those_of_the_attempts_leader(
+        self, clock: Clock, attempt: int, refused: bool
+    ) -> None:
+        node = made(clock)
+        shows(node, "b", "c", attempt=0, max_nodes=9)
+        node.look_at_leader(claim(attempt=attempt, high=5))
+        if not refused:
+            node.refuse()
+            return
+        with pytest.raises(RendezvousParameterError, match="2 to 5 nodes"):
+            node.refuse()
+
+    def test_an_error_that_lasts_is_raised(self, clock: Clock) -> None:
+        node = made(clock)
+        node.fail(KEEP, RendezvousStateError("corrupt"), lasts=True)
+        with pytest.raises(RendezvousStateError, match="corrupt"):
+            node.refuse()
+
+
+class TestStanding:
+    """What a node says of itself, as (waits, is a member, is evicted)."""
+
+    @pytest.mark.parametrize(
+        ("last_round", "current", "expected"),
+        [
+            (None, 2, (False, False, False)),
+            (2, 2, (True, False, False)),
+            (2, 3, (True, False, False)),
+            (1, 2, (False, True, False)),
+            (1, 3, (False, False, True)),
+            # The service has forgotten everything, and the others have begun anew.
+            (1, 1, (False, False, True)),
+            (1, None, (False, False, False)),
+        ],
+    )
+    def test_it_is_told_by_the_rounds(
+        self, clock: Clock, last_round: int | None, current: int | None, expected: tuple[bool, bool, bool]
+    ) -> None:
+        node = made(clock, last_round=last_round, round=2)
+        if current is not None:
+            shows(node, "a", "b", round=current)
+        assert (node.is_waiting(), node.is_member(), node.is_evicted()) == expected
+
+    def test_nobody_is_a_member_of_what_is_closed(self, clock: Clock) -> None:
+        node = made(clock, last_round=0, round=1)
+        shows(node, "a", "b", closed=ENOUGH)
+        assert not node.is_member()
+
+    @pytest.mark.parametrize(
+        ("world", "closed", "runs"), [("ab", None, True), ("", None, False), ("ab", ENOUGH, False)]
+    )
+    def test_a_round_runs_while_it_has_a_world_and_is_not_closed(
+        self, clock: Clock, world: str, closed: Closed | None, runs: bool
+    ) -> None:
+        node = made(clock)
+        assert node.running() is None
+        shows(node, *world, closed=closed)
+        assert (node.running() is node.state) is runs
+
+    @pytest.mark.parametrize(
+        ("settled", "left", "trusts"), [(True, 1.0, True), (True, 0.0, False), (False, 1.0, False)]
+    )
+    def test_a_world_is_trusted_while_the_lease_certainly_lives(
+        self, clock: Clock, settled: bool, left: float, trusts: bool
+    ) -> None:
+        node = made(clock)
+        node.settled, node.lease_until = settled, clock.now + left
+        assert node.may_trust_world() is trusts
+
+    @pytest.mark.parametrize(
+        ("attempt", "closed", "expected"),
+        [
+            (0, ENOUGH, None),
+            (1, None, None),
+            (1, ENOUGH, ENOUGH),
+            (2, ENOUGH, Closed("", "superseded by attempt 2", done=False)),
+        ],
+    )
+    def test_the_run_is_over_when_its_own_attempt_is(
+        self, clock: Clock, attempt: int, closed: Closed | None, expected: Closed | None
+    ) -> None:
+        node = made(clock)
+        assert node.closed() is None
+        shows(node, "b", "c", attempt=attempt, closed=closed)
+        assert node.closed() == expected
+        node.removed = True
+        assert node.closed() == Closed("", "the run was removed from the service", done=False)
+
+
+class TestWaiting:
+    """How many nodes wait, as a member hears it."""
+
+    def test_the_news_of_the_own_round_tell(self, clock: Clock) -> None:
+        node = made(clock, last_round=0, round=1)
+        shows(node, "a", "b")
+        assert node.waiting() == 0
+        node.notice = Notice(1, "running", 4, 2)
+        assert node.waiting() == 2
+        node.notice = Notice(2, "running", 4, 2)
+        assert node.waiting() == 0
+
+    def test_a_node_that_was_in_none_hears_those_of_the_round_that_runs(self, clock: Clock) -> None:
+        node = made(clock)
+        node.notice = Notice(0, "gathering", 4, 2)
+        assert node.waiting() == 2
+        shows(node, "b", "c", round=3)
+        assert node.waiting() == 0
+        node.notice = Notice(3, "running", 4, 1)
+        assert node.waiting() == 1
+
+    def test_a_node_that_was_in_a_round_hears_of_that_one(self, clock: Clock) -> None:
+        node = made(clock, last_round=1, round=1)
+        shows(node, "b", "c", round=2)
+        node.notice = Notice(2, "running", 4, 2)
+        assert node.waiting() == 0
+
+    def test_an_evicted_node_hears_that_it_should_come(self, clock: Clock) -> None:
+        node = made(clock, last_round=0, round=1)
+        shows(node, "b", "c", round=2)
+        node.notice = Notice(2, "running", 4, 2)
+        assert node.waiting() == 1
+
+
+class TestAlone:
+    """A member that waits after all others of its world have left."""
+
+    @pytest.fixture
+    def node(self, clock: Clock) -> Node:
+        node = made(clock, last_round=1, round=1)
+        shows(node, "a", "b")
+        node.notice = Notice(1, "re-forming", 1, 1, (replace(LEFT, node="b"),))
+        return node
+
+    def test_it_waits_for_the_alone_timeout_from_when_it_knows(self, node: Node, clock: Clock) -> None:
+        assert node.alone_until() == 1060.0
+        clock.now += 30.0
+        assert node.alone_until() == 1060.0
+
+    @pytest.mark.parametrize("change", ["trouble", "record", "notice"])
+    def test_whatever_makes_that_uncertain_lets_it_wait_anew(self, node: Node, clock: Clock, change: str) -> None:
+        assert node.alone_until() == 1060.0
+        before = getattr(node, change)
+        setattr(node, change, RendezvousConnectionError("away") if change == "trouble" else None)
+        assert node.alone_until() == math.inf
+        setattr(node, change, before)
+        clock.now += 30.0
+        assert node.alone_until() == 1090.0
+
+
+class TestFailures:
+    def test_an_error_lasts_when_it_has_come_often_for_long(self, node: Node, clock: Clock) -> None:
+        for times in range(1, LASTING_TIMES):
+            assert node.fail(KEEP, RendezvousStateError(f"error {times}")) == times
+        clock.now += LASTING
+        assert node.problem is None
+        node.fail(KEEP, RendezvousStateError("the latest"))
+        assert str(node.problem) == "the latest"
+
+    def test_an_error_that_came_often_in_no_time_does_not_last(self, node: Node, clock: Clock) -> None:
+        for _ in range(9):
+            node.fail(KEEP, RendezvousStateError("corrupt"))
+        clock.now += LASTING - 0.125
+        node.fail(KEEP, RendezvousStateError("corrupt"))
+        assert node.problem is None
+        assert node.failed(KEEP) == 10
+
+    def test_a_turn_that_ends_well_clears_the_error_of_its_own_loop(self, node: Node) -> None:
+        for loop in (KEEP, WATCH):
+            node.fail(loop, RendezvousStateError(loop), lasts=True)
+        node.heal(KEEP)
+        assert (node.failed(KEEP), node.failed(WATCH)) == (0, 1)
+        assert str(node.problem) == WATCH
+        node.heal(WATCH)
+        assert node.problem is None
+        assert node.failure() is None
+        node.raise_problem()
+
+    @pytest.mark.parametrize("error", [RendezvousDeniedError("password"), RendezvousParameterError("option")])
+    def test_what_trying_again_does_not_mend_lasts_at_once_and_stays(self, node: Node, error: RendezvousError) -> None:
+        node.fail(KEEP, error)
+        assert node.problem is error
+        node.fail(KEEP, RendezvousStateError("another"))
+        assert str(node.problem) == "another"
+
+    def test_an_unexpected_error_is_wrapped(self, node: Node) -> None:
+        node.fail(KEEP, OSError("oops"), lasts=True)
+        assert str(node.problem) == "Unexpected OSError: oops. Please report this."
+        assert isinstance(getattr(node.problem, "__cause__", None), OSError)
+
+    def test_a_passing_fault_is_no_failure_and_starts_no_count(self, node: Node, clock: Clock) -> None:
+        node.hinder(KEEP, RendezvousConnectionError("away"))
+        assert (node.failed(KEEP), node.problem) == (0, None)
+        clock.now += 60.0
+        for _ in range(LASTING_TIMES):
+            node.fail(KEEP, RendezvousStateError("corrupt"))
+        assert node.failed(KEEP) == LASTING_TIMES
+        assert node.problem is None
+
+    def test_a_passing_fault_does_not_hide_a_failure(self, node: Node) -> None:
+        node.fail(KEEP, RendezvousStateError("corrupt"))
+        node.hinder(KEEP, RendezvousConnectionError("away"))
+        assert str(node.failure()) == "corrupt"
+
+    def test_the_latest_passing_fault_counts(self, node: Node) -> None:
+        for why in ("away", "still away"):
+            node.hinder(KEEP, RendezvousConnectionError(why))
+        assert str(node.failure()) == "still away"
+
+    def test_who_gives_up_hears_of_what_does_not_last_too_but_first_of_what_does(self, node: Node) -> None:
+        node.hinder(WATCH, RendezvousConnectionError("away"))
+        node.raise_problem()
+        with pytest.raises(RendezvousConnectionError, match="away"):
+            node.raise_problem(lasting=False)
+        node.fail(KEEP, RendezvousStateError("corrupt"), lasts=True)
+        for lasting in (True, False):
+            with pytest.raises(RendezvousStateError, match="corrupt"):
+                node.raise_problem(lasting=lasting)
+
+    @pytest.fixture
+    def node(self, clock: Clock) -> Node:
+        return made(clock)
