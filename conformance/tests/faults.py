@@ -1,7 +1,10 @@
 """What can be wrong with a service or its backend: each of these has one fault, which a test of the suite must name."""
 
+import contextlib
 import math
+import os
 import socket
+import threading
 import time
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +12,7 @@ from typing import Any
 from rdzv.backend import Capability, Entry, Expect, Lease, Outcome, Put, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
 
-from .reference import DurableBackend, Granted, MemoryBackend, MemoryLease, Service, Stored
+from .reference import Connections, DurableBackend, Granted, MemoryBackend, MemoryLease, Service, Stored
 
 
 class LostUpdate(Service):
@@ -273,6 +276,19 @@ class LosesHeart(MemoryBackend):
         return Faint(self, lease.number, ttl)
 
 
+class LeaseOfOneProcess(MemoryBackend):
+    """Takes a lease for lost in every process but the one that has opened it."""
+
+    def open_lease(self, ttl: float, *, timeout: float) -> MemoryLease:
+        lease, pid = super().open_lease(ttl, timeout=timeout), os.getpid()
+
+        class Own(MemoryLease):
+            def keep_alive(self, timeout: float) -> bool:
+                return os.getpid() == pid and super().keep_alive(timeout)
+
+        return Own(self, lease.number, ttl)
+
+
 class BusyLoop(MemoryBackend):
     """Reads again and again while it waits."""
 
@@ -305,18 +321,55 @@ class CutsRunIds(MemoryBackend):
 class HangsUpForItsParent(MemoryBackend):
     """Shuts down, in a child, what it has inherited."""
 
-    def inherited(self, connection: socket.socket) -> None:
-        connection.shutdown(socket.SHUT_RDWR)
-        super().inherited(connection)
+    def abandon(self, inherited: Connections) -> None:
+        for connection in inherited.all():
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        super().abandon(inherited)
 
 
 class ClosesForItsParent(MemoryBackend):
     """Shuts down what it has inherited when a child closes it."""
 
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        super().__init__(endpoint, run_id)
+        self.used = self.connections.get()
+
     def close(self) -> None:
-        for connection in self._busy:
-            connection.shutdown(socket.SHUT_RDWR)
+        for connection in self.used.all():
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
         super().close()
+
+
+class HoldsALock(MemoryBackend):
+    """Lets one thread after the other ask, by a lock that a fork copies as it is."""
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        super().__init__(endpoint, run_id)
+        self.turn = threading.Lock()
+
+    def call(self, timeout: float, *request: Any) -> Any:
+        if request[0] == "wait":
+            return super().call(timeout, *request)
+        with self.turn:
+            return super().call(timeout, *request)
+
+
+class ForgetsItsCalls(MemoryBackend):
+    """Closes without a word to those who are on their way."""
+
+    def close(self) -> None:
+        self.connections.pop()
+        super().close()
+
+
+class AsksForNamesPatiently(MemoryBackend):
+    """Asks for its service's name however long that takes."""
+
+    def call(self, timeout: float, *request: Any) -> Any:
+        socket.getaddrinfo(self.place.partition(":")[0], 0)
+        return super().call(timeout, *request)
 
 
 class TakesTheFirst(MemoryBackend):
@@ -416,6 +469,12 @@ FAULTS = {
         Fault(
             ClosesForItsParent, "test_child_disturbs_no_wait_of_its_parent", "ended its parent's wait: _ReplyLostError"
         ),
+        Fault(HangsUpForItsParent, "test_fork_amid_calls_and_waits", "ended its parent's wait: _ReplyLostError"),
+        Fault(HoldsALock, "test_fork_amid_calls_and_waits", "a child that was forked amid calls hangs"),
+        Fault(LeaseOfOneProcess, "test_lease_belongs_to_no_process", "was told that its parent's lease has ended"),
+        Fault(ForgetsItsCalls, "test_close_ends_every_call_to_a_frozen_service", "calls have not ended: the wait"),
+        Fault(ForgetsItsCalls, "test_close_ends_a_connection_that_is_being_made", "these calls have not ended: read"),
+        Fault(AsksForNamesPatiently, "test_name_that_nobody_resolves_holds_up_nothing", "has not given up a name that"),
         Fault(
             TakesTheFirst,
             "test_list_of_endpoints_is_refused",

@@ -8,13 +8,13 @@ import base64
 import contextlib
 import itertools
 import json
-import os
 import secrets
 import socket
 import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -35,6 +35,8 @@ from rdzv.backend import (
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
+from rdzv.per_process import PerProcess
+from rdzv.threads import in_thread
 
 from rdzv_conformance.processes import Link, Processes, Worker
 
@@ -266,6 +268,63 @@ def _packed(entries: Mapping[str, Stored]) -> dict[str, list[Any]]:
     return {key: [base64.b64encode(it.value).decode(), it.version, it.order] for key, it in entries.items()}
 
 
+class Connections:
+    """The connections of one client in one process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._idle: list[socket.socket] = []
+        self._busy: set[socket.socket] = set()
+        self._closed = False
+
+    def new(self) -> socket.socket:
+        """One that is not connected yet."""
+        with self._lock:
+            if self._closed:
+                raise RendezvousConnectionError("This client is closed.")
+            connection = socket.socket()
+            self._busy.add(connection)
+            return connection
+
+    def take(self) -> socket.socket | None:
+        """One that nobody uses, if there is any."""
+        with self._lock:
+            if self._idle:
+                self._busy.add(self._idle[-1])
+                return self._idle.pop()
+            return None
+
+    def give_back(self, connection: socket.socket) -> None:
+        """Keep one for later."""
+        with self._lock:
+            self._busy.discard(connection)
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+    def drop(self, connection: socket.socket) -> None:
+        """Close one that has failed."""
+        with self._lock:
+            self._busy.discard(connection)
+        connection.close()
+
+    def close(self) -> None:
+        """End every call, and close what nobody uses."""
+        with self._lock:
+            self._closed = True
+            for connection in self._busy:
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+    def all(self) -> list[socket.socket]:
+        """Every one; in a child, where no lock can be trusted."""
+        return [*self._idle, *self._busy]
+
+
 class MemoryBackend(KeyValueBackend):
     """The backend of that service."""
 
@@ -283,11 +342,8 @@ class MemoryBackend(KeyValueBackend):
             raise RendezvousParameterError(f"There is one server; '{endpoint}' names {len(endpoints)}.")
         self._address = endpoints[0].host, endpoints[0].port
         self._root = f"{escape(run_id)}/"
-        self._lock = threading.Lock()
-        self._pid = os.getpid()
-        self._idle: list[socket.socket] = []
-        self._busy: set[socket.socket] = set()
-        self._closed = False
+        self.connections = PerProcess(Connections, self.abandon)
+        self._closed: Future[None] = Future()
 
     @property
     def name(self) -> str:
@@ -324,64 +380,63 @@ class MemoryBackend(KeyValueBackend):
         return MemoryLease(self, self.call(timeout, "open", ttl), ttl)
 
     def close(self) -> None:
-        with self._lock:
-            self._leave_to_parent()
-            self._closed = True
-            for connection in self._busy:
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            for connection in self._idle:
-                connection.close()
-            self._idle.clear()
+        if self._closed.done():
+            return
+        self._closed.set_result(None)
+        if (mine := self.connections.pop()) is not None:
+            mine.close()
+
+    def abandon(self, inherited: "Connections") -> None:
+        """Let go, in a child, of what is its parent's: close copies of its descriptors, no more."""
+        for connection in inherited.all():
+            connection.close()
 
     def call(self, timeout: float, *request: Any) -> Any:
         """Ask the service, on a connection of this call's own."""
-        connection = self._connection(timeout)
+        mine, deadline = self.connections.get(), time.monotonic() + timeout
+        connection = self._connection(mine, deadline)
         try:
             # A wait is answered when its own time is over: the line gets a little longer.
-            connection.settimeout(timeout + 0.5)
+            connection.settimeout(max(0.0, deadline - time.monotonic()) + 0.5)
             connection.sendall(json.dumps(request).encode() + b"\n")
             with connection.makefile("rb") as answers:
                 line = answers.readline()
             if not line:
                 raise ConnectionError("the service hung up")
         except OSError as error:
-            with self._lock:
-                self._busy.discard(connection)
-            connection.close()
+            mine.drop(connection)
             raise _ReplyLostError(f"{request[0]} got no answer: {error}") from error
-        with self._lock:
-            self._busy.discard(connection)
-            if self._closed:
-                connection.close()
-            else:
-                self._idle.append(connection)
+        mine.give_back(connection)
         return json.loads(line)
 
-    def _connection(self, timeout: float) -> socket.socket:
-        with self._lock:
-            if self._closed:
-                raise RendezvousConnectionError("This client is closed.")
-            self._leave_to_parent()
-            connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                try:
-                    connection = socket.create_connection(self._address, timeout)
-                except OSError as error:
-                    raise RendezvousConnectionError(f"{self._address} cannot be reached: {error}") from error
-            self._busy.add(connection)
-            return connection
+    def _connection(self, mine: "Connections", deadline: float) -> socket.socket:
+        if self._closed.done():
+            raise RendezvousConnectionError("This client is closed.")
+        if (idle := mine.take()) is not None:
+            return idle
+        connection = mine.new()
+        try:
+            address = self._resolve(deadline)
+            connection.settimeout(max(0.001, deadline - time.monotonic()))
+            connection.connect(address)
+        except OSError as error:
+            mine.drop(connection)
+            raise RendezvousConnectionError(f"{self.place} cannot be reached: {error}") from error
+        return connection
 
-    def _leave_to_parent(self) -> None:
-        """After a fork: what was there before is the parent's; our copies of its descriptors may be closed, no more."""
-        if self._pid != os.getpid():
-            for inherited in itertools.chain(self._idle, self._busy):
-                self.inherited(inherited)
-            self._pid, self._idle, self._busy = os.getpid(), [], set()
+    @property
+    def place(self) -> str:
+        """Where the service is."""
+        return ":".join(map(str, self._address))
 
-    def inherited(self, connection: socket.socket) -> None:
-        """Let go, in a child, of what is its parent's."""
-        connection.close()
+    def _resolve(self, deadline: float) -> tuple[Any, ...]:
+        host, port = self._address
+        answer = in_thread(lambda: socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM), "resolve")
+        waited: list[Future[Any]] = [answer, self._closed]
+        wait(waited, max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
+        if not answer.done():
+            raise TimeoutError("its name was not resolved")
+        return tuple(answer.result()[0][4])
 
     def _unpacked(self, found: Mapping[str, Iterable[Any]]) -> dict[str, Entry]:
         return {

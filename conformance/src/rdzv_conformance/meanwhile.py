@@ -1,15 +1,17 @@
 """What tests do beside a service that fails, or while a call is under way."""
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rdzv.backend import KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
-__all__ = ["follow", "in_background"]
+__all__ = ["follow", "in_background", "unanswered_names"]
 
 _T = TypeVar("_T")
 
@@ -45,3 +47,22 @@ def in_background(work: Callable[[], _T]) -> Iterator[Future[_T]]:
     """Do something in another thread meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(work)
+
+
+@contextmanager
+def unanswered_names() -> Iterator[None]:
+    """Within, no name server answers: a lookup by Python lasts until the end of it."""
+    over = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def hang(host: Any, port: Any, family: int = 0, type: int = 0, proto: int = 0, flags: int = 0) -> Any:
+        if not flags & socket.AI_NUMERICHOST:
+            over.wait()
+        return resolve(host, port, family, type, proto, flags)
+
+    socket.getaddrinfo = hang
+    try:
+        yield
+    finally:
+        socket.getaddrinfo = resolve
+        over.set()

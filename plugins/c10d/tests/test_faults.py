@@ -1,6 +1,5 @@
 """A store whose host is stopped, killed or replaced; something else at the endpoint; bytes that are not ours."""
 
-import os
 import socket
 import threading
 import time
@@ -12,7 +11,6 @@ from typing import Any
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
-from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 
 from rdzv_c10d import C10dRendezvousBackend
@@ -95,31 +93,6 @@ def test_many_calls_to_a_stopped_host_take_few_threads(server: ForkedStore, conn
     finally:
         server.resume()
     assert backend.read("key", timeout=CALL) is None
-
-
-def test_close_leaves_nothing_though_the_host_is_stopped(server: ForkedStore, connect: Connect) -> None:
-    def held() -> tuple[int, int]:
-        return len(os.listdir("/dev/fd")), threading.active_count()
-
-    before = held()
-    backend = connect(server.endpoint)
-    since = backend.read_all("key", timeout=CALL)
-    assert backend.wait("key", since, timeout=0.1) is since
-    with ThreadPoolExecutor(2) as pool:
-        waiting = pool.submit(backend.wait, "key", since, timeout=60.0)
-        server.pause()
-        try:
-            reading = pool.submit(backend.read, "key", timeout=60.0)
-            time.sleep(0.1)
-            began = time.monotonic()
-            backend.close()
-            for call in (waiting, reading):
-                with pytest.raises(RendezvousConnectionError):
-                    call.result(CALL)
-            assert time.monotonic() - began < 1
-        finally:
-            server.resume()
-    eventually(lambda: held() == before, "threads and sockets to go")
 
 
 def test_when_the_host_dies_waiters_are_told_at_once(server: ForkedStore, connect: Connect) -> None:

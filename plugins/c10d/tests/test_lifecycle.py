@@ -2,53 +2,10 @@
 
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rdzv.backend import ANY, Outcome
-from rdzv_conformance.meanwhile import follow
-from rdzv_conformance.processes import Link, Processes
 
-from .clients import CALL, Connect, ForkedStore
-
-
-def test_a_fork_amid_calls_and_waits(shared_store: ForkedStore, connect: Connect) -> None:
-    """Parent and child go on, each with connections of its own."""
-    backend = connect(shared_store.endpoint, "fork")
-    since = backend.read_all("shared", timeout=CALL)
-    stop = threading.Event()
-
-    def work() -> int:
-        count = 0
-        while not stop.is_set():
-            assert backend.put("parent", b"%d" % count, expect=ANY, timeout=CALL).outcome is Outcome.WON
-            entry = backend.read("parent", timeout=CALL)
-            assert entry is not None
-            assert entry.value == b"%d" % count
-            count += 1
-        return count
-
-    def child(link: Link) -> None:
-        for number in range(20):
-            value = b"%d" % number
-            assert backend.put("child", value, expect=ANY, timeout=CALL).outcome is Outcome.WON
-            entry = backend.read("child", timeout=CALL)
-            assert entry is not None
-            assert entry.value == value
-        seen = backend.wait("shared", since, timeout=0.05)
-        backend.put("shared", b"from the child", expect=ANY, timeout=CALL)
-        follow(backend, "shared", seen, "shared", b"from the child", CALL)
-        backend.close()
-
-    with ThreadPoolExecutor(4) as pool, Processes() as processes:
-        followed = pool.submit(follow, backend, "shared", since, "shared", b"from the child", 30)
-        working = pool.submit(work)
-        for _ in range(5):
-            processes.fork(child).result()
-        followed.result(30)
-        stop.set()
-        assert working.result() > 0
+from .clients import ForkedStore
 
 
 def test_a_process_may_end_amid_a_wait(shared_store: ForkedStore) -> None:

@@ -9,7 +9,7 @@ from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.http_line import Line, answer
-from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.meanwhile import follow, in_background, unanswered_names
 from rdzv_conformance.servers import ConsulServer
 
 from .clients import CALL, Connect
@@ -200,3 +200,8 @@ def test_a_name_that_does_not_exist(connect: Connect) -> None:
         connect("nowhere.invalid").read("key", timeout=5)
     # The resolver's thread ends with its answer.
     eventually(lambda: not any("resolve" in thread.name for thread in threading.enumerate()), "the thread to end")
+
+
+def test_a_name_that_is_not_resolved_is_said(connect: Connect) -> None:
+    with unanswered_names(), pytest.raises(RendezvousConnectionError, match=r"not resolved in time"):
+        connect("service.test").read("key", timeout=0.5)

@@ -244,6 +244,15 @@ def test_a_snapshot_that_is_not_of_consul_is_compared(shared_consul: ConsulServe
     assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
 
 
+def test_calls_at_once_leave_few_connections(shared_consul: ConsulServer, connect: Connect) -> None:
+    """An agent takes no more than 200 from one address."""
+    backend = connect(shared_consul.get_endpoint())
+    before = _open_files()
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda number: backend.put(f"at/{number}", b"x" * 9999, expect=ANY, timeout=CALL), range(320)))
+    assert _open_files() - before <= 4
+
+
 def _watches(prefix: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"rdzv-consul-watch-{prefix}")]
 

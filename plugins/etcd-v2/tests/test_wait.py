@@ -199,6 +199,14 @@ def test_a_snapshot_that_is_not_of_etcd_is_compared(shared_etcd: EtcdServer, con
     assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
 
 
+def test_calls_at_once_leave_few_connections(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    before = _open_files()
+    with ThreadPoolExecutor(32) as pool:
+        list(pool.map(lambda number: backend.put(f"at/{number}", b"x" * 9999, expect=ANY, timeout=CALL), range(320)))
+    assert _open_files() - before <= 4
+
+
 def _watches(prefix: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"rdzv-etcd-v2-watch-{prefix}")]
 

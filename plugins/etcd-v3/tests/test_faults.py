@@ -14,7 +14,7 @@ from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Outcome, Put
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.line import Line as AnyLine
-from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.meanwhile import follow, in_background, unanswered_names
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v3 import EtcdV3Backend
@@ -206,6 +206,11 @@ def test_an_ipv6_endpoint(shared_etcd: EtcdServer, connect: Connect) -> None:
 def test_a_name_that_does_not_exist(connect: Connect) -> None:
     with pytest.raises(RendezvousConnectionError, match=r"nowhere\.invalid:2379.*not connected"):
         connect("nowhere.invalid").read("key", timeout=5)
+
+
+def test_a_name_that_is_not_resolved_is_said(connect: Connect) -> None:
+    with unanswered_names(), pytest.raises(RendezvousConnectionError, match=r"not resolved within 0\.5 s"):
+        connect("service.test").read("key", timeout=0.5)
 
 
 def test_full_etcd_is_told_from_one_that_is_out_of_reach_and_in_time(connect: Connect) -> None:

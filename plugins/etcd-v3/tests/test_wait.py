@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import EtcdServer, require_service
 
 from .clients import CALL, Connect
@@ -27,6 +29,35 @@ def test_one_call_starts_a_watch_and_none_keeps_it(etcd: EtcdServer, connect: Co
         seen = follow(waiter, "nodes", seen, f"nodes/{number % 3}", value, CALL)
         seen = waiter.wait("nodes", seen, timeout=0.001)
     assert etcd.calls() - before == {"Txn": 20, "Watch": 1}
+
+
+def test_waiting_takes_no_thread(shared_etcd: EtcdServer, connect: Connect) -> None:
+    backend = connect(shared_etcd.get_endpoint())
+    before = threading.active_count()
+    backend.wait("key", backend.read_all("key", timeout=CALL), timeout=0.1)
+    assert threading.active_count() == before
+
+
+def test_a_fork_amid_a_wait_opens_no_watch_again(etcd: EtcdServer, connect: Connect) -> None:
+    """The child closes its copy of the connection, and the parent does not even notice."""
+    backend = connect(etcd.get_endpoint())
+    since = backend.read_all("shared", timeout=CALL)
+
+    def child(link: Link) -> None:
+        seen = backend.wait("shared", since, timeout=0.05)
+        backend.put("shared", b"from the child", expect=ANY, timeout=CALL)
+        follow(backend, "shared", seen, "shared", b"from the child", CALL)
+        backend.close()
+
+    with in_background(lambda: follow(backend, "shared", since, "shared", b"x", 30)) as followed:
+        eventually(lambda: etcd.calls()["Watch"] == 1, "the watch")
+        with Processes() as processes:
+            for _ in range(5):
+                processes.fork(child).result()
+        backend.put("shared", b"x", expect=ANY, timeout=CALL)
+        followed.result(30)
+    # One watch of the parent's and one of each child's: none was opened again.
+    assert etcd.calls()["Watch"] == 1 + 5
 
 
 def test_a_snapshot_that_was_read_meanwhile_costs_nothing(etcd: EtcdServer, connect: Connect) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.meanwhile import follow, in_background, unanswered_names
 from rdzv_conformance.servers import ZooKeeperServer
 
 from rdzv_zookeeper.mirror import Mirrors
@@ -205,3 +205,8 @@ def test_nothing_is_written_after_the_caller_was_told_that_it_was_not(
 def test_a_name_that_does_not_exist(connect: Connect) -> None:
     with pytest.raises(RendezvousConnectionError, match=r"nowhere\.invalid:2181.*not connected"):
         connect("nowhere.invalid").read("key", timeout=5)
+
+
+def test_a_name_that_is_not_resolved_is_said(connect: Connect) -> None:
+    with unanswered_names(), pytest.raises(RendezvousConnectionError, match=r"not resolved within 0\.5 s"):
+        connect("service.test").read("key", timeout=0.5)

@@ -4,6 +4,7 @@ from .base import Clients, Conformance, Connect, lacks, requires
 from .capabilities import CapabilitiesConformance
 from .cluster import Cluster, ClusterConformance
 from .concurrency import ConcurrencyConformance
+from .endings import EndingsConformance
 from .entry import EntryConformance, Parameters
 from .fencing import FencingConformance
 from .fork import ForkConformance
@@ -40,6 +41,7 @@ class BackendConformance(
     ClusterConformance,
     SecurityConformance,
     OutagesConformance,
+    EndingsConformance,
     EntryConformance,
     HandlerConformance,
     ForkConformance,

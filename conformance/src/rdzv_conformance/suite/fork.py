@@ -1,17 +1,21 @@
 """Forks: a process that was forked from one with a client uses it, or closes it, and its parent does not notice."""
 
+import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from rdzv.backend import ANY, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ANY, Capability, KeyValueBackend, Outcome, Snapshot
 
-from ..processes import Link, Processes
-from .base import CALL, ROOT, Clients, Conformance
+from ..processes import Link, Processes, Worker
+from .base import CALL, ROOT, Clients, Conformance, requires
 
 __all__ = ["ForkConformance"]
 
 _TURNS = 50
+_FEW_TURNS = 20
 _CHILDREN = 3
+_FORKS = 10
+_THREADS = 3
 _WAITED = "suite/waited"
 
 
@@ -59,10 +63,74 @@ class ForkConformance(Conformance):
                 other.put(_WAITED, b"x", expect=ANY, timeout=CALL)
             waiting.result(CALL)
 
+    def test_fork_amid_calls_and_waits(self, clients: Clients, processes: Processes) -> None:
+        """While threads of the parent call and wait, it forks: both sides go on, each with answers of its own."""
+        client = clients()
+        since = client.read_all(_WAITED, timeout=CALL)
+        stop = threading.Event()
 
-def _use(client: KeyValueBackend, name: str) -> None:
+        def work(name: str) -> None:
+            while not stop.is_set():
+                _use(client, name, 1)
+
+        def child(link: Link) -> None:
+            _use(client, "child", _FEW_TURNS)
+            client.wait(_WAITED, since, timeout=0.05)
+            client.put(_WAITED, b"from the child", expect=ANY, timeout=CALL)
+            _wait_for(client, Snapshot(), b"from the child")
+            client.close()
+
+        with ThreadPoolExecutor(_THREADS + 1) as pool:
+            waiting = pool.submit(_wait_for, client, since, b"x")
+            working = [pool.submit(work, f"parent/{number}") for number in range(_THREADS)]
+            try:
+                for _ in range(_FORKS):
+                    _result_of(processes.fork(child))
+                    _assert_waits(waiting)
+            finally:
+                stop.set()
+                client.put(_WAITED, b"x", expect=ANY, timeout=CALL)
+            waiting.result(CALL)
+            for one in working:
+                one.result(CALL)
+
+    @requires(Capability.LEASE)
+    def test_lease_belongs_to_no_process(self, client: KeyValueBackend, processes: Processes) -> None:
+        """Parent and child keep the same lease alive, in turn, and put keys on it; who revokes it ends it for both."""
+        lease = client.open_lease(10, timeout=CALL)
+        put = client.put("suite/parent", b"x", expect=ANY, lease=lease, timeout=CALL)
+
+        def child(link: Link) -> list[bool]:
+            kept = []
+            for number in range(_CHILDREN):
+                kept.append(lease.keep_alive(CALL))
+                client.put(f"suite/child/{number}", b"x", expect=ANY, lease=lease, timeout=CALL)
+                link.send()
+                link.receive()
+            return kept
+
+        worker = processes.fork(child)
+        for _ in range(_CHILDREN):
+            worker.receive()
+            assert lease.keep_alive(CALL), "the parent's lease has ended when its child used it"
+            worker.send()
+        assert worker.result() == [True] * _CHILDREN, "a child was told that its parent's lease has ended"
+        assert client.read("suite/parent", timeout=CALL) == put.entry
+        assert len(client.read_all("suite/child", timeout=CALL).entries) == _CHILDREN, "a child's leased keys are gone"
+        lease.revoke(CALL)
+        assert client.read_all(ROOT, timeout=CALL).entries == {}, "keys outlive the lease that was revoked"
+
+
+def _result_of(child: Worker) -> None:
+    try:
+        child.result()
+    except TimeoutError:
+        pytest.fail("a child that was forked amid calls hangs: does it wait for a lock that a thread held meanwhile?")
+
+
+def _use(client: KeyValueBackend, name: str, turns: int = _TURNS) -> None:
     """Write and read; every answer must be one's own."""
-    for number in range(_TURNS):
+    for number in range(turns):
         value = b"%d of %s" % (number, name.encode())
         put = client.put(f"suite/{name}", value, expect=ANY, timeout=CALL)
         assert put.outcome is Outcome.WON, f"a put of the {name} side of a fork answered {put}"

@@ -17,6 +17,7 @@ from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
 from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, lacks, refusal, requires
+from .calls import calls_of, end_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, gather
 from .server import Line, ServerConformance, Site, patiently
@@ -85,9 +86,9 @@ class OutagesConformance(ServerConformance):
         """Every call keeps its timeout and raises `RendezvousConnectionError`; later the same client works again."""
         client = site.client()
         since = client.read_all(ROOT, timeout=CALL)
-        calls = _calls(client, since)
+        calls = calls_of(client, since, _TIMEOUT)
         with ThreadPoolExecutor(len(calls)) as pool, site.away(how):
-            ended = {name: pool.submit(_end_of, call) for name, call in calls.items()}
+            ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
             ends = {name: end.result(2 * CALL) for name, end in ended.items()}
         for name, (end, seconds) in ends.items():
             assert seconds < _TIMEOUT + _LATE, f"{name} with a timeout of {_TIMEOUT} s took {seconds:.1f} s"
@@ -106,13 +107,13 @@ class OutagesConformance(ServerConformance):
         old = other.put(KEY, b"old", expect=ANY, timeout=CALL).entry
         there = other.put(KEY, b"new", expect=ANY, timeout=CALL).entry
         assert old is not None
-        calls = _calls(client, client.read_all(ROOT, timeout=CALL), _SLOW) | {
+        calls = calls_of(client, client.read_all(ROOT, timeout=CALL), _SLOW) | {
             "put that loses": lambda: client.put(KEY, b"x", expect=old.token, timeout=_SLOW),
             "put if absent that loses": lambda: client.put(KEY, b"x", expect=ABSENT, timeout=_SLOW),
         }
         line.slow(_ANSWER)
         with ThreadPoolExecutor(len(calls)) as pool:
-            ended = {name: pool.submit(_end_of, call) for name, call in calls.items()}
+            ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
             ends = {name: end.result(2 * CALL) for name, end in ended.items()}
         for name, (end, seconds) in ends.items():
             late = (
@@ -172,7 +173,7 @@ class OutagesConformance(ServerConformance):
         assert there is not None
         with _lost_reply(line, lambda: other.read(KEY, timeout=CALL) != there, breaks=breaks):
             timeout = CALL if breaks else _TIMEOUT
-            put, _ = _end_of(lambda: client.put(KEY, b"2", expect=there.token, timeout=timeout))
+            put, _ = end_of(lambda: client.put(KEY, b"2", expect=there.token, timeout=timeout))
         assert put == Put(Outcome.UNKNOWN), f"a put whose reply was lost answered {put!r}"
         assert patiently(lambda: client.read(KEY, timeout=CALL)) == other.read(KEY, timeout=CALL)
         _assert_works(client, other.read_all(ROOT, timeout=CALL))
@@ -281,35 +282,6 @@ class OutagesConformance(ServerConformance):
         worlds = [*gather(old), late.world()]
         assert [world["size"] for world in worlds] == [3, 3, 3]
         assert [world["rank"] for world in worlds[:2]] == [world["rank"] for world in first], "ranks changed hands"
-
-
-def _calls(client: KeyValueBackend, since: Snapshot, timeout: float = _TIMEOUT) -> dict[str, Callable[[], Any]]:
-    """Every call that a client has, with a short timeout."""
-    calls: dict[str, Callable[[], Any]] = {
-        "read": lambda: client.read(KEY, timeout=timeout),
-        "read_all": lambda: client.read_all(ROOT, timeout=timeout),
-        "put": lambda: client.put("suite/put", b"x", expect=ABSENT, timeout=timeout),
-        "delete": lambda: client.delete("suite/other", timeout=timeout),
-        "wait": lambda: client.wait(ROOT, since, timeout=timeout),
-    }
-    if Capability.LEASE in client.capabilities:
-        kept, revoked = client.open_lease(30, timeout=CALL), client.open_lease(30, timeout=CALL)
-        calls |= {
-            "open_lease": lambda: client.open_lease(30, timeout=timeout),
-            "keep_alive": lambda: kept.keep_alive(timeout),
-            "revoke": lambda: revoked.revoke(timeout),
-        }
-    return calls
-
-
-def _end_of(call: Callable[[], Any]) -> tuple[Any, float]:
-    """What a call returned or raised, and after how many seconds."""
-    began = time.monotonic()
-    try:
-        end = call()
-    except Exception as error:
-        end = error
-    return end, time.monotonic() - began
 
 
 @contextmanager

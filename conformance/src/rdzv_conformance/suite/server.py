@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 import pytest
 from rdzv.backend import KeyValueBackend
-from rdzv.endpoints import parse_endpoints
+from rdzv.endpoints import Endpoint, parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 
 from ..chaos.lines import Lines
@@ -120,16 +120,26 @@ class Site:
         self._opened.callback(client.close)
         return client
 
+    def tcp_client(self, endpoint: str) -> KeyValueBackend:
+        """A new client of a ``host:port`` at which the server is not, closed in the end."""
+        self._address()
+        return self.client(endpoint)
+
     def line(self) -> Line:
         """A new line. Its process is made by a fork: ask for it before the first client."""
+        there = self._address()
+        if self._lines is None:
+            self._lines = Lines(self._processes)
+        return Line(self._lines, next(self._names), there.host, there.port)
+
+    def _address(self) -> Endpoint:
+        """Where the server is; at another kind of endpoint the test is not tried."""
         try:
             (there,) = parse_endpoints(self.endpoint, 0)
         except RendezvousParameterError:
             self._properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"a line to the server takes host:port, and its endpoint is '{self.endpoint}'")
-        if self._lines is None:
-            self._lines = Lines(self._processes)
-        return Line(self._lines, next(self._names), there.host, there.port)
+            pytest.skip(f"this test needs a host:port, and the server's endpoint is '{self.endpoint}'")
+        return there
 
     @contextlib.contextmanager
     def away(self, how: str) -> Iterator[None]:

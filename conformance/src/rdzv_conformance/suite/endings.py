@@ -1,0 +1,100 @@
+"""Who closes a client waits for nobody: its calls end within a second, whatever the service does meanwhile."""
+
+import contextlib
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, Final
+
+import pytest
+from rdzv.backend import Outcome, Put
+from rdzv.errors import RendezvousConnectionError
+
+from ..deadlines import eventually
+from ..meanwhile import unanswered_names
+from .base import CALL, KEY, ROOT, refusal
+from .calls import calls_of, end_of, held
+from .server import ServerConformance, Site
+
+__all__ = ["EndingsConformance"]
+
+_LONG: Final = CALL
+"""What calls are given that `close` must end, in seconds."""
+_SECOND: Final = 1 + 0.5
+"""Within so many seconds they end, on a busy machine."""
+_SHORT: Final = 0.5
+_NOBODY: Final = "service.invalid:1"
+"""An endpoint whose name nobody resolves."""
+
+
+class EndingsConformance(ServerConformance):
+    """`close`, and a timeout, while nobody answers."""
+
+    def test_close_ends_every_call_to_a_frozen_service(self, site: Site) -> None:
+        """Waits that were there before and calls that have just begun; no thread and no file stays behind."""
+        before = held()
+        client = site.connect()
+        since = client.read_all(ROOT, timeout=CALL)
+        calls = calls_of(client, since, _LONG)
+        with ThreadPoolExecutor(len(calls) + 1) as pool:
+            ended = {"the wait before": pool.submit(end_of, calls["wait"])}
+            time.sleep(0.2)  # either it waits by now, or it is about to: both must end
+            with site.away("frozen"):
+                ended |= {name: pool.submit(end_of, call) for name, call in calls.items()}
+                time.sleep(0.1)  # whether they have been sent by now or not
+                _close_ends(client.close, ended)
+        eventually(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), "a closed client to go")
+
+    def test_close_ends_a_connection_that_is_being_made(self, site: Site) -> None:
+        """Where nobody takes the connection, who connects hears nothing."""
+        with _nobody_accepts() as endpoint, ThreadPoolExecutor(1) as pool:
+            client = site.tcp_client(endpoint)
+            read = pool.submit(end_of, lambda: client.read(KEY, timeout=_LONG))
+            time.sleep(0.1)
+            assert not read.done(), f"nobody takes the connection, and a read has ended: {read.result()[0]!r}"
+            _close_ends(client.close, {"read": read})
+
+    def test_name_that_nobody_resolves_holds_up_nothing(self, site: Site) -> None:
+        """A call ends in time and names the endpoint, `close` ends one that has more time, and no thread stays."""
+        client = site.tcp_client(_NOBODY)
+        before = held()[0]
+        with ThreadPoolExecutor(2) as pool, unanswered_names():
+            short = pool.submit(client.read, KEY, timeout=_SHORT)
+            if wait([short], _SHORT + _SECOND).not_done:
+                pytest.fail(f"a read with a timeout of {_SHORT} s has not given up a name that nobody resolves")
+            error = refusal(short.result, RendezvousConnectionError)
+            assert _NOBODY in str(error), f"the error does not name the endpoint {_NOBODY}: {error}"
+            long = pool.submit(end_of, lambda: client.read(KEY, timeout=_LONG))
+            time.sleep(0.1)
+            _close_ends(client.close, {"read": long})
+        eventually(lambda: held()[0] <= before, "the threads to end that have asked for the name")
+
+
+def _close_ends(close: Callable[[], None], calls: dict[str, Future[tuple[Any, float]]]) -> None:
+    """Whether closing a client ends all its calls, with what says that nothing is known."""
+    closing = time.monotonic()
+    close()
+    took = time.monotonic() - closing
+    assert took < _SECOND, f"close took {took:.1f} s itself"
+    missing = wait(calls.values(), max(0.0, closing + _SECOND - time.monotonic())).not_done
+    late = [name for name, call in calls.items() if call in missing]
+    if late:
+        pytest.fail(f"a second after the client was closed, these calls have not ended: {', '.join(late)}")
+    for name, call in calls.items():
+        end, _ = call.result()
+        told_nothing = end == Put(Outcome.UNKNOWN) or isinstance(end, RendezvousConnectionError)
+        assert told_nothing, f"{name}, ended by close, must raise RendezvousConnectionError: {end!r}"
+
+
+@contextlib.contextmanager
+def _nobody_accepts() -> Iterator[str]:
+    """An endpoint whose queue is full: who connects there hears nothing."""
+    with contextlib.ExitStack() as opened:
+        listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        host, port = listener.getsockname()
+        for _ in range(4):
+            filler = opened.enter_context(socket.socket())
+            filler.setblocking(False)
+            filler.connect_ex((host, port))
+        yield f"{host}:{port}"
