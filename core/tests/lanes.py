@@ -9,7 +9,7 @@ from rdzv.dynamic import steps
 from rdzv.dynamic.driver import call
 from rdzv.dynamic.node import Node
 from rdzv.dynamic.records import LEADER_KEY, NodeRecord, State
-from rdzv.dynamic.steps import Lane, Step
+from rdzv.dynamic.steps import Lane, Put, Step
 from rdzv.envelope import Envelope
 from rdzv.service import Held, Service, View
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
@@ -35,6 +35,7 @@ class Stage:
         memory: The service.
         backend: How nodes reach it.
         service: The same, with envelopes.
+        nodes: All that were made; an answer to one is a contact of all.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,7 @@ class Stage:
         self.memory = MemoryService()
         self.backend = MemoryBackend(self.memory)
         self.service = Service(self.backend, "service")
+        self.nodes: list[Node] = []
 
     def clock(self) -> float:
         """What time it is."""
@@ -52,6 +54,7 @@ class Stage:
         timeout = RendezvousTimeout(timedelta(seconds=600))
         settings = RendezvousSettings("run", low, high, timeout, timedelta(seconds=INTERVAL), 3, **more)
         node = Node(settings, "memory", self.clock, id=name)
+        self.nodes.append(node)
         self.look(node)
         return node
 
@@ -139,7 +142,10 @@ class Stage:
                 self.now = max(self.now, deadline)
                 return since
             case _:
-                return call(self.service, step)
+                answer = call(self.service, step)
+        for node in self.nodes:
+            node.contacted()
+        return answer
 
 
 class Walk(Generic[_R]):
@@ -162,6 +168,14 @@ class Walk(Generic[_R]):
         """Go on to the next step of such a kind, and stop before it; fails if there is none."""
         while not isinstance(self.step, kinds):
             assert self.step is not None, f"it has ended: {self.taken}"
+            self.go()
+        return self.step
+
+    def to_write(self, key: str) -> Put:
+        """Go on to the next write of a key, and stop before it."""
+        while not (isinstance(self.step, Put) and self.step.key == key):
+            assert self.step is not None, f"it has ended: {self.taken}"
+            assert len(self.taken) < 1000, self.taken[-10:]
             self.go()
         return self.step
 

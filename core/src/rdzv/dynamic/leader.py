@@ -83,8 +83,7 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Lane[Lead
         lease: What its claim hangs on; None: the lease that the node has.
     """
     lease = lease or node.lease
-    if node.leading:
-        node.step_down()
+    node.step_down()
     held = yield Read(LEADER_KEY, deadline)
     while held is not None and not held.envelope.deleted:
         leads = decode(Leadership, held.payload)
