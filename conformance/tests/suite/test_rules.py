@@ -332,6 +332,19 @@ def test_without_a_server_outages_are_not_tried_and_it_is_said(
     assert backend["untried"] == ["WATCH"]
 
 
+def test_processes_of_xdist_report_the_same_as_one(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(CAPABLE + SERVED.format(line=""))
+    reports = []
+    for processes in (0, 2):
+        result = pytester.runpytest("-k", "reply or name_is_told", f"-n{processes}", "--rdzv-report=report.json")
+        assert result.ret == 0
+        result.stdout.fnmatch_lines(["outages *3 not tried"])
+        (backend,) = json.loads((pytester.path / "report.json").read_text())["backends"]
+        # Whichever process is done first.
+        reports.append({**backend, "tests": sorted(backend["tests"].items())})
+    assert reports[0] == reports[1]
+
+
 def test_connect_must_take_an_endpoint_where_there_is_a_server(pytester: pytest.Pytester) -> None:
     server = "@pytest.fixture\n    def server(self):\n        return Server()"
     get_endpoint = "class Server:\n    def get_endpoint(self): return 'localhost:1'\n"

@@ -5,7 +5,6 @@ import difflib
 import inspect
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from enum import StrEnum
 from typing import Any, ClassVar, Final, Protocol, TypeGuard, TypeVar
 
 import pytest
@@ -73,14 +72,14 @@ VERDICT: Final = "rdzv_verdict"
 """Under this name the reports of a test that does not apply tell why."""
 
 
-class Verdict(StrEnum):
-    """Why a test does not apply to a backend."""
+class Verdict:
+    """Why a test does not apply to a backend; plain text, which pytest-xdist can send from process to process."""
 
-    UNSUPPORTED = "unsupported"
+    UNSUPPORTED: Final = "unsupported"
     """The backend declares that it lacks what the test is about."""
-    NOT_NEEDED = "not needed"
+    NOT_NEEDED: Final = "not needed"
     """The test is about the lack of what the backend has."""
-    NOT_TRIED = "not tried"
+    NOT_TRIED: Final = "not tried"
     """The test class does not bring what the test needs, and does not say why."""
 
 
