@@ -100,9 +100,10 @@ class LocalCluster(ABC, Generic[Member]):
                 member.relaunch()
         self._await_ready(time.monotonic() + timeout)
 
-    def get_endpoint(self) -> str:
-        """All members' ``host:port``, joined by commas."""
-        return ",".join(self.endpoints)
+    def get_endpoint(self, first: Member | None = None) -> str:
+        """All members' ``host:port``, joined by commas; that of `first` before the others."""
+        members = sorted(self.members, key=lambda member: member is not first)
+        return ",".join(member.get_endpoint() for member in members)
 
     @property
     def endpoints(self) -> list[str]:

@@ -26,9 +26,11 @@ _QUICK: Final = 2.0
 """Seconds that endpoints may cost at which nobody listens; one that is silent would cost a whole timeout."""
 _LOSS: Final = 30.0
 """Seconds within which all goes on when a member was lost, the election of another leader included."""
+_MOVED: Final = 5.0
+"""Seconds within which a wait has found another member, once a call of the same client has."""
 _TURNS: Final = 60
 
-_harms = pytest.mark.parametrize("harm", ["kill", "pause"])
+_harms = pytest.mark.parametrize(("who", "harm"), [("leader", "kill"), ("leader", "pause"), ("follower", "kill")])
 
 
 class Cluster(Protocol):
@@ -104,25 +106,47 @@ class ClusterConformance(ServerConformance):
 
     @requires(Capability.MULTI_ENDPOINT)
     @_harms
-    def test_all_goes_on_when_the_leader_is_lost(
-        self, ensemble: Cluster, to: Callable[..., KeyValueBackend], harm: str
+    def test_all_goes_on_when_a_member_is_lost(
+        self, ensemble: Cluster, to: Callable[..., KeyValueBackend], who: str, harm: str
     ) -> None:
         """Calls find another member, what was written is there, a lease lives on, and a waiter learns what is new."""
-        leader = ensemble.leader()
-        waiter, writer = to(leader), to(leader)
+        lost = _member(ensemble, who)
+        waiter, writer = to(lost), to(lost)
         waiter.put(KEY, b"before", expect=ANY, timeout=CALL)
         lease = writer.open_lease(2 * CALL, timeout=CALL) if Capability.LEASE in writer.capabilities else None
         leased = writer.put("suite/leased", b"x", expect=ABSENT, lease=lease, timeout=CALL)
         since = waiter.read_all(KEY, timeout=CALL)
         with in_background(lambda: follow(waiter, KEY, since, KEY, b"after", 2 * _LOSS)) as followed:
-            _harm(leader, harm)
+            _harm(lost, harm)
             _persist(lambda: writer.put(KEY, b"after", expect=ANY, timeout=CALL).entry)
-            # Calls that fail move the waits of the same client, however long those would have waited for a sign.
-            _persist(lambda: waiter.read(KEY, timeout=CALL))
+            if harm == "pause":
+                # Who makes no calls may take long to notice a silence.
+                _persist(lambda: waiter.read(KEY, timeout=CALL))
             followed.result(3 * _LOSS)
         assert lease is None or patiently(lambda: lease.keep_alive(CALL), _LOSS), "a lease went with the leader"
         there = _persist(lambda: writer.read("suite/leased", timeout=CALL))
         assert there == leased.entry, "what was written before the leader was lost is not what is there now"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    def test_calls_that_find_another_member_take_the_waits_along(
+        self, ensemble: Cluster, to: Callable[..., KeyValueBackend]
+    ) -> None:
+        """A member that does not lead freezes, and tells no waiter; a call of the same client finds it out for all."""
+        frozen = _member(ensemble, "follower")
+        client = to(frozen)
+        client.put(KEY, b"before", expect=ANY, timeout=CALL)
+        since = client.read_all(KEY, timeout=CALL)
+        with in_background(lambda: follow(client, KEY, since, KEY, b"after", _LOSS + _MOVED)) as followed:
+            time.sleep(0.2)  # whether it waits by now or not
+            frozen.pause()
+            _persist(lambda: client.read(KEY, timeout=CALL))
+            put = _persist(lambda: client.put(KEY, b"after", expect=ANY, timeout=CALL).entry)
+            try:
+                now = followed.result(_MOVED)
+            except TimeoutError:
+                ensemble.heal()
+                pytest.fail(f"{_MOVED:g} s after a call had found another member, a wait was still at the frozen one")
+            assert now.entries[KEY] == put, "a waiter was told of something that was not written"
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_member_without_the_others_serves_nothing(
@@ -184,6 +208,12 @@ class ClusterConformance(ServerConformance):
 
 def _all(cluster: Cluster) -> str:
     return ",".join(member.get_endpoint() for member in cluster.members)
+
+
+def _member(cluster: Cluster, who: str) -> Server:
+    """The leader, or one that does not lead."""
+    leader = cluster.leader()
+    return leader if who == "leader" else next(member for member in cluster.members if member is not leader)
 
 
 def _harm(member: Server, how: str) -> None:
