@@ -49,9 +49,9 @@ class Stage:
         """What time it is."""
         return self.now
 
-    def node(self, name: str = "a", low: int = 2, high: int = 4, **more: Any) -> Node:
+    def node(self, name: str = "a", low: int = 2, high: int = 4, join: float = 600.0, **more: Any) -> Node:
         """A node that has looked at the service once."""
-        timeout = RendezvousTimeout(timedelta(seconds=600))
+        timeout = RendezvousTimeout(timedelta(seconds=join))
         settings = RendezvousSettings("run", low, high, timeout, timedelta(seconds=INTERVAL), 3, **more)
         node = Node(settings, "memory", self.clock, id=name)
         self.nodes.append(node)

@@ -7,13 +7,32 @@ import pytest
 
 from rdzv.backend import Entry, Lease, Snapshot
 from rdzv.dynamic import member
-from rdzv.dynamic.node import Node
-from rdzv.dynamic.records import LEADER_KEY, NODES, STATE_KEY, Closed, NodeRecord, State, decode
+from rdzv.dynamic.node import WATCH, Node
+from rdzv.dynamic.records import (
+    LEADER_KEY,
+    NODES,
+    NOTICE_KEY,
+    STATE_KEY,
+    Closed,
+    Loss,
+    NodeRecord,
+    Notice,
+    State,
+    decode,
+)
 from rdzv.dynamic.steps import Changed, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step, Tell
 from rdzv.envelope import Envelope
-from rdzv.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousTimeoutError
+from rdzv.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
 from rdzv.service import Held, View
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
+
+from .lanes import Stage, Walk
 
 OTHER = b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
 
@@ -252,3 +271,185 @@ def test_service_that_goes_away_after_a_node_has_given_up_is_not_waited_for() ->
     with pytest.raises(RendezvousTimeoutError, match=r"'run' on backend 'memory' .* 600\.0 s.* The last error: gone"):
         go_on()
     assert now <= 600.0 + node.interval
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+def write(stage: Stage, names: str, last_round: int = 0) -> None:
+    """Let the service hold records of other nodes."""
+    for name in names:
+        record = NodeRecord(name, 0, last_round, 2, 4, f"{name}.host", 1)
+        stage.put(record.key, record.encode())
+
+
+def running(*world: str) -> State:
+    return State(0, 1, world, "b.host", 29500, 2, 4)
+
+
+class TestRegistering:
+    """A service that takes no record."""
+
+    def join(self, stage: Stage, node: Node) -> Walk[State]:
+        return stage.walk(member.join(node, "a.host", 1, stage.now + 600.0))
+
+    def fail(self, stage: Stage, lane: Walk[State], error: Exception) -> None:
+        """Let every write fail; what is slept is slept."""
+        while lane.step is not None:
+            if isinstance(lane.step, OpenLease):
+                lane.throw(error)
+            else:
+                lane.go()
+
+    def test_a_service_that_refuses_writes_and_answers_others_is_there(self, stage: Stage) -> None:
+        node = stage.node()
+        lane = self.join(stage, node)
+        stage.now += 1.0
+        node.contacted()
+        with pytest.raises(RendezvousTimeoutError) as late:
+            self.fail(stage, lane, RendezvousConnectionError("full"))
+        assert "the record of node 'a' could not be written: full" in str(late.value)
+        assert not any(isinstance(step, Read) for step in lane.taken)
+
+    def test_one_that_has_answered_nothing_meanwhile_is_asked_once_more(self, stage: Stage) -> None:
+        node = stage.node()
+        stage.now += 1.0
+        lane = self.join(stage, node)
+        with pytest.raises(RendezvousTimeoutError, match="could not be written: full"):
+            self.fail(stage, lane, RendezvousConnectionError("full"))
+        asked = lane.taken[-1]
+        assert isinstance(asked, Read)
+        assert asked.deadline == stage.now + node.interval / 2
+
+    def test_one_that_does_not_answer_that_either_could_not_be_reached(self, stage: Stage) -> None:
+        node = stage.node()
+        stage.now += 1.0
+        lane = self.join(stage, node)
+        while not isinstance(lane.step, Read):
+            if isinstance(lane.step, OpenLease):
+                lane.throw(RendezvousConnectionError("away"))
+            else:
+                lane.go()
+        with pytest.raises(RendezvousConnectionError, match=r"could not be reached within \d+\.\d s"):
+            lane.throw(RendezvousConnectionError("away"))
+
+    @pytest.mark.parametrize(
+        ("error", "kind", "says"),
+        [
+            (RendezvousDeniedError("wrong password"), RendezvousDeniedError, "^wrong password$"),
+            (OSError("oops"), RendezvousError, "^Unexpected OSError: oops"),
+        ],
+    )
+    def test_what_is_no_passing_fault_is_raised(
+        self, stage: Stage, error: Exception, kind: type[RendezvousError], says: str
+    ) -> None:
+        lane = self.join(stage, stage.node())
+        with pytest.raises(kind, match=says):
+            self.fail(stage, lane, error)
+
+    def test_a_signal_is_raised_as_it_is(self, stage: Stage) -> None:
+        lane = self.join(stage, stage.node())
+        signal = type("SignalException", (Exception,), {})
+        with pytest.raises(signal):
+            lane.throw(signal())
+
+
+class TestElecting:
+    """An election is a matter of the watch: to who joins it is only quicker."""
+
+    @pytest.fixture
+    def lane(self, stage: Stage) -> Walk[State]:
+        lane = stage.walk(member.join(stage.node(), "a.host", 1, stage.now + 1.0))
+        assert lane.to_write(LEADER_KEY).deadline == stage.now + 1.0
+        return lane
+
+    def test_one_that_fails_is_left_to_the_others(self, lane: Walk[State]) -> None:
+        assert isinstance(lane.throw(RendezvousConnectionError("away")), Changed)
+
+    @pytest.mark.parametrize("name", ["RendezvousDeniedError", "SignalException"])
+    def test_what_others_cannot_mend_is_raised(self, lane: Walk[State], name: str) -> None:
+        kind = RendezvousDeniedError if name == "RendezvousDeniedError" else type(name, (Exception,), {})
+        lane.throw(kind("no"))
+        assert isinstance(lane.step, Revoke)
+        with pytest.raises(kind):
+            lane.go()
+
+
+class TestGivingUp:
+    """What a node that has waited for too long says."""
+
+    def message(self, stage: Stage, node: Node) -> str:
+        """The error of a node that waits as long as it may."""
+        deadline = stage.now + node.settings.timeout.join.total_seconds()
+        with pytest.raises(RendezvousTimeoutError) as late:
+            stage.run(member.join(node, "a.host", 1, deadline))
+        began, here = "The rendezvous 'run' on backend 'memory' did not complete within ", ""
+        message = str(late.value)
+        assert message.startswith(began)
+        here = message.removeprefix(began)
+        assert here.startswith(f"{node.settings.timeout.join.total_seconds()} s: ")
+        return here.partition(": ")[2]
+
+    def test_too_few_are_here(self, stage: Stage) -> None:
+        assert self.message(stage, stage.node()) == "1 of at least 2 nodes is here (a), 1 is missing."
+
+    def test_far_too_few_are_here(self, stage: Stage) -> None:
+        write(stage, "cb")
+        node = stage.node(low=5, high=9)
+        assert self.message(stage, node) == "3 of at least 5 nodes are here (a, b, c), 2 are missing."
+
+    @pytest.mark.parametrize("join", [31.0, 32.0])
+    def test_enough_are_here_and_no_leader_publishes(self, stage: Stage, join: float) -> None:
+        write(stage, "bc")
+        said = self.message(stage, stage.node(join=join))
+        assert said.startswith("3 of at least 2 nodes are here (a, b, c), 0 are missing. ")
+        # A leader posts once a second: until then nothing is known of it.
+        told = "Up to 4 are waited for during the last call of 30 s: " if join == 31.0 else "No leader has published "
+        assert told in said
+
+    @pytest.mark.parametrize(
+        ("phase", "told"), [("last call", "Up to 4 are waited for"), ("gathering", "No leader has published")]
+    )
+    def test_enough_are_here_for_the_last_call(self, stage: Stage, phase: str, told: str) -> None:
+        write(stage, "b")
+        stage.put(NOTICE_KEY, Notice(0, phase, 2, 0).encode())
+        assert told in self.message(stage, stage.node())
+
+    @pytest.mark.parametrize(("world", "nodes"), [("bc", "2 nodes"), ("b", "1 node")])
+    def test_a_round_runs_without_it(self, stage: Stage, world: str, nodes: str) -> None:
+        write(stage, world)
+        stage.publish(running(*world))
+        said = self.message(stage, stage.node())
+        assert said.endswith(f" missing. Round 1 is running with {nodes}.")
+
+    def test_a_round_runs_and_some_of_it_are_gone(self, stage: Stage) -> None:
+        write(stage, "b")
+        stage.publish(running("b", "c", "d"))
+        lost = Loss("c", 1, False, "its lease ran out"), Loss("d", 2, True, "drained")
+        stage.put(NOTICE_KEY, Notice(1, "re-forming", 1, 0, lost).encode())
+        assert self.message(stage, stage.node()).endswith(
+            " Round 1 is running with 1 node ('c' is gone: its lease ran out; 'd' has left: drained)."
+        )
+
+    @pytest.mark.parametrize(("number", "told"), [(1, " Of round 1, 'b' has left: drained."), (2, "")])
+    def test_all_of_a_round_are_gone(self, stage: Stage, number: int, told: str) -> None:
+        stage.publish(running("b"))
+        stage.put(NOTICE_KEY, Notice(number, "re-forming", 0, 0, (Loss("b", 0, True, "drained"),)).encode())
+        said = self.message(stage, stage.node())
+        assert said == f"1 of at least 2 nodes is here (a), 1 is missing.{told}"
+
+    def test_all_others_of_its_world_have_left(self, stage: Stage) -> None:
+        stage.publish(running("a", "b"))
+        stage.put(NOTICE_KEY, Notice(1, "re-forming", 1, 0, (Loss("b", 1, True, "drained"),)).encode())
+        node, began = stage.node(), stage.now
+        node.round = 1
+        with pytest.raises(RendezvousTimeoutError, match=r"within 60\.0 s: .* No other node has come for 60 s: "):
+            stage.run(member.join(node, "a.host", 1, stage.now + 600.0))
+        assert stage.now == began + 60.0
+
+    def test_the_last_error_is_told(self, stage: Stage) -> None:
+        node = stage.node()
+        node.hinder(WATCH, RendezvousConnectionError("away"))
+        assert self.message(stage, node).endswith("1 is missing. The last error: away")

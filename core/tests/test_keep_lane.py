@@ -201,6 +201,14 @@ class TestKeeping:
         assert node.may_trust_world()
         assert keep.step == Sleep(stage.now + INTERVAL)
 
+    def test_who_comes_back_still_knows_who_leads(self, stage: Stage) -> None:
+        stage.put(LEADER_KEY, Leadership("b", 0, 2, 4).encode())
+        node = stage.enrolled()
+        keep = stage.walk(member.keep(node))
+        keep.to(KeepAlive)
+        keep.send(False)
+        assert node.leader == Leadership("b", 0, 2, 4)
+
     def test_an_answer_for_a_lease_that_is_replaced_says_nothing(self, stage: Stage) -> None:
         node = stage.enrolled()
         keep = stage.walk(member.keep(node))
@@ -209,11 +217,12 @@ class TestKeeping:
         assert isinstance(keep.send(True), Sleep)
         assert node.lease_until == stage.now + 1.0
 
-    def test_registering_that_has_not_succeeded_yet_goes_on(self, stage: Stage) -> None:
+    @pytest.mark.parametrize("settled", [True, False])
+    def test_registering_that_has_not_succeeded_yet_goes_on(self, stage: Stage, settled: bool) -> None:
         node = stage.enrolled()
         stage.publish(running("a", "b"))
         stage.look(node)
-        node.lease, node.settled = None, False
+        node.lease, node.settled = None, settled
         keep = stage.walk(member.keep(node))
         assert isinstance(keep.go(), OpenLease)
         keep.to(Sleep)
@@ -271,6 +280,9 @@ class TestRemoval:
         keep.go()
         assert node.closed() == Closed("", "the run was removed from the service", done=False)
         assert node.held is None
+        # That is certain now, and not asked again.
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
 
     def test_a_state_that_is_there_after_all_is_looked_at(self, stage: Stage, node: Node) -> None:
         node.look_at_state(None)

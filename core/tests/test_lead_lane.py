@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rdzv.dynamic import leader
-from rdzv.dynamic.node import LASTING, Node
+from rdzv.dynamic.node import LASTING, LEAD, Node
 from rdzv.dynamic.records import (
     LEADER_KEY,
     NODES,
@@ -24,7 +24,7 @@ from rdzv.dynamic.records import (
     node_key,
 )
 from rdzv.dynamic.steps import Delete, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
-from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from rdzv.hooks import EventKind
 
 from .lanes import INTERVAL, TTL, Stage, Walk
@@ -139,6 +139,13 @@ class TestElection:
         node.lease = None
         assert lane.go() is None
         assert not node.leading
+
+    def test_who_cannot_write_does_not_forget_who_leads_meanwhile(self, stage: Stage) -> None:
+        node = stage.enrolled()
+        lane = self.elect(stage, node)
+        node.look_at_leader(claim("b"))
+        assert lane.send((False, None)) is None
+        assert node.leader == claim("b")
 
     @pytest.mark.parametrize("why", ["another leads", "it leads", "no record", "no look"])
     def test_who_need_not_or_may_not_lead_asks_for_nothing(self, stage: Stage, why: str) -> None:
@@ -295,9 +302,12 @@ class TestGathering:
         # One node was there when it began to wait.
         assert lead.lane.go() == Sleep(stage.now + leader.COALESCE)
         lead.lane.to(Wait)
-        slept = len(lead.lane.taken)
-        lead.lane.go()
-        assert not isinstance(lead.lane.taken[slept:], Sleep)
+        # What it waits for is told by waiting: the nodes are read once.
+        assert len([step for step in lead.lane.taken if isinstance(step, ReadAll)]) == 1
+        began = stage.now
+        lead.until(INTERVAL)
+        slept = [step.until for step in lead.lane.taken if isinstance(step, Sleep)]
+        assert slept == [began]
 
     def test_the_last_call_is_told_and_kept(self, stage: Stage) -> None:
         write(stage, "b")
@@ -641,6 +651,35 @@ class TestFailing:
                 lead.lane.throw(AWAY)
         assert began + TTL <= stage.now < began + TTL + 5.0
         assert "has failed for 1" in str(lead.node.failure())
+
+    @pytest.mark.parametrize(("seconds", "fails"), [(TTL - 0.5, False), (TTL, True)])
+    def test_that_takes_a_time_to_live(self, stage: Stage, seconds: float, fails: bool) -> None:
+        lead = Leader(stage)
+
+        def pass_by(until: float) -> None:
+            for _ in range(4):
+                stage.now = min(stage.now + INTERVAL, until)
+                lead.node.contacted()
+
+        pass_by(stage.now + TTL)
+        lead.lane.to(Wait)
+        began = stage.now
+        lead.lane.throw(AWAY)
+        # Once is nothing, whomever the service has answered meanwhile.
+        assert lead.node.failed(LEAD) == 0
+        lead.lane.to(ReadAll)
+        pass_by(began + seconds)
+        lead.lane.throw(AWAY)
+        assert lead.node.failed(LEAD) == fails
+
+    def test_a_refused_login_is_told_as_it_is(self, stage: Stage) -> None:
+        lead = Leader(stage)
+        for _ in range(8):
+            lead.node.contacted()
+            stage.now += INTERVAL
+        lead.node.contacted()
+        lead.lane.throw(RendezvousDeniedError("wrong password"))
+        assert isinstance(lead.node.problem, RendezvousDeniedError)
 
     def test_a_leader_of_a_service_that_is_away_leads_on(self, stage: Stage) -> None:
         lead, began = Leader(stage), stage.now

@@ -89,9 +89,9 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Lane[Lead
         leads = decode(Leadership, held.payload)
         if leads.node != node.id:
             return leads
-        won, now = yield Put(LEADER_KEY, b"", deadline, after=held, lease=lease, deleted=True)
-        if won or (now is not None and now.token == held.token):
-            # It is done, or the lease is over, and the key with it.
+        _, now = yield Put(LEADER_KEY, b"", deadline, after=held, lease=lease, deleted=True)
+        if now is not None and now.token == held.token:
+            # The lease is over, and the key with it.
             return None
         held = now
     return None
@@ -139,20 +139,14 @@ def lead(node: Node, term: int) -> Lane[None]:
             node.step_down()
 
 
-def _takes_over(before: State | None, state: State) -> bool:
-    """Whether this is the first world of an attempt that follows another."""
-    return before is not None and before.attempt < state.attempt
-
-
-def _announce(node: Node, before: State | None, number: int) -> Lane[None]:
+def _announce(node: Node, before: State, number: int) -> Lane[None]:
     """Say that this round is about to be formed without some member of the one before, or by the next attempt.
 
     A member that comes back reads this after it has written its record. If it is not there yet, the
     look that follows sees the record; if it is, the member fences the state. A later leader reads
     from it what the attempt before has left: this leader may die before it has removed that.
     """
-    attempt = before.attempt if before is not None else node.settings.attempt
-    intent = replace(node.limits(), attempt=attempt)
+    intent = replace(node.limits(), attempt=before.attempt)
     yield Put(intent_key(number), intent.encode(), node.soon(), after=None)
 
 
@@ -221,7 +215,7 @@ class _Desk:
         decision = self.decide(node.state, records)
         if isinstance(decision, rules.Publish):
             state, held = node.state, node.held
-            if decision.bereaved or _takes_over(state, decision.state):
+            if state is not None and (decision.bereaved or state.attempt < decision.state.attempt):
                 yield from _announce(node, state, decision.state.round)
             # The view may be older than the state: look again with the token in hand.
             view = yield ReadAll(NODES, node.soon(), view)

@@ -126,11 +126,9 @@ def _verify_state(node: Node) -> Lane[None]:
     if not node.vanished:
         return
     held = yield Read(STATE_KEY, node.soon())
-    node.vanished = False
     if held is None and node.held is not None:
         node.removed, node.held = True, None
-    else:
-        yield from _tell_state(node, held)
+    yield from _tell_state(node, held)
 
 
 def _lose_lease(node: Node) -> None:
