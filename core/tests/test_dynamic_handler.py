@@ -1,0 +1,265 @@
+"""What a caller gets from the handler of one node, over a service that lives in this process."""
+
+import contextlib
+import errno
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rdzv import (
+    DynamicRendezvousHandler,
+    KeyValueStore,
+    NodeRecord,
+    PrefixStore,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousParameterError,
+    RendezvousStateError,
+    RendezvousTimeout,
+    hookimpl,
+    register_hooks,
+    unregister_hooks,
+)
+from rdzv.dynamic.handler import _reserved_port, assign_ranks
+from rdzv.dynamic.node import WATCH
+from rdzv.dynamic.records import STATE_KEY, Closed, State, decode
+from rdzv.envelope import Envelope
+
+from .memory import Fault, MemoryBackend
+from .test_rendezvous import Run, seconds, wait_until
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    with contextlib.closing(Run("memory")) as run:
+        yield run
+
+
+def closed(run: Run) -> Closed | None:
+    """How the run was closed, as the service holds it."""
+    entry = run.service.entries.get(f"run/{STATE_KEY}")
+    return None if entry is None else decode(State, Envelope.unpack(entry.value).payload).closed
+
+
+def fails(call: Any) -> str:
+    """What a call says that is made in a fork of this process."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.write(write, f"returned {call()}".encode())
+        except BaseException as error:
+            os.write(write, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    os.waitpid(child, 0)
+    with open(read, "rb") as said:
+        return said.read().decode()
+
+
+class TestMaking:
+    def test_the_timeouts_are_the_given_ones_or_the_defaults(self) -> None:
+        given = RendezvousTimeout(seconds(7))
+        made = [
+            DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1, timeout=timeout)
+            for timeout in (given, None)
+        ]
+        assert [handler.settings.timeout for handler in made] == [given, RendezvousTimeout()]
+        for handler in made:
+            handler.leave()
+
+    def test_an_address_that_is_none_is_refused(self, run: Run) -> None:
+        with pytest.raises(RendezvousParameterError):
+            run.node(1, 1, address="256.1.1.1")
+
+    @pytest.mark.parametrize("kind", ["memory", "leaseless", "register"])
+    def test_a_backend_gets_what_it_lacks(self, kind: str) -> None:
+        with contextlib.closing(Run(kind)) as run:
+            node = run.node(1, 1)
+            info = node.next_rendezvous()
+            info.store.set("key", "value")
+            node.shutdown()
+            assert run.all_keys() == {"control/state"}
+
+
+class TestJoining:
+    def test_a_world_of_one(self, run: Run) -> None:
+        node = run.node(1, 1, address="127.0.0.7")
+        info = node.next_rendezvous()
+        assert (info.rank, info.world_size, info.round, info.run_id) == (0, 1, 1, "run")
+        assert info.nodes == (node.node_id,)
+        assert info.bootstrap_store_info.master_addr == "127.0.0.7"
+
+    def test_without_an_address_it_is_the_one_towards_the_service(self, run: Run) -> None:
+        node = run.node(1, 1)
+        assert node.next_rendezvous().bootstrap_store_info.master_addr == run.backends[0].local_address
+
+    def test_two_threads_do_not_wait_at_once_but_one_after_the_other(self, run: Run) -> None:
+        node = run.node(2, 2)
+        waiting = run.join(node)[0]
+        wait_until(lambda: node._node.record)
+        with pytest.raises(RendezvousError, match="Another thread"):
+            node.next_rendezvous()
+        run.gather(run.node(2, 2))
+        assert waiting.result(10).round == 1
+        assert sorted(info.round for info in run.gather(*run.handlers)) == [2, 2]
+
+    def test_it_has_two_loops_however_often_it_is_asked(self, run: Run) -> None:
+        node = run.node(2, 2)
+        for _ in range(3):
+            assert not node.is_closed()
+        loops = [thread.name for thread in threading.enumerate() if thread.name.endswith(node.node_id)]
+        assert sorted(loops) == [f"rdzv-{name}-{node.node_id}" for name in ("keep", "watch")]
+
+    def test_a_store_of_the_callers_own_is_used_and_left_alone(self, run: Run) -> None:
+        class Own:
+            """Has no `close`."""
+
+            def __init__(self) -> None:
+                self.values: dict[str, bytes] = {}
+
+            def set(self, key: str, value: bytes) -> None:
+                self.values[key] = value
+
+        own: Any = Own()
+        node = DynamicRendezvousHandler(run.node(1, 1).settings, run.backend(), own)
+        store = node.next_rendezvous().store
+        assert isinstance(store, PrefixStore)
+        store.set("key", b"value")
+        assert own.values == {"rdzv.run.1/key": b"value"}
+        assert node.shutdown()
+
+
+class TestEnding:
+    @pytest.mark.parametrize(
+        ("on_shutdown", "member", "closes"),
+        [
+            ("auto", True, True),
+            ("auto", False, False),
+            ("close", True, True),
+            ("close", False, True),
+            ("leave", True, False),
+            ("leave", False, False),
+        ],
+    )
+    def test_shutdown_closes_the_run_or_not(self, run: Run, on_shutdown: Any, member: bool, closes: bool) -> None:
+        node = run.node(1, 1, on_shutdown=on_shutdown)
+        node.next_rendezvous() if member else node.is_closed()
+        assert node.shutdown() is True
+        assert closed(run) == (Closed(node.node_id, "the job is done", done=True) if closes else None)
+
+    def test_leaving_closes_nothing(self, run: Run) -> None:
+        node = run.node(1, 1)
+        node.next_rendezvous()
+        assert node.leave() is True
+        assert node.leave() is True
+        assert closed(run) is None
+
+    def test_closing_is_not_the_end_of_the_job(self, run: Run) -> None:
+        node = run.node(1, 1)
+        node.next_rendezvous()
+        assert not node.is_closed()
+        node.set_closed("enough")
+        assert node.is_closed()
+        assert closed(run) == Closed(node.node_id, "enough", done=False)
+
+    def test_afterwards_it_answers_what_it_knew_and_does_nothing_else(self, run: Run) -> None:
+        node = run.node(1, 1)
+        node.next_rendezvous()
+        calls = run.backends[0].calls
+        node.shutdown()
+        before = calls.copy()
+        assert node.is_closed()
+        assert node.num_nodes_waiting() == 0
+        assert node.shutdown() is True
+        assert calls == before
+        with pytest.raises(RendezvousClosedError, match="has shut down; create a new one"):
+            node.next_rendezvous()
+
+    def test_its_store_is_of_no_use_afterwards(self, run: Run) -> None:
+        node = run.node(1, 1)
+        store = node.next_rendezvous().store
+        assert isinstance(store, KeyValueStore)
+        node.shutdown()
+        with pytest.raises(RendezvousConnectionError, match="closed"):
+            store.get("never")
+
+    def test_a_service_that_is_away_is_not_told_for_long(self, run: Run) -> None:
+        node = run.node(1, 1)
+        node.next_rendezvous()
+        run.backends[0].disconnect()
+        wait_until(lambda: node.trouble is not None)
+        began = time.monotonic()
+        assert node.shutdown() is False
+        # For a keep-alive interval, not for the five seconds of the close timeout.
+        assert time.monotonic() - began < 3.0
+
+    def test_a_service_that_misses_some_calls_is_told_all_the_same(self, run: Run) -> None:
+        node = run.node(1, 1)
+        node.next_rendezvous()
+        # Trying again so often takes several keep-alive intervals.
+        run.backends[0].fail("put", *[Fault.REQUEST_LOST] * 5)
+        assert node.leave("drained") is True
+        assert run.all_keys() == {STATE_KEY}
+
+    def test_a_fork_ends_and_asks_nothing(self, run: Run) -> None:
+        node = run.node(1, 1)
+        node.next_rendezvous()
+        mine = f"belongs to process {os.getpid()}"
+        assert mine in fails(node.next_rendezvous)
+        assert mine in fails(node.is_closed)
+        assert fails(node.shutdown) == "returned False"
+        assert closed(run) is None
+        node.shutdown()
+        assert mine in fails(node.is_closed)
+
+
+class TestAsking:
+    def test_an_error_that_lasts_is_raised_until_the_run_is_closed(self, run: Run) -> None:
+        node = run.node(1, 1)
+        node.next_rendezvous()
+        with node._driver._changed:
+            node._node.fail("a loop", RendezvousStateError("corrupt"), lasts=True)
+        for ask in (node.is_closed, node.num_nodes_waiting):
+            with pytest.raises(RendezvousStateError, match="corrupt"):
+                ask()
+        node.set_closed()
+        assert node.is_closed()
+        assert node._node.failed(WATCH) == 0
+
+
+class TestRanks:
+    def test_they_are_a_plugins_or_else_the_cores(self) -> None:
+        class Reversed:
+            @hookimpl
+            def rdzv_assign_ranks(self, arrived: list[NodeRecord]) -> list[str]:
+                return [node.id for node in reversed(arrived)]
+
+        records = [NodeRecord(name, 0, 0, 2, 2, "host", 1) for name in ("node2", "node10")]
+        assert assign_ranks(records, ()) == ["node2", "node10"]
+        register_hooks(plugin := Reversed())
+        try:
+            assert assign_ranks(records, ()) == ["node10", "node2"]
+        finally:
+            unregister_hooks(plugin)
+
+
+@pytest.mark.parametrize(("address", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
+def test_a_port_is_kept_and_then_free(address: str, family: socket.AddressFamily) -> None:
+    def take(port: int) -> None:
+        with socket.socket(family, socket.SOCK_STREAM) as taken:
+            taken.bind((address, port))
+
+    with _reserved_port(address) as one, _reserved_port(address) as other:
+        assert one != other
+        with pytest.raises(OSError, match="in use") as taken:
+            take(one)
+        assert taken.value.errno == errno.EADDRINUSE
+    take(one)
