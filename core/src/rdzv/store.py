@@ -51,7 +51,7 @@ _NUMBER: Final = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
 class Store(Protocol):
     """What PyTorch 2.13's ``torch.distributed.Store`` can do, method for method; its own stores qualify.
 
-    Keys are any text. Values are bytes; text is stored as UTF-8. A value has at most
+    Keys are any text, the empty one too. Values are bytes; text is stored as UTF-8. A value has at most
     `MAX_PAYLOAD` bytes in a `KeyValueStore`.
 
     Every method raises `RendezvousConnectionError` if the service could not be reached within the

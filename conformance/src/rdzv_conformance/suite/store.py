@@ -22,7 +22,7 @@ __all__ = ["StoreConformance"]
 _SHORT: Final = timedelta(seconds=0.2)
 _LONG: Final = timedelta(seconds=CALL)
 _PROCESSES: Final = 4
-_ODD_KEYS: Final = ("a", "a/b", "a/", "/a", "a//b", ".", "..", " ", "A", "%41", "=41", "\n", "\0", "ü日本", "*")
+_ODD_KEYS: Final = ("", "a", "a/b", "a/", "/a", "a//b", ".", "..", " ", "A", "%41", "=41", "\n", "\0", "ü日本", "*")
 
 Stores = Callable[[], KeyValueStore]
 
@@ -48,7 +48,7 @@ class StoreConformance(Conformance):
             assert other.get("key") == expected
 
     def test_store_keys_are_any_text(self, store: KeyValueStore) -> None:
-        """Every text is a key of its own."""
+        """Every text is a key of its own, the empty one too, as in torch's stores."""
         for key in _ODD_KEYS:
             store.set(key, f"value of {key}")
         for key in _ODD_KEYS:
