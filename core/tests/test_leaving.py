@@ -78,14 +78,14 @@ def test_what_was_kept_for_a_member_is_removed_two_rounds_later(run: Run) -> Non
     assert run.all_keys() == {"control/state"}
 
 
-def test_last_of_those_who_all_say_that_they_leave_removes_everything_but_the_state(run: Run) -> None:
+def test_last_of_those_who_all_say_that_they_leave_removes_everything_but_state_and_news(run: Run) -> None:
     nodes = run.nodes(3, 2, 3)
     gather(run, *nodes)
     for node in nodes:
         node.leave("drained")
     left = {key for key in run.all_keys() if not key.startswith("beats/")}
     # The leader's tombstone goes with its lease, and the next leader writes over it where leases are counted.
-    assert left - {"control/leader"} == {"control/state"}
+    assert left - {"control/leader"} == {"control/state", "control/notice"}
 
 
 def test_next_leader_removes_what_one_that_died_has_not(run: Run) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rdzv import (
     BackendPlugin,
     DynamicRendezvousHandler,
+    EventKind,
     Lease,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -30,7 +31,7 @@ from rdzv.dynamic import create_handler
 from rdzv.observer import Observer
 
 from .memory import Fault, MemoryBackend, MemoryService
-from .test_rendezvous import LeaselessBackend, wait_until
+from .test_rendezvous import LeaselessBackend, listening, wait_until
 
 OPTIONS = {"keep_alive_interval": 0.1, "join_timeout": 10.0, "last_call_timeout": 0.2, "close_timeout": 5.0}
 WHERE = ("--backend", "shared", "--run-id", "run")
@@ -303,7 +304,7 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
 
         said = wait_until(seen)
     assert f"  rank {rank[leaves]:2}  {leaves.node_id}  left: drained\n" in said
-    assert f"  rank {rank[dies]:2}  {dies.node_id}  missing: its lease ran out: " in said
+    assert f"  rank {rank[dies]:2}  {dies.node_id}  missing: its " in said
     assert main(["status", *WHERE, "--json"]) == 0
     missing = {node["id"]: node for node in json.loads(capsys.readouterr().out)["missing"]}
     assert missing[leaves.node_id] == {
@@ -314,3 +315,86 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
     }
     assert missing[dies.node_id]["left"] is None
     stays.leave()
+
+
+def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:
+    nodes = [shared.node(nodes=2) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        joining = {node: pool.submit(node.next_rendezvous) for node in nodes}
+        rank = {node: future.result(15).rank for node, future in joining.items()}
+        for number, node in enumerate(nodes):
+            node.leave(f"drained {number}")
+        assert main(["status", *WHERE]) == 0
+        said = capsys.readouterr().out
+        assert said.startswith("run run: abandoned, attempt 0, round 1\n  leader: nobody\n  nodes: 0 here, ")
+        for number, node in enumerate(nodes):
+            assert f"  rank {rank[node]:2}  {node.node_id}  left: drained {number}\n" in said
+        others = [shared.node(nodes=2) for _ in range(2)]
+        with listening() as events:
+            assert [future.result(15).round for future in [pool.submit(node.next_rendezvous) for node in others]] == [
+                2,
+                2,
+            ]
+    # It happened before they came.
+    assert EventKind.NODE_LEFT not in {event.kind for event in events}
+    with Observer(shared.params()) as observer:
+        status = observer.status(5.0)
+    assert (status.phase, status.missing) == ("running", ())
+    for node in others:
+        node.leave()
+
+
+def test_a_run_whose_nodes_have_died_is_abandoned(shared: Shared) -> None:
+    nodes = [shared.node(nodes=2) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+    for node in nodes:
+        crash(node)
+    with Observer(shared.params()) as observer:
+        status = wait_until(lambda: (now := observer.status(5.0)).phase == "abandoned" and now)
+    assert sorted(node.id for node in status.missing) == sorted(node.node_id for node in nodes)
+    assert all(node.left is None and node.doing.startswith("missing: its ") for node in status.missing)
+
+
+def test_the_last_one_out_says_why_it_left_also_beside_one_that_died(shared: Shared) -> None:
+    dies, leaves = nodes = [shared.node(nodes=2) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+    crash(dies)
+    wait_until(lambda: leaves.notice and leaves.notice.lost)
+    leaves.leave("drained")
+    with Observer(shared.params()) as observer:
+        status = wait_until(lambda: not (now := observer.status(5.0)).nodes and now)
+    assert status.phase == "abandoned"
+    assert {node.id: node.left for node in status.missing} == {dies.node_id: None, leaves.node_id: "drained"}
+
+
+def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanwhile(shared: Shared) -> None:
+    nodes = [shared.node(nodes=2) for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+        nodes[0].leave("drained")
+        last, came = shared.clients[1], shared.node(nodes=2)
+        joining: list[Any] = []
+
+        def before(client: MemoryBackend, method: str, key: str) -> None:
+            # Not the leader's own news, and only once.
+            if client is last and (method, key) == ("put", "control/notice") and nodes[1]._stopped and not joining:
+                joining.append(pool.submit(came.next_rendezvous))
+                wait_until(lambda: came.notice and came.notice.phase == "re-forming")
+
+        shared.before = before
+        assert nodes[1].leave("drained, too")
+        assert joining
+        with Observer(shared.params()) as observer:
+            status = observer.status(5.0)
+        assert status.phase == "re-forming"
+        assert status.leader == came.node_id
+        assert came.notice is not None
+        assert came.notice.present == 1
+        came.leave("the test is over")
+        with pytest.raises(RendezvousClosedError, match="has left"):
+            joining[0].result(15)

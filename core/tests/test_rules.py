@@ -284,6 +284,23 @@ class TestClosing:
         assert rules.close(state("a", attempt=1), Closed("b", "late", False), LIMITS) is None
 
 
+class TestTheLastNews:
+    def test_they_say_of_each_member_what_is_known(self) -> None:
+        lost = Notice(1, "re-forming", 1, 1, (Loss("c", 2, False, "its lease ran out"),))
+        left = [node("b", left="drained"), node("x", left="not needed")]
+        losses = (
+            Loss("a", 0, True, "SIGTERM"),
+            Loss("b", 1, True, "drained"),
+            Loss("c", 2, False, "its lease ran out"),
+        )
+        last = Notice(1, "abandoned", 0, 0, losses)
+        assert rules.last_notice(state("a", "b", "c", "d"), left, lost, "a", "SIGTERM") == last
+
+    def test_a_node_that_was_no_member_says_nothing_of_itself(self) -> None:
+        lost = Notice(1, "re-forming", 1, 1, (Loss("a", 0, True, "drained"),))
+        assert rules.last_notice(state("a"), [], lost, "x", "SIGTERM") == Notice(1, "abandoned", 0, 0, lost.lost)
+
+
 class TestWhatALeaverMayTakeAway:
     def test_a_member_without_a_record_may_come_back(self) -> None:
         left = node("b", left="drained")

@@ -81,7 +81,7 @@ class Status:
     Attributes:
         run_id: Which run.
         phase: ``unknown`` (no trace of a node), ``gathering``, ``last call``, ``running``,
-            ``re-forming`` or ``closed``.
+            ``re-forming``, ``abandoned`` (no node is left of an open run that had a world) or ``closed``.
         attempt: The scheduler's restart count.
         round: How many worlds there were.
         min_nodes: The smallest world; 0 while unknown.
@@ -322,7 +322,7 @@ def _describe(
         limits.max_nodes if limits else 0,
         leader.node if leader else None,
         tuple(known),
-        _missing(news, nodes),
+        _missing(state, news, nodes),
         news.waiting if news else 0,
         state.closed.by if state and state.closed else None,
         state.closed.reason if state and state.closed else None,
@@ -335,6 +335,8 @@ def _phase(state: State | None, posted: Notice | None, nodes: list[NodeRecord]) 
     if state is None or not state.world:
         last_call = posted is not None and posted.phase == "last call"
         return "last call" if last_call else "gathering" if nodes else "unknown"
+    if not _living(nodes):
+        return "abandoned"
     inside = {node.id for node in nodes if node.left is None and node.last_round < state.round}
     return "running" if inside.issuperset(state.world) else "re-forming"
 
@@ -345,12 +347,16 @@ def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int])
     return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing, node.left)
 
 
-def _missing(news: Notice | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+def _missing(state: State | None, news: Notice | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+    losses = {loss.node: loss for loss in news.lost} if news is not None else {}
+    if state is not None and not state.closed:
+        for rank, node in enumerate(state.world):
+            losses.setdefault(node, Loss(node, rank, False, "its record is gone: it died, gave up or is cut off"))
     # The record of one that has left stays for a while, and one that was cut off may be back.
     recorded = {node.id for node in nodes}
     return tuple(
         MissingNode(loss.node, loss.rank, f"{'left' if loss.left else 'missing'}: {loss.cause}", _reason(loss))
-        for loss in (news.lost if news is not None else ())
+        for loss in sorted(losses.values(), key=lambda loss: loss.rank)
         if loss.node not in recorded
     )
 

@@ -220,7 +220,7 @@ BUGS: Final[dict[str, Bug]] = {
     "last-one-out": _bug(
         "Whoever ends last removes the records of the next attempt, too.",
         {2, 4},
-        member._clean_up,
+        member._ended,
         {'f"{NODES}/{attempt}"': "NODES"},
         "close",
         "relaunch",
@@ -231,7 +231,7 @@ BUGS: Final[dict[str, Bug]] = {
     "store-under-member": _bug(
         "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
-        member._clean_up,
+        member._ended,
         {"rules.has_ended(state, records, node.notice, node.id)": "True"},
         "left_alone",
     ),

@@ -32,6 +32,7 @@ from .records import (
     STORE,
     Closed,
     NodeRecord,
+    Notice,
     State,
     decode,
     node_key,
@@ -474,7 +475,7 @@ def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
         # The next attempt removes all but what this node has written since.
         yield Delete(node_key(node.settings.attempt, node.id), deadline)
     elif leads is None:
-        yield from _clean_up(node, deadline)
+        yield from _clean_up(node, reason, deadline)
 
 
 def _sign_off(record: NodeRecord, before: Held | None, lease: Lease, deadline: float) -> Lane[None]:
@@ -486,29 +487,48 @@ def _sign_off(record: NodeRecord, before: Held | None, lease: Lease, deadline: f
         before = now
 
 
-def _clean_up(node: Node, deadline: float) -> Lane[None]:
-    """Remove everything but the state, if this node is the last one out and no other may come back.
+def _clean_up(node: Node, reason: str, deadline: float) -> Lane[None]:
+    """If this node is the last one out, say why the round fell apart, and remove the rest if no other may come back.
 
     Nobody leads: a leader looks here after it has resigned.
     """
-    view = yield ReadAll(NODES, deadline)
-    records = nodes_in(view)
-    if any(record.left is None for record in records):
-        return
+    # From before the look at the nodes, so that it is not put over the news of a leader that comes after that.
+    notice = None if node.view is None else node.view.raw(NOTICE_KEY)
+    while True:
+        view = yield ReadAll(NODES, deadline)
+        records = nodes_in(view)
+        if any(record.left is None for record in records):
+            return
+        state = node.state
+        if state is None or not state.world or node.closed() is not None:
+            break
+        known = decode(Notice, notice.payload) if notice is not None else None
+        last = rules.last_notice(state, records, known, node.id, reason).encode()
+        won, now = yield Put(NOTICE_KEY, last, deadline, after=notice)
+        if won or _same(notice, now):
+            break
+        notice = now
+    for prefix in (yield from _ended(node, records, deadline)):
+        yield Delete(prefix, deadline)
+
+
+def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Lane[list[str]]:
+    """What nobody needs any more after the last one out.
+
+    Only names that nobody will use again: even a request that is applied too late harms nobody.
+    (At worst a leader of the next attempt posts its notice again, or another is elected.)
+    """
     state, attempt = node.state, node.settings.attempt
     number = state.round if state is not None else 0
-    # Only names that nobody will use again: even a request that is applied too late harms nobody.
-    # (At worst a leader of the next attempt posts its notice again, or another is elected.)
     ended = [f"{STORE}/{number}" for number in range(max(1, number - 2), number + 1)]
     if state is not None and node.closed() is not None:
         # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
         intents = yield ReadAll(INTENTS, deadline)
         ended += [LEADER_KEY, NOTICE_KEY, f"{NODES}/{attempt}", f"{BEATS}/{attempt}"]
-        ended += leader.outdated(intents, state, state.round + 1)
-    elif state is None or rules.has_ended(state, records, node.notice, node.id):
-        ended += [NOTICE_KEY, *(record.key for record in records)]
-    else:
-        # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
-        return
-    for prefix in ended:
-        yield Delete(prefix, deadline)
+        return ended + leader.outdated(intents, state, state.round + 1)
+    if state is None:
+        return [*ended, NOTICE_KEY, *(record.key for record in records)]
+    if rules.has_ended(state, records, node.notice, node.id):
+        return ended + [record.key for record in records]
+    # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
+    return []

@@ -229,7 +229,8 @@ class Node:
 
     def _look_at_notice(self, notice: Notice | None) -> list[Event]:
         before, self.notice = self.notice, notice
-        if notice is None or self.state is None or notice.round != self.state.round:
+        # What a node finds when it comes happened before: an abandoned run still says why it was.
+        if notice is None or self.view is None or self.state is None or notice.round != self.state.round:
             return []
         known = before.lost if before is not None and before.round == notice.round else ()
         # Of itself a node knows better: it comes back, or it is told that it was evicted.

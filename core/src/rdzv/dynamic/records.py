@@ -240,7 +240,7 @@ class Notice:
 
     Attributes:
         round: The round that the news is about.
-        phase: ``gathering``, ``last call``, ``running``, ``re-forming`` or ``closed``.
+        phase: ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` or ``closed``.
         present: How many live nodes there are.
         waiting: How many nodes wait for a new world that would differ from the running one.
         lost: The members of the round that are gone.

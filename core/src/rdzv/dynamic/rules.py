@@ -21,6 +21,7 @@ __all__ = [
     "has_ended",
     "in_round",
     "is_alone",
+    "last_notice",
     "standing",
     "sticky_ranks",
 ]
@@ -111,6 +112,15 @@ def has_ended(state: State, nodes: Iterable[NodeRecord], notice: Notice | None, 
         # The record of one that left long ago is gone with its lease.
         left |= {loss.node for loss in notice.lost if loss.left}
     return left | {leaver} >= set(state.world)
+
+
+def last_notice(state: State, nodes: Collection[NodeRecord], known: Notice | None, leaver: str, reason: str) -> Notice:
+    """The news that the last one to leave an open run leaves behind: what is known of why its world fell apart."""
+    gone = _gone(state, nodes, trusted=False, known=known)
+    if leaver in state.world:
+        gone[leaver] = Loss(leaver, state.world.index(leaver), True, reason)
+    lost = sorted(gone.values(), key=lambda loss: loss.rank)
+    return Notice(state.round, "abandoned", 0, 0, tuple(lost))
 
 
 def is_alone(state: State | None, notice: Notice | None, survivor: str) -> bool:
