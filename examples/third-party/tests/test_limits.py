@@ -4,10 +4,20 @@ import time
 from pathlib import Path
 
 import pytest
-from rdzv import ABSENT, ANY, Outcome, RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
+from rdzv import (
+    ABSENT,
+    ANY,
+    Outcome,
+    RendezvousConnectionError,
+    RendezvousParameterError,
+    RendezvousParameters,
+    RendezvousStateError,
+    get_rendezvous_handler,
+)
 from rdzv_conformance.processes import Link, Processes
 from rdzv_directory import DirectoryBackend
 from rdzv_directory.lock import locked
+from rdzv_directory.plugin import rdzv_backend
 
 
 def test_a_directory_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
@@ -15,6 +25,20 @@ def test_a_directory_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> 
     with pytest.raises(RendezvousConnectionError, match="not mounted"):
         DirectoryBackend(str(place), "job").put("key", b"", expect=ANY, timeout=1)
     assert not place.exists()
+
+
+@pytest.mark.parametrize("name", ["not mounted", "file"])
+def test_an_endpoint_that_is_no_directory_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    params = RendezvousParameters("directory", str(tmp_path / name), "job", 1, 1)
+    with pytest.raises(RendezvousParameterError, match=f"{name}' is not there: make or mount it"):
+        rdzv_backend().create_backend(params)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_without_an_endpoint_one_is_shown() -> None:
+    with pytest.raises(RendezvousParameterError, match="needs an endpoint, such as /var/lib/job, and none was given"):
+        get_rendezvous_handler(RendezvousParameters("directory", "", "job", 1, 1))
 
 
 def test_a_key_that_is_too_long_is_refused(tmp_path: Path) -> None:
