@@ -375,28 +375,24 @@ def ends_within(seconds: float) -> Iterator[None]:
 NO_SPACE = RendezvousConnectionError("it takes no writes: its disk is full")
 
 
-class SignalException(Exception):
-    """What PyTorch's agents raise in their main thread when they get a signal; it is known by this name."""
-
-
 @pytest.mark.parametrize("key", ["nodes/0/", "control/leader"])
-def test_signal_in_any_call_of_joining_ends_it(run: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupt_in_any_call_of_joining_ends_it(run: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     node = run.node(2, 2)
     backend = run.backends[0]
     put = backend.put
 
-    def put_and_get_a_signal(where: str, *given: Any, **more: Any) -> Put:
+    def put_and_be_interrupted(where: str, *given: Any, **more: Any) -> Put:
         mine = threading.current_thread() is threading.main_thread()
         if where == "control/leader" and not mine:
             raise RendezvousConnectionError("the watch is not elected")
         done: Put = put(where, *given, **more)
         if where.startswith(key) and mine:
-            raise SignalException("SIGTERM")
+            raise KeyboardInterrupt
         return done
 
-    monkeypatch.setattr(backend, "put", put_and_get_a_signal)
+    monkeypatch.setattr(backend, "put", put_and_be_interrupted)
     monkeypatch.setattr("rdzv.dynamic.member.LEADERLESS", 0.01)
-    with ends_within(SLACK), pytest.raises(SignalException):
+    with ends_within(SLACK), pytest.raises(KeyboardInterrupt):
         node.next_rendezvous()
 
 

@@ -68,11 +68,3 @@ def again(error: RendezvousError) -> RendezvousError:
     fresh.__dict__.update(error.__dict__)
     fresh.__cause__ = error
     return fresh
-
-
-def is_signal(error: BaseException) -> bool:
-    """Whether an exception is a signal: PyTorch's agents raise one in whatever code their main thread runs.
-
-    Its class is known by its name; the core does not import torch.
-    """
-    return any(kind.__name__ == "SignalException" for kind in type(error).__mro__)

@@ -18,7 +18,7 @@ import pluggy
 
 from .backend import RendezvousBackend
 from .credentials import with_secrets
-from .errors import RendezvousError, RendezvousParameterError, is_signal
+from .errors import RendezvousError, RendezvousParameterError
 from .hooks import PROJECT, BackendPlugin, Event, Hooks
 from .near import near_name
 from .options import read_options, secret_names
@@ -179,9 +179,7 @@ def announce(event: Event) -> None:
     for implementation in _implementations("rdzv_event"):
         try:
             _call(implementation, event=event)
-        except Exception as error:
-            if is_signal(error):
-                raise
+        except Exception:
             logger.exception("The plugin '%s' failed to take the event %s.", _name_of(implementation), event)
 
 

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Final
 
 import rdzv
@@ -26,7 +27,7 @@ from torch.distributed.elastic.rendezvous import (
 
 from .config import our_parameters
 from .errors import as_rendezvous_errors
-from .signals import signals_end_the_wait
+from .signals import ended_by_signals
 from .store import TorchStore
 
 __all__ = ["TorchrunHandler", "create_handler"]
@@ -103,8 +104,8 @@ class TorchrunHandler(RendezvousHandler):
         """
         method = "next_rendezvous"
         self._record(method, f"attempts to join the next round of the rendezvous '{self._run}'")
-        with self._failures_recorded(method), as_rendezvous_errors(), signals_end_the_wait():
-            info = self._next_round()
+        with self._failures_recorded(method), as_rendezvous_errors():
+            info = ended_by_signals(self._next_round, unhandled=True)
         self._record(
             method,
             f"has joined round {self._round} of the rendezvous '{self._run}' as rank {info.rank} in a world of size "
@@ -116,12 +117,12 @@ class TorchrunHandler(RendezvousHandler):
     def is_closed(self) -> bool:
         """Whether the run is closed, as far as this node knows."""
         with self._failures_recorded("is_closed"), as_rendezvous_errors():
-            return self._handler.is_closed()
+            return ended_by_signals(self._handler.is_closed)
 
     def set_closed(self) -> None:
         """Close the run for all; the agents of a running world end it."""
         with self._failures_recorded("set_closed"), as_rendezvous_errors():
-            self._handler.set_closed()
+            ended_by_signals(self._handler.set_closed)
         self._record("set_closed", f"has closed the rendezvous '{self._run}'", NodeState.SUCCEEDED)
 
     def num_nodes_waiting(self) -> int:
@@ -138,7 +139,7 @@ class TorchrunHandler(RendezvousHandler):
                     f"The rendezvous '{self._run}' was closed by {closed.by or 'others'}: {closed.reason}."
                 )
             self._mourn()
-            return self._handler.num_nodes_waiting()
+            return ended_by_signals(self._handler.num_nodes_waiting)
 
     def shutdown(self) -> bool:
         """End this node's part: see the class. The option ``on_shutdown`` forces closing or leaving.
@@ -151,7 +152,7 @@ class TorchrunHandler(RendezvousHandler):
         reason = self._unfinished(error) if self._handler.settings.on_shutdown == "auto" else None
         method = "shutdown"
         with self._failures_recorded(method), as_rendezvous_errors():
-            told = self._handler.shutdown() if reason is None else self._handler.leave(reason)
+            told = ended_by_signals(self._handler.shutdown if reason is None else partial(self._handler.leave, reason))
         self._server = None
         if told:
             done = "has closed the rendezvous" if reason is None else "has left the rendezvous"

@@ -1,8 +1,7 @@
 """rdzv's store as torch's: a ``torch.distributed.Store`` over any service."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
 from .errors import as_store_errors
+from .signals import ended_by_signals
 
 __all__ = ["TorchStore"]
 
@@ -56,16 +56,14 @@ class TorchStore(Store):
 
     def clone(self) -> "TorchStore":
         """An independent object for the same store, which lives as long as this one."""
-        with self._torchs() as store:
-            clone = TorchStore(store.clone(), self._given_up)
+        clone = TorchStore(self._call(lambda store: store.clone()), self._given_up)
         clone.set_timeout(self.timeout)
         self._clones.append(clone)
         return clone
 
     def set(self, key: str, value: str | bytes) -> None:
         """Store a value, whatever was there."""
-        with self._torchs() as store:
-            store.set(key, value)
+        self._call(lambda store: store.set(key, value))
 
     def get(self, key: str) -> bytes:
         """The value of a key; waits until it exists."""
@@ -73,8 +71,7 @@ class TorchStore(Store):
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
         """Store a value for each key."""
-        with self._torchs() as store:
-            store.multi_set(keys, values)
+        self._call(lambda store: store.multi_set(keys, values))
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of several keys; waits until all exist."""
@@ -82,23 +79,19 @@ class TorchStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter; returns the sum."""
-        with self._torchs() as store:
-            return store.add(key, amount)
+        return self._call(lambda store: store.add(key, amount))
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Store `desired` if the key holds `expected`; returns what it holds now."""
-        with self._torchs() as store:
-            return store.compare_set(key, expected, desired)
+        return self._call(lambda store: store.compare_set(key, expected, desired))
 
     def append(self, key: str, value: str | bytes) -> None:
         """Add to the end of a value."""
-        with self._torchs() as store:
-            store.append(key, value)
+        self._call(lambda store: store.append(key, value))
 
     def check(self, keys: Sequence[str]) -> bool:
         """Whether all keys exist now."""
-        with self._torchs() as store:
-            return store.check(keys)
+        return self._call(lambda store: store.check(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys exist, for `timeout` or (None) for the store's."""
@@ -106,13 +99,11 @@ class TorchStore(Store):
 
     def delete_key(self, key: str) -> bool:
         """Remove a key; returns whether it existed."""
-        with self._torchs() as store:
-            return store.delete_key(key)
+        return self._call(lambda store: store.delete_key(key))
 
     def num_keys(self) -> int:
         """How many keys there are."""
-        with self._torchs() as store:
-            return store.num_keys()
+        return self._call(lambda store: store.num_keys())
 
     # torch's C++ asks for these two under their C++ names.
     deleteKey = delete_key
@@ -120,21 +111,18 @@ class TorchStore(Store):
 
     def list_keys(self) -> list[str]:
         """All keys."""
-        with self._torchs() as store:
-            return store.list_keys()
+        return self._call(lambda store: store.list_keys())
 
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Put an item at the end of a queue."""
-        with self._torchs() as store:
-            store.queue_push(key, value)
+        self._call(lambda store: store.queue_push(key, value))
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Take the first item out of a queue, waiting for one if `block`."""
         if block:
             return self._wait_and(lambda store: store.queue_pop(key))
         try:
-            with self._torchs() as store:
-                return store.queue_pop(key, False)
+            return self._call(lambda store: store.queue_pop(key, False))
         except dist.DistStoreError as error:
             if isinstance(error.__cause__, rdzv.RendezvousTimeoutError):
                 raise _QueueEmptyError(str(error.__cause__)) from error.__cause__
@@ -142,8 +130,7 @@ class TorchStore(Store):
 
     def queue_len(self, key: str) -> int:
         """How many items are in a queue."""
-        with self._torchs() as store:
-            return store.queue_len(key)
+        return self._call(lambda store: store.queue_len(key))
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """Wait until `world_size` callers have arrived at this barrier, which serves once."""
@@ -156,9 +143,8 @@ class TorchStore(Store):
         """Whether `append`, `multi_get` and `multi_set` work."""
         return self._store.has_extended_api()
 
-    @contextmanager
-    def _torchs(self, timeout: timedelta | None = None) -> Iterator[rdzv.Store]:
-        """The store, as patient as `timeout` (None: this object's), and with torch's errors."""
+    def _call(self, call: Callable[[rdzv.Store], _T], timeout: timedelta | None = None) -> _T:
+        """Call the store, as patient as `timeout` (None: this object's); its errors become torch's."""
         timeout = self.timeout if timeout is None else timeout
         with as_store_errors():
             store = self._store
@@ -166,7 +152,7 @@ class TorchStore(Store):
                 # Another thread may be using that one.
                 store = store.clone()
                 store.set_timeout(timeout)
-            yield store
+            return ended_by_signals(lambda: call(store))
 
     def _wait_and(self, call: Callable[[rdzv.Store], _T], timeout: timedelta | None = None) -> _T:
         """Make a call that waits for keys, and ask now and then whether to go on waiting."""
@@ -177,8 +163,7 @@ class TorchStore(Store):
             left = timedelta(seconds=max(0.0, deadline - time.monotonic()))
             patience = left if self._given_up is None else timedelta(0) if reason else min(left, _LOOK)
             try:
-                with self._torchs(patience) as store:
-                    return call(store)
+                return self._call(call, patience)
             except dist.DistStoreError as error:
                 # torch's own stores, over which some backend may have built, say no more than this.
                 timed_out = error.__cause__ is None or isinstance(error.__cause__, rdzv.RendezvousTimeoutError)

@@ -16,7 +16,6 @@ from ..errors import (
     RendezvousDeniedError,
     RendezvousError,
     RendezvousTimeoutError,
-    is_signal,
 )
 from ..service import Held, View
 from . import leader, rules
@@ -182,7 +181,7 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
                     node.settled = node.closed() is None
                 return
             except Exception as error:
-                if is_signal(error) or (isinstance(error, RendezvousError) and not is_passing(error)):
+                if isinstance(error, RendezvousError) and not is_passing(error):
                     raise
                 now = node.clock()
                 if not isinstance(error, RendezvousError):
@@ -316,8 +315,6 @@ def _register(node: Node, started: float, deadline: float) -> Lane[None]:
             yield from _ask_again(node, started)
         raise node.unregistered(started, error) from error
     except Exception as error:
-        if is_signal(error):
-            raise
         raise unexpected(error) from error
 
 
@@ -339,8 +336,6 @@ def _see_to_a_leader(node: Node, deadline: float) -> Lane[None]:
     except RendezvousDeniedError:
         raise
     except Exception as error:
-        if is_signal(error):
-            raise
         # Another may win; if not, there is another time. What lasts, the watch meets, too.
         logger.debug("electing a leader of '%s': %r", node.settings.run, error)
 

@@ -29,13 +29,7 @@ from ..backend import (
 )
 from ..deadline import time_left
 from ..envelope import REMEMBERED, Envelope
-from ..errors import (
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousError,
-    RendezvousStateError,
-    is_signal,
-)
+from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from ..handler import address_outwards
 from ..service import backoff
 
@@ -235,8 +229,6 @@ class RegisterKeys(KeyValueBackend):
         except RendezvousError:
             raise
         except Exception as error:
-            if is_signal(error):
-                raise
             raise self._translated(error) from error
 
     def _translated(self, error: Exception) -> RendezvousError:
