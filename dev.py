@@ -3,6 +3,7 @@
 
 python3 dev.py demo         four agents on the embedded default: one is killed, one joins, all finish
 python3 dev.py test         every package's tests, with one summary (what follows goes to pytest)
+python3 dev.py soak         the tests that need time: outages, chaos, a minute of simulated runs
 python3 dev.py tox          the same per Python and package, each with its declared dependencies only
 python3 dev.py <session>    any session of noxfile.py: lint, types, docs, wheels, services, ...
 python3 dev.py              set up only, and list the sessions
@@ -23,7 +24,11 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
-NEED_SERVICES = {"test", "tox", "wheels", "services", "chaos", "bench", "capabilities"}
+NEED_SERVICES = {"test", "soak", "tox", "wheels", "services", "chaos", "bench", "capabilities"}
+
+# Most tests wait for something, so more processes than a small machine has cores; each starts servers of its own.
+# Tests of one file stay together, with their servers, until a process has none left and takes from others.
+PYTEST = ["pytest", "--numprocesses", "4", "--dist", "worksteal"]
 
 
 def main(arguments: list[str]) -> None:
@@ -45,7 +50,7 @@ def task(arguments: list[str]) -> list[str]:
     if not arguments:
         return ["nox", "--list"]
     name, *rest = arguments
-    modules = {"test": ["pytest"], "tox": ["tox"]}
+    modules = {"test": [*PYTEST, "-m", "not soak"], "soak": [*PYTEST, "-m", "soak"], "tox": ["tox"]}
     return [*modules.get(name, ["nox", "--session", name, "--"]), *rest]
 
 

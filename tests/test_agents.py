@@ -115,6 +115,7 @@ def _any_says(nodes: list[Agent], pattern: str, limit: float) -> bool:
     return True
 
 
+@pytest.mark.soak
 class TestServices:
     @pytest.mark.parametrize("backend", SERVERS)
     def test_a_service_that_is_away_for_20_s_costs_no_restart(self, backend: str, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
         yield stack.enter_context(contextlib.closing(Agents(request.param, endpoint)))
 
 
-@pytest.mark.long
+@pytest.mark.soak
 def test_calls_that_fail_for_20_times_to_live_cost_nobody_its_world(agents: Agents, tmp_path: Path) -> None:
     job = program(tmp_path, WORK)
     nodes = [

@@ -171,13 +171,19 @@ def descendants(pid: int) -> list[int]:
     return [*found, *(further for child in found for further in descendants(child))]
 
 
-@pytest.fixture(params=["sqlite", *SERVICES])
+QUICK = ("sqlite", "etcd-v3")
+"""Services on which every run of the tests tries a training; the others are for the soak."""
+
+
+@pytest.fixture(
+    params=[*QUICK, *(pytest.param(name, marks=pytest.mark.soak) for name in SERVICES if name not in QUICK)]
+)
 def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
     """A job on each service."""
     yield from job_on(request.param, tmp_path)
 
 
-@pytest.fixture(params=["sqlite", "etcd-v3"])
+@pytest.fixture(params=QUICK)
 def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
     """A job on a service without a server and on one with."""
     yield from job_on(request.param, tmp_path)

@@ -57,6 +57,7 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("backend", ["sqlite", "etcd-v3"])
 def test_nothing_is_violated(folder: Path, tmp_path: Path, backend: str) -> None:
     if backend == "etcd-v3":

@@ -5,11 +5,14 @@
 
 import itertools
 
+import pytest
+
 from rdzv_conformance.simulator.search import search
 
 from .budget import SECONDS
 
 
+@pytest.mark.soak
 def test_a_minute_of_seeds_violates_nothing() -> None:
     found = search(itertools.count(), seconds=SECONDS)
     print(found)

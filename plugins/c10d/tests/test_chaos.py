@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import pytest
 
+
+@pytest.mark.soak
 def test_nothing_is_violated_on_a_store_that_stands_still() -> None:
     # Its plan has outages in it.
     command = [sys.executable, "-m", "rdzv_conformance.chaos", "--backend", "c10d", "--minutes", "0.4", "--seed", "31"]
