@@ -3,11 +3,10 @@
 
 A mutant is the source with one expression changed: a comparison turned or moved by one, an ``and`` made an ``or``
 or one of its parts dropped, a condition made always or never true, a ``not``, a flag, a number, ``any`` and
-``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. The fast
-tests are asked first; if they notice nothing, some seeds of the simulator, and then the tests that wait for things.
+``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. Tests that wait for
+nothing are asked first; if they notice nothing, some seeds of the simulator.
 
-Every decision of the rules is tried, and of the engine, where one takes longer, those of the functions that say what a
-node returns. ``--all`` tries the others, too; not all of those that live have been looked at.
+Every decision of the rules, the records, the node's memory, its lanes, the leader's and the handler is tried.
 
 (mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
 files of the tree. Neither keeps a list of survivors with reasons.)
@@ -15,13 +14,13 @@ files of the tree. Neither keeps a list of survivors with reasons.)
 None may live, unless ``tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
 killed now, or exists no more, is an error as well. What lives is printed as soon as it is known.
 
-    python3 dev.py mutate                  those of the rules, and of joining
-    python3 dev.py mutate --all            all of them
+    python3 dev.py mutate                  all of them
     python3 dev.py mutate rules.decide     all whose name has this in it
 """
 
 import argparse
 import ast
+import logging
 import os
 import signal
 import sys
@@ -43,8 +42,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ROOT / "core" / "src"
 SEEDS: Final = range(60)
 """What the simulator tries with a mutant that the tests let live."""
-PATIENCE: Final = 60
-"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, five times as many."""
+PATIENCE: Final = 30
+"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, ten times as many."""
 EXPLAINED: Final = ROOT / "tools" / "survivors.toml"
 
 Swap = tuple[ast.expr, ast.expr]
@@ -56,20 +55,11 @@ class Group:
 
     Attributes:
         modules: What they are imported as.
-        fast: The files of ``core/tests`` that are asked first.
-        slow: Those that are asked last: they mostly wait.
-        always: The functions whose mutants are always tried; none: all are.
+        tests: The files of ``core/tests`` that are asked first, none of which waits for anything.
     """
 
     modules: tuple[str, ...]
-    fast: tuple[str, ...]
-    slow: tuple[str, ...] = ()
-    always: tuple[str, ...] = ()
-
-    @property
-    def at_once(self) -> int:
-        """How many mutants are tried at a time."""
-        return len(os.sched_getaffinity(0)) * (3 if self.slow else 1)
+    tests: tuple[str, ...]
 
 
 GROUPS: Final = (
@@ -77,12 +67,10 @@ GROUPS: Final = (
         ("rdzv.dynamic.rules", "rdzv.dynamic.records", "rdzv.envelope"),
         ("records", "rules", "rules_decisions", "envelope", "envelope_bytes"),
     ),
-    Group(
-        ("rdzv.dynamic.member", "rdzv.dynamic.leader", "rdzv.dynamic.node", "rdzv.dynamic.handler"),
-        ("join_lane", "handler"),
-        ("timeouts", "rendezvous"),
-        ("member.join", "member._give_up"),
-    ),
+    Group(("rdzv.dynamic.node",), ("node",)),
+    Group(("rdzv.dynamic.member",), ("join_lane", "keep_lane", "leave_lane")),
+    Group(("rdzv.dynamic.leader",), ("lead_lane",)),
+    Group(("rdzv.dynamic.handler",), ("dynamic_handler",)),
 )
 
 
@@ -144,16 +132,6 @@ def all_mutants(group: Group) -> list[Mutant]:
     """The mutants of all modules of a group."""
     sources = {module: SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in group.modules}
     return [mutant for module, path in sources.items() for mutant in mutants(module, path.read_text())]
-
-
-def choose(group: Group, wanted: str, everything: bool) -> list[Mutant]:
-    """Those of a group that are to be tried."""
-    always = group.always if not (everything or wanted) else ()
-    return [
-        mutant
-        for mutant in all_mutants(group)
-        if wanted in mutant.name and (not always or mutant.name.partition(":")[0] in always)
-    ]
 
 
 class _Exchange(ast.NodeTransformer):
@@ -239,13 +217,12 @@ def try_out(mutant: Mutant | None, group: Group) -> Noticed:
     if mutant is not None:
         sys.meta_path.insert(0, _Stand(mutant))
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    if _fails(group.fast):
+    if _fails(group.tests):
         return Noticed.BY_TESTS
     from rdzv_conformance.simulator.search import run_seeds
 
-    if run_seeds(list(SEEDS), None).violations:
-        return Noticed.BY_SIMULATOR
-    return Noticed.BY_TESTS if group.slow and _fails(group.slow) else Noticed.BY_NOBODY
+    logging.disable()
+    return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOBODY
 
 
 def _fails(names: Sequence[str]) -> bool:
@@ -257,6 +234,7 @@ def try_all(chosen: Sequence[Mutant | None], group: Group) -> list[Noticed]:
     """Who notices which; each in a process of its own, on all cores. What no test notices is printed at once."""
     found: dict[int, Noticed] = {}
     running: dict[int, int] = {}
+    at_once = len(os.sched_getaffinity(0))
 
     def reap() -> None:
         number = _reap(running, found)
@@ -268,7 +246,7 @@ def try_all(chosen: Sequence[Mutant | None], group: Group) -> list[Noticed]:
             )
 
     for number, mutant in enumerate(chosen):
-        if len(running) == group.at_once:
+        if len(running) == at_once:
             reap()
         running[_fork(mutant, group)] = number
         if sys.stderr.isatty():
@@ -284,7 +262,7 @@ def _fork(mutant: Mutant | None, group: Group) -> int:
         noticed = Noticed.BY_TESTS
         try:
             signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-            signal.alarm(5 * PATIENCE)
+            signal.alarm(10 * PATIENCE)
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nowhere, stream)
@@ -322,10 +300,9 @@ def main(arguments: Sequence[str]) -> None:
     """Try the mutants that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", default="", help="only mutants whose name has this in it")
-    parser.add_argument("--all", action="store_true", help="all of the engine's, too")
     asked = parser.parse_args(arguments)
     there = [mutant.name for group in GROUPS for mutant in all_mutants(group)]
-    chosen = {group: choose(group, asked.name, asked.all) for group in GROUPS}
+    chosen = {group: [mutant for mutant in all_mutants(group) if asked.name in mutant.name] for group in GROUPS}
     if not any(chosen.values()):
         functions = dict.fromkeys(name.partition(":")[0] for name in there)
         parser.error(f"no mutant has {asked.name!r} in its name; there are some of {', '.join(functions)}")
@@ -337,11 +314,6 @@ def main(arguments: Sequence[str]) -> None:
             sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
         found |= zip((mutant.name for mutant in some), try_all(some, group), strict=True)
     reasons = tomllib.loads(EXPLAINED.read_text())
-    for group, some in chosen.items():
-        # What fails beside others may only have had too little time.
-        for mutant in some if group.slow else ():
-            if mutant.name in reasons and found[mutant.name] is Noticed.BY_TESTS:
-                found |= zip([mutant.name], try_all([mutant], group), strict=True)
     explained = {name: reason for name, reason in reasons.items() if name in found or name not in there}
     wrong = complaints(found, explained)
     rare = [name for name, noticed in found.items() if noticed is Noticed.BY_HANGING]

@@ -166,6 +166,8 @@ class TestEnding:
         node = run.node(1, 1)
         node.next_rendezvous()
         assert not node.is_closed()
+        # A request that is lost is sent again.
+        run.backends[0].fail("read", Fault.REQUEST_LOST)
         node.set_closed("enough")
         assert node.is_closed()
         assert closed(run) == Closed(node.node_id, "enough", done=False)

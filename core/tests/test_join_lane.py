@@ -447,6 +447,15 @@ class TestGivingUp:
             stage.run(member.join(node, "a.host", 1, stage.now + 600.0))
         assert stage.now == began + 60.0
 
+    def test_nobody_is_here(self, stage: Stage) -> None:
+        node = stage.node()
+        lane = stage.walk(member.join(node, "a.host", 1, stage.now + 600.0))
+        while not (isinstance(lane.step, ReadAll) and lane.step.prefix == NODES):
+            lane.go()
+        stage.end_leases()
+        with pytest.raises(RendezvousTimeoutError, match=r"0 of at least 2 nodes are here \(none\), 2 are missing\.$"):
+            lane.end()
+
     def test_the_last_error_is_told(self, stage: Stage) -> None:
         node = stage.node()
         node.hinder(WATCH, RendezvousConnectionError("away"))

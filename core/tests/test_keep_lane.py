@@ -420,10 +420,11 @@ class TestEnrolling:
         lane.end()
         assert record_of(stage, node).last_round == 1
 
-    def test_a_record_that_is_taken_back_meanwhile_is_not(self, stage: Stage, node: Node) -> None:
+    @pytest.mark.parametrize("change", [{"record": None}, {"closing": True}])
+    def test_a_record_that_is_of_no_use_any_more_is_not(self, stage: Stage, node: Node, change: dict[str, Any]) -> None:
         lane = self.enroll(stage, node)
         lane.to(OpenLease)
-        node.record = None
+        vars(node).update(change)
         assert lane.go() is None
 
     def test_a_write_of_its_own_that_was_late_is_written_over(self, stage: Stage, node: Node) -> None:

@@ -309,8 +309,9 @@ class _Desk:
         """Post the news if it is worth waking everyone; returns seconds until it may be."""
         posted = self.posted
         if posted is None or posted.round != notice.round:
-            size = len(self.node.state.world) if self.node.state else 0
-            posted = Notice(notice.round, "running" if size else "gathering", size, 0)
+            # What nodes take for granted: all of the world are there.
+            world = self.node.state.world if self.node.state else ()
+            posted = Notice(notice.round, "running", len(world), 0)
         now = self.node.clock()
         # A delete that was applied too late may have taken away what we posted.
         taken = self.held is not None and self.node.notice is None and now - self.posted_at > self.node.interval
