@@ -159,5 +159,5 @@ def torch_names(session: nox.Session) -> None:
 
 @nox.session
 def mutate(session: nox.Session) -> None:
-    """Break the core in one place at a time; fails if no test notices: `mutate [rules.decide]`, `mutate --all`."""
+    """Break the core in one place at a time; fails if no test notices: `mutate [rules.decide]`."""
     session.run(sys.executable, "tools/mutate.py", *session.posargs)

@@ -477,18 +477,21 @@ class TestNews:
         assert self.posted(lead, 2 * TTL) == []
         return lead
 
-    def test_a_loss_is_urgent(self, stage: Stage, lead: Leader) -> None:
-        assert self.posted(lead, 0.5) == []
-        take_away(stage, "c")
-        assert [one.waiting for one in self.posted(lead, 0.5)] == [1]
-        take_away(stage, "b")
-        assert [len(one.lost) for one in self.posted(lead, 0.5)] == [2]
+    def test_each_loss_is_urgent(self, stage: Stage) -> None:
+        write(stage, "bcd")
+        lead = Leader(stage, state=running("a", "b", "c", "d"))
+        assert self.posted(lead, 2 * TTL) == []
+        for gone, name in enumerate("dc", start=1):
+            take_away(stage, name)
+            assert [(len(one.lost), one.waiting) for one in self.posted(lead, 0.4)] == [(gone, 1)]
 
     def test_the_first_who_waits_and_the_last_who_goes_are_urgent(self, stage: Stage, lead: Leader) -> None:
         write(stage, "d")
         assert [one.waiting for one in self.posted(lead, 0.5)] == [1]
         take_away(stage, "d")
         assert [one.waiting for one in self.posted(lead, 0.4)] == [0]
+        write(stage, "d")
+        assert [one.waiting for one in self.posted(lead, 0.4)] == [1]
 
     def test_what_nobody_waits_for_is_posted_once_a_second(self, stage: Stage, lead: Leader) -> None:
         write(stage, "d")

@@ -317,7 +317,7 @@ class _Desk:
         taken = self.held is not None and self.node.notice is None and now - self.posted_at > self.node.interval
         if notice == posted and not taken:
             return self.node.interval
-        urgent = taken or notice.lost != posted.lost or (notice.waiting > 0) != (posted.waiting > 0)
+        urgent = notice.lost != posted.lost or (notice.waiting > 0) != (posted.waiting > 0)
         due = 0.0 if urgent else self.posted_at + NOTICE_INTERVAL - now
         if due > 0:
             return due
