@@ -213,6 +213,22 @@ def test_a_name_that_is_not_resolved_is_said(connect: Connect) -> None:
         connect("service.test").read("key", timeout=0.5)
 
 
+def test_what_is_refused_at_once_tells_no_time_that_it_took(connect: Connect) -> None:
+    # The port of a listener that is gone.
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        port = gone.getsockname()[1]
+    with pytest.raises(RendezvousConnectionError) as refused:
+        connect(f"127.0.0.1:{port}").read("key", timeout=5)
+    assert re.fullmatch(rf"etcd did not answer as it should: http://127\.0\.0\.1:{port}: .*refused", str(refused.value))
+
+
+def test_what_hangs_tells_the_time_that_it_took(connect: Connect) -> None:
+    # It takes connections, and never answers.
+    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(RendezvousConnectionError) as hung:
+        connect(f"127.0.0.1:{silent.getsockname()[1]}").read("key", timeout=0.5)
+    assert re.match(r"etcd did not answer as it should \(tried for \d\.\d s\): ", str(hung.value))
+
+
 def test_full_etcd_is_told_from_one_that_is_out_of_reach_and_in_time(connect: Connect) -> None:
     with EtcdServer(extra_args=["--quota-backend-bytes=8000000"]) as full:
         with pytest.raises(RendezvousConnectionError, match="takes no writes"):

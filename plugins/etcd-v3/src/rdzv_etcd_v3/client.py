@@ -217,7 +217,9 @@ class Client:
     def _describe(self, failures: Sequence[tuple[Member, AttemptError]], started: float) -> str:
         reasons = "; ".join(f"{self._scheme}://{member.endpoint}: {failure}" for member, failure in failures)
         seconds = time.monotonic() - started
-        return f"etcd did not answer as it should (tried for {seconds:.1f} s): {reasons or 'no time was left'}"
+        # What is refused at once says nothing of how long the caller goes on trying.
+        tried = f" (tried for {seconds:.1f} s)" if seconds >= 0.1 else ""
+        return f"etcd did not answer as it should{tried}: {reasons or 'no time was left'}"
 
     def _logged_in(self, member: Member, deadline: float, request: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
         token = self._login(member, deadline)
