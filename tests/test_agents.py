@@ -187,6 +187,11 @@ class TestExitCodes:
         assert "exit code 3, after 2 restarts" in node.said
         assert [f"restart {count}" in node.said for count in range(4)] == [True, True, True, False]
 
+    def test_a_single_restart_is_told_as_one(self, local: Agents) -> None:
+        node = local.start("false", nnodes="1", arguments=("--max-restarts", "1"))
+        assert node.ends() == 1
+        assert re.search("exit code 1, after 1 restart$", node.said, re.MULTILINE)
+
     def test_1_when_the_command_does_not_exist(self, local: Agents) -> None:
         node = local.start("no-such-program", nnodes="1")
         assert node.ends() == 1

@@ -5,8 +5,16 @@ from typing import Any
 import pytest
 
 import rdzv
-from rdzv import BackendPlugin, Capability, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
-from rdzv.current import variables
+from rdzv import (
+    BackendPlugin,
+    Capability,
+    RendezvousParameterError,
+    RendezvousParameters,
+    hookimpl,
+    register_hooks,
+    unregister_hooks,
+)
+from rdzv.current import World, variables
 
 from .memory import MemoryBackend, MemoryService
 
@@ -46,3 +54,18 @@ def test_the_store_of_a_backend_that_brings_none_is_its_nodes(
             assert info.store.get("from") == b"the program"
     finally:
         unregister_hooks(plugin)
+
+
+@pytest.mark.parametrize(
+    ("environ", "what"),
+    [
+        ({}, "RANK is not set"),
+        ({"RANK": "first"}, "RANK is 'first', no number"),
+        ({"RANK": "0"}, "WORLD_SIZE is not set"),
+    ],
+)
+def test_a_process_that_no_agent_has_started_is_told_so(environ: dict[str, str], what: str) -> None:
+    with pytest.raises(
+        RendezvousParameterError, match=f"The variable {what}: this process was not started by an agent"
+    ):
+        World.from_env(environ)

@@ -103,8 +103,9 @@ class World:
             try:
                 return int(environ[name])
             except (KeyError, ValueError) as error:
+                what = f"is {environ[name]!r}, no number" if name in environ else "is not set"
                 raise RendezvousParameterError(
-                    f"The variable {name} is {environ.get(name)!r}: this process was not started by an agent. "
+                    f"The variable {name} {what}: this process was not started by an agent. "
                     "Start the program with `rdzv run ... -- PROGRAM`."
                 ) from error
 

@@ -100,12 +100,17 @@ class RendezvousParameters:
         Raises:
             RendezvousParameterError: The file cannot be read or is not TOML; or as `from_mapping`.
         """
+        name = f"The file '{os.fspath(path)}'"
         try:
             with open(path, "rb") as file:
                 content = tomllib.load(file)
-        except (OSError, ValueError) as error:
-            raise RendezvousParameterError(f"The file '{os.fspath(path)}' cannot be read as TOML: {error}.") from error
-        return cls(**_arguments(content, f"The file '{os.fspath(path)}'"))
+        except FileNotFoundError as error:
+            raise RendezvousParameterError(f"{name} is not there.") from error
+        except OSError as error:
+            raise RendezvousParameterError(f"{name} cannot be read: {error.strerror or error}.") from error
+        except ValueError as error:
+            raise RendezvousParameterError(f"{name} is not TOML: {error}.") from error
+        return cls(**_arguments(content, name))
 
     @classmethod
     def from_url(cls, url: str) -> Self:

@@ -283,7 +283,7 @@ class Agent:
             f"{f'signal {_name(-code)}' if code < 0 else f'exit code {code}'}"
         )
         if self._restarts >= self._max_restarts:
-            return Verdict(Outcome.FAILED, f"{what}, after {self._restarts} restarts")
+            return Verdict(Outcome.FAILED, f"{what}, after {self._restarts} restart{'s' * (self._restarts != 1)}")
         self._restarts += 1
         logger.warning("%s; restart %d of %d", what, self._restarts, self._max_restarts)
         return None
