@@ -318,6 +318,7 @@ def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.Monk
         ({"RDZV_OPTIONS": "x=1,x=2"}, "names the option 'x' twice"),
         ({"RDZV_OPTIONS": "password="}, "item 1 is neither"),
         ({"RDZV_OPTIONS": "=geheim"}, "item 1 is neither"),
+        ({"RDZV_OPTIONS": "x=1,join_timeout=3; password=geheim"}, "item 2 has a semicolon before another name"),
         ({"RDZV_OPTIONS": "password=geheim,"}, "item 2 is neither"),
         ({"RDZV_OPTIONS": '{"password": "geheim"'}, "RDZV_OPTIONS begins as JSON and is not"),
         ({"RDZV_OPTIONS": "run_id=r"}, "has 'run_id' among the options"),
@@ -327,6 +328,11 @@ def test_an_environment_that_cannot_be_used_names_the_variable(change: dict[str,
     with pytest.raises(RendezvousParameterError, match=re.escape(message)) as caught:
         RendezvousParameters.from_env({**ENVIRONMENT, "RDZV_NNODES": "2", **change})
     assert "geheim" not in str(caught.value)
+
+
+def test_options_in_the_environment_may_have_pairs_and_semicolons() -> None:
+    given = {**ENVIRONMENT, "RDZV_NNODES": "2", "RDZV_OPTIONS": "labels=rack=1;zone=2,password=a;b"}
+    assert RendezvousParameters.from_env(given).config == {"labels": "rack=1;zone=2", "password": "a;b"}
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,8 @@ _NUMBERS: Final = ("min_nodes", "max_nodes")
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
 _SECRET: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
+_SEMICOLON: Final = re.compile(r"[^=]*;\s*[A-Za-z_]+\s*=.*", re.DOTALL)
+"""A value that goes on with another option; one that has pairs, as in ``labels=a=1;b=2``, begins with a name."""
 _URL: Final = re.compile(
     r"(?P<backend>[A-Za-z][A-Za-z0-9+._-]*):(?://(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?"
 )
@@ -146,7 +148,7 @@ class RendezvousParameters:
         They are ``RDZV_BACKEND``, ``RDZV_ENDPOINT``, ``RDZV_RUN_ID``, ``RDZV_MIN_NODES`` and
         ``RDZV_MAX_NODES`` (or ``RDZV_NNODES``, as ``2:4`` or ``4``, which the other two overrule),
         ``RDZV_LOCAL_ADDR``, and ``RDZV_OPTIONS``: either ``name=value,name=value`` or, for values with
-        commas or types, a JSON object.
+        commas, ``;name=`` or types, a JSON object.
 
         Raises:
             RendezvousParameterError: As `from_mapping`, naming the variable.
@@ -369,6 +371,11 @@ def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
         if not name.strip() or not value.strip():
             raise RendezvousParameterError(
                 f"RDZV_OPTIONS must be name=value,name=value or a JSON object; item {position} is neither."
+            )
+        if _SEMICOLON.fullmatch(value):
+            raise RendezvousParameterError(
+                f"RDZV_OPTIONS must be name=value,name=value or a JSON object; item {position} has a semicolon before "
+                "another name. (A value that has one belongs into a JSON object.)"
             )
         if name.strip() in options:
             raise RendezvousParameterError(f"RDZV_OPTIONS names the option '{name.strip()}' twice.")
