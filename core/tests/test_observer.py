@@ -27,8 +27,10 @@ from rdzv import (
 )
 from rdzv.backend import Expect, Put, Token
 from rdzv.cli import main
-from rdzv.dynamic import create_handler
+from rdzv.dynamic import create_handler, lift
 from rdzv.observer import Observer
+from rdzv.service import Service
+from rdzv.settings import RendezvousSettings
 
 from .memory import Fault, MemoryBackend, MemoryService
 from .test_rendezvous import LeaselessBackend, listening, wait_until
@@ -46,6 +48,7 @@ class Shared:
         nodes: Every handler. After the test it ends, if it has not.
         before: Gets the method and the key of each put and delete, before it is applied.
         deadlines: Until when each of them may take.
+        kind: Their class.
     """
 
     def __init__(self, kind: type[MemoryBackend]) -> None:
@@ -70,12 +73,12 @@ class Shared:
                 shared.before(self, "delete", prefix)
                 super().delete(prefix, timeout=timeout)
 
-        self._type = Watched
+        self.kind = Watched
 
     @hookimpl
     def rdzv_backend(self) -> BackendPlugin:
         def create(params: RendezvousParameters) -> tuple[MemoryBackend, None]:
-            self.clients.append(self._type(self.service, params.run_id))
+            self.clients.append(self.kind(self.service, params.run_id))
             return self.clients[-1], None
 
         return BackendPlugin("shared", "For tests.", (), create, lambda: MemoryBackend, "")
@@ -398,3 +401,49 @@ def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanw
         came.leave("the test is over")
         with pytest.raises(RendezvousClosedError, match="has left"):
             joining[0].result(15)
+
+
+class TestUnreadableRecord:
+    """One record under ``nodes/`` that nobody can read takes nothing from the others."""
+
+    KEY = "nodes/0/evil"
+
+    @pytest.fixture(autouse=True, params=["no envelope", "no record"])
+    def corrupt(self, request: pytest.FixtureRequest, shared: Shared) -> None:
+        """Write it: bytes that are not ours, or an envelope around something else."""
+        if request.param == "no envelope":
+            with shared.service.changed:
+                shared.service.write(f"run/{self.KEY}", b"\x80\x04K\x01.", None)
+            return
+        settings = RendezvousSettings.from_parameters(shared.params())
+        vandal = Service(lift(shared.kind(shared.service), settings), "vandal")
+        assert vandal.put(self.KEY, b'{"schema": 1}', time.monotonic() + 5, after=None)[0]
+
+    def test_a_timeout_still_names_who_is_here(self, shared: Shared) -> None:
+        node = shared.node(nodes=2, join_timeout=0.5)
+        with pytest.raises(RendezvousTimeoutError) as raised:
+            node.next_rendezvous()
+        assert f"1 of at least 2 nodes is here ({node.node_id}), 1 is missing." in str(raised.value)
+        assert "last error" not in str(raised.value)
+        assert node.leave()
+
+    def test_the_last_one_out_still_cleans_up(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous().store.set("key", "value")
+        assert node.leave("drained")
+        assert not shared.service.under("run/store")
+        with Observer(shared.params()) as observer:
+            status = observer.status(5.0)
+        assert (status.phase, [node.left for node in status.missing]) == ("abandoned", ["drained"])
+
+    def test_a_run_can_still_be_looked_at_closed_and_purged(
+        self, shared: Shared, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        node = shared.node()
+        node.next_rendezvous().store.set("key", "value")
+        assert main(["status", *WHERE]) == 0
+        assert f"{node.node_id}  127.0.0.1  in the round" in capsys.readouterr().out
+        crash(node)
+        assert main(["close", *WHERE, "--purge"]) == 0
+        assert "is removed" in capsys.readouterr().out
+        assert not shared.service.entries

@@ -288,7 +288,9 @@ def _leases_in(beneath: Snapshot) -> list[str]:
 def _unframed(entry: Entry) -> tuple[str, Entry]:
     lease, newline, value = entry.value.partition(b"\n")
     if not newline or not _LEASE.fullmatch(lease):
-        raise RendezvousStateError(f"A value in the service was not written by rdzv: {entry.value[:80]!r}")
+        # For who reads this key to refuse, not for all who read others beside it. With nothing before its first newline
+        # it is no envelope, whatever it was.
+        return "", replace(entry, value=b"\n" + entry.value)
     return lease.decode("ascii", "replace"), Entry(value, entry.token, entry.order)
 
 
