@@ -2,10 +2,34 @@
 
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
+from rdzv_c10d.hub import Hub, _hubs, join_hub
 
-from .clients import ForkedStore
+from .clients import CALL, Connect, ForkedStore
+
+
+def test_two_threads_that_make_the_first_call_at_once_hold_nothing_open(
+    shared_store: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = threading.Barrier(2)
+
+    def join_together(*place: Any) -> Hub:
+        hub = join_hub(*place)
+        both.wait(CALL)
+        return hub
+
+    monkeypatch.setattr("rdzv_c10d.backend.join_hub", join_together)
+    backend = connect(shared_store.endpoint, "first-call")
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(lambda key: backend.read(key, timeout=CALL), ["control/a", "control/b"])) == [None, None]
+    assert both.n_waiting == 0
+    assert any("/first-call/" in str(key) for key in _hubs)
+    backend.close()
+    assert not any("/first-call/" in str(key) for key in _hubs)
 
 
 def test_a_process_may_end_amid_a_wait(shared_store: ForkedStore) -> None:
@@ -20,7 +44,7 @@ place = TcpPlace(endpoint, "rdzv/end/", is_host=False, read_timeout=60, linger=1
 backend = C10dRendezvousBackend(place, "end")
 since = backend.read_all("control", timeout=10)
 threading.Thread(target=backend.wait, args=("control", since), kwargs={{"timeout": 60}}, daemon=True).start()
-while not any(hub.watches._by_prefix for hub in backend._hubs.values()):
+while not any(seat.hub.watches._by_prefix for seat in backend._seats.values()):
     pass
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)

@@ -104,7 +104,7 @@ def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
     since = backend.read_all("store/1/mine", timeout=CALL)
     with in_background(lambda: backend.wait("store/1/mine", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "store/1/mine"), "the wait")
-        (hub,) = backend._hubs.values()
+        hub = next(iter(backend._seats.values())).hub
         rings = hub.bell.rings
         for number in range(10):
             backend.put(f"store/1/{number}", b"x", expect=ANY, timeout=CALL)
@@ -203,8 +203,8 @@ def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
     """Whether somebody waits there, and has looked."""
     return any(
         one.prefix == prefix and one._now is not None
-        for hub in backend._hubs.values()
-        for one in hub.watches._by_prefix.values()
+        for seat in backend._seats.values()
+        for one in seat.hub.watches._by_prefix.values()
     )
 
 

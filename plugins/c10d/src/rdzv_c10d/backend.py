@@ -20,6 +20,13 @@ __all__ = ["C10dRendezvousBackend"]
 _T = TypeVar("_T")
 
 
+class _Seat:
+    """One use of a hub, which counts its users: two threads that join it at once have two."""
+
+    def __init__(self, hub: Hub) -> None:
+        self.hub = hub
+
+
 class C10dRendezvousBackend(KeyValueBackend):
     """One run's keys in a TCPStore, a FileStore, or any other store of torch's.
 
@@ -47,7 +54,7 @@ class C10dRendezvousBackend(KeyValueBackend):
         self._place: Place = store if isinstance(store, Place) else GivenPlace(store)
         self._root = root_of(prefix, run_id)
         # One per process: what was made before a fork belongs to the parent.
-        self._hubs: dict[int, Hub] = {}
+        self._seats: dict[int, _Seat] = {}
         self._closed = False
 
     @property
@@ -98,9 +105,9 @@ class C10dRendezvousBackend(KeyValueBackend):
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
         self._closed = True
-        hub = self._hubs.pop(os.getpid(), None)
-        if hub is not None:
-            leave_hub(hub)
+        seat = self._seats.pop(os.getpid(), None)
+        if seat is not None:
+            leave_hub(seat.hub)
 
     def _call(self, work: Callable[[Hub, Connection], _T], timeout: float) -> _T:
         deadline = time.monotonic() + min(timeout, self._place.read_timeout)
@@ -109,20 +116,21 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def _hub(self) -> Hub:
         pid = os.getpid()
-        hub = self._hubs.get(pid) or self._join(pid)
+        seat = self._seats.get(pid) or self._join(pid)
         if self._closed:
             self.close()
         self._check_open()
-        return hub
+        return seat.hub
 
-    def _join(self, pid: int) -> Hub:
+    def _join(self, pid: int) -> "_Seat":
         # Without a lock, since one may be held for ever by a thread that a fork did not copy.
         self._check_open()
-        mine = join_hub(self._place, self._root)
-        hub = self._hubs.setdefault(pid, mine)
-        if hub is not mine:
-            leave_hub(mine)
-        return hub
+        mine = _Seat(join_hub(self._place, self._root))
+        seat = self._seats.setdefault(pid, mine)
+        if seat is not mine:
+            # Another thread was faster. It has the same hub, which counts both.
+            leave_hub(mine.hub)
+        return seat
 
     def _check_open(self) -> None:
         if self._closed:
