@@ -41,8 +41,7 @@ LEVELS = ("leases", "beats", "register")
 _REGISTER = "register"
 _UNLIMITED = 5.0
 """Seconds that a call of a register may take, whose contract has no timeouts."""
-_ROUNDING = 1e-3
-"""Seconds by which clocks that drift may differ over a call."""
+_ROUNDING = 1e-6
 
 
 class OvertimeError(BaseException):
@@ -158,13 +157,13 @@ class _Wire:
 
     def __init__(self, line: Line, strands: Strands, clock: Callable[[], float]) -> None:
         self.line = line
+        self.clock = clock
         self._strands = strands
-        self._clock = clock
         self._own = threading.local()
 
     def within(self, timeout: float, work: Callable[[], Any]) -> Any:
         """Work that has to end in time."""
-        self._own.deadline = self._clock() + timeout
+        self._own.deadline = self.clock() + timeout
         return work()
 
     def exchange(self, apply: Callable[[], Any], timeout: float | None) -> Any:
@@ -178,7 +177,7 @@ class _Wire:
         return self._strands.block(lambda answer: self.line.watch(prefix, since, seconds, answer))
 
     def _check(self, timeout: float) -> None:
-        over = self._clock() + timeout - self._own.deadline
+        over = self.clock() + timeout - self._own.deadline
         if over > _ROUNDING:
             raise OvertimeError(f"A call of several that has to end in time was given {over:.3f} s more than was left.")
 
@@ -251,9 +250,10 @@ class _Register(RendezvousBackend):
         return put.entry.value, put.entry.token, put.outcome is Outcome.WON
 
     def wait_state(self, token: Token | None, timeout: float) -> None:
-        """As the contract's own default."""
-        deadline = self._wire.line.timeline.now + timeout
-        while (remaining := deadline - self._wire.line.timeline.now) > 0:
+        """As the contract's own default, by the clock of its node: another one may be slower."""
+        clock = self._wire.clock
+        deadline = clock() + timeout
+        while (remaining := deadline - clock()) > 0:
             found = self.get_state()
             if (found[1] if found else None) != token:
                 return
