@@ -11,6 +11,7 @@ from .suite import (
     RegisterConformance,
     Secured,
     Server,
+    Stranger,
     lacks,
     requires,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "RegisterConformance",
     "Secured",
     "Server",
+    "Stranger",
     "lacks",
     "requires",
 ]

@@ -11,15 +11,18 @@ import pytest
 from rdzv import BackendPlugin, Capability, Option, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv.options import parse_options
-from rdzv_conformance import BackendConformance, Secured
+from rdzv_conformance import BackendConformance, Secured, Stranger
 from {package}.reference import MemoryBackend, MemoryServer
 
 class Guarded(MemoryBackend):
     capabilities = MemoryBackend.capabilities | {{Capability.AUTH}}
     password = "right"
+    local_address = "127.0.0.1"
 
     def call(self, timeout, *request):
-        if self.password != "right":
+        if self.password == "reading" and request[0] in {writes}:
+            raise RendezvousDeniedError("You may not write.")
+        if self.password not in ("right", "reading"):
             raise {error}
         return super().call(timeout, *request)
 
@@ -56,20 +59,26 @@ SECURED = """
         def having(**options):
             return lambda run_id: RendezvousParameters("memory", server.get_endpoint(), run_id, 1, 1, **options)
         return {
-            Capability.AUTH: Secured(having(passphrase="right"), {"wrong passphrase": having(passphrase="hunter2")})
+            Capability.AUTH: Secured(
+                having(passphrase="right"),
+                {"wrong passphrase": Stranger(having(passphrase="hunter2"), (".",))},
+                reader=having(passphrase="reading"),
+            )
         }
 """
 
 
-def _run(pytester: pytest.Pytester, error: str, secured: str = SECURED) -> pytest.RunResult:
+def _run(
+    pytester: pytest.Pytester, error: str, secured: str = SECURED, writes: str = "('put', 'delete')"
+) -> pytest.RunResult:
     tests = Path(__file__).parent.parent
     pytester.syspathinsert(tests.parent)
-    pytester.makepyfile(test_it=FILE.format(package=tests.name, error=error, secured=secured))
-    return pytester.runpytest("-k", "credentials")
+    pytester.makepyfile(test_it=FILE.format(package=tests.name, error=error, secured=secured, writes=writes))
+    return pytester.runpytest("-k", "credentials or reader")
 
 
 def test_a_right_refusal_passes(pytester: pytest.Pytester) -> None:
-    _run(pytester, "RendezvousDeniedError('wrong')").stdout.fnmatch_lines(["AUTH *2 passed"])
+    _run(pytester, "RendezvousDeniedError('wrong')").stdout.fnmatch_lines(["AUTH *3 passed"])
 
 
 @pytest.mark.parametrize(
@@ -87,6 +96,24 @@ def test_a_wrong_refusal_is_named(pytester: pytest.Pytester, error: str, words: 
     result.stdout.fnmatch_lines([f"*{words}*"])
 
 
+@pytest.mark.parametrize(
+    ("writes", "words"),
+    [("('put',)", "the answer was None"), ("('delete',)", "the answer was Put(outcome=")],
+    ids=["deletes", "puts"],
+)
+def test_a_reader_who_writes_is_named(pytester: pytest.Pytester, writes: str, words: str) -> None:
+    result = _run(pytester, "RendezvousDeniedError('wrong')", writes=writes)
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines([f"*RendezvousDeniedError must be raised, and {words}*"])
+
+
+def test_a_refusal_that_does_not_say_why_is_named(pytester: pytest.Pytester) -> None:
+    secured = SECURED.replace('(".",)', '("ask .* for it",)')
+    result = _run(pytester, "RendezvousDeniedError('wrong')", secured)
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines(["*wrong passphrase: the error does not say 'ask .[*] for it': wrong*"])
+
+
 def test_a_secret_in_a_file_is_not_repeated_either(pytester: pytest.Pytester, tmp_path: Path) -> None:
     file = tmp_path / "secret"
     file.write_text("hunter2\n")
@@ -98,4 +125,4 @@ def test_a_secret_in_a_file_is_not_repeated_either(pytester: pytest.Pytester, tm
 
 def test_what_is_declared_and_not_tried_is_said(pytester: pytest.Pytester) -> None:
     result = _run(pytester, "RendezvousDeniedError('wrong')", secured="")
-    result.stdout.fnmatch_lines(["AUTH *2 not tried", "declares AUTH, *", "not tried: *brings no fixture `secured`*"])
+    result.stdout.fnmatch_lines(["AUTH *3 not tried", "declares AUTH, *", "not tried: *brings no fixture `secured`*"])

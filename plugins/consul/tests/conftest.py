@@ -6,11 +6,13 @@ from contextlib import ExitStack
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.servers import ConsulServer, require_service
+from rdzv_conformance.servers.certificates import Certificates
+from rdzv_conformance.users import Create, creating
 
 from rdzv_consul import ConsulBackend
 
 from .clients import Connect
-from .security import Certificates, LockedConsul
+from .security import LockedConsul, secure_consul
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +32,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def locked_consul(certificates: Certificates) -> Iterator[LockedConsul]:
     """A Consul that demands a certificate and a token; every test may use it, none may stop it."""
     require_service(ConsulServer)
-    with certificates.consul() as server:
+    with secure_consul(certificates) as server:
         yield LockedConsul(server)
 
 
@@ -49,6 +51,12 @@ def consul(mended_consul: ConsulServer) -> Iterator[ConsulServer]:
     if not mended_consul.is_running():
         mended_consul.restart()
     mended_consul.get_client().request("DELETE", "kv/?recurse")
+
+
+@pytest.fixture
+def create() -> Iterator[Create]:
+    with creating("consul") as create:
+        yield create
 
 
 @pytest.fixture

@@ -1,34 +1,13 @@
-"""Certificates and tokens for the tests."""
+"""A server with certificates and tokens, for the tests."""
 
-from pathlib import Path
-
-import trustme
 from rdzv_conformance.servers import ConsulServer, ConsulTls
+from rdzv_conformance.servers.certificates import Certificates
 
 
-class Certificates:
-    """An authority, what it signed for a server and a client, and an authority that signed neither."""
-
-    def __init__(self, folder: Path) -> None:
-        authority = trustme.CA()
-        self.ca = folder / "ca.pem"
-        authority.cert_pem.write_to_path(str(self.ca))
-        self.server = self._issue(authority, folder / "server.pem", "127.0.0.1")
-        self.client = self._issue(authority, folder / "client.pem", "client.test")
-        self.foreign_ca = folder / "foreign.pem"
-        foreign = trustme.CA()
-        foreign.cert_pem.write_to_path(str(self.foreign_ca))
-        self.foreign_client = self._issue(foreign, folder / "foreign-client.pem", "client.test")
-
-    def consul(self) -> ConsulServer:
-        """A server that shows its certificate and demands the client's, and a token."""
-        tls = ConsulTls(self.server, self.server, self.ca, self.client, self.client)
-        return ConsulServer(tls=tls, settings={"acl": {"enabled": True, "default_policy": "deny"}})
-
-    @staticmethod
-    def _issue(authority: trustme.CA, path: Path, name: str) -> Path:
-        authority.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(str(path))
-        return path
+def secure_consul(certificates: Certificates) -> ConsulServer:
+    """A server that shows its certificate and demands the client's, and a token."""
+    files = certificates.server, certificates.server, certificates.ca, certificates.client, certificates.client
+    return ConsulServer(tls=ConsulTls(*files), settings={"acl": {"enabled": True, "default_policy": "deny"}})
 
 
 class LockedConsul:

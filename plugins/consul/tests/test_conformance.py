@@ -1,21 +1,21 @@
 """Consul does what every backend must do, in the open and behind locks."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import pytest
 from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
-from rdzv.parameters import RendezvousParameters
-from rdzv_conformance import BackendConformance, Connect, ConnectTo, Parameters, Secured
+from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
 from rdzv_conformance.servers import ConsulCluster, ConsulServer, require_service
+from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
 from rdzv_consul import ConsulBackend
 
-from .security import Certificates, LockedConsul
+from .security import LockedConsul
 
 
 class TestConsul(BackendConformance):
@@ -35,23 +35,30 @@ class TestConsul(BackendConformance):
 
     @pytest.fixture
     def secured(self, locked_consul: LockedConsul, certificates: Certificates) -> dict[Capability, Secured]:
-        def configure(**options: Any) -> Parameters:
-            return lambda run_id: RendezvousParameters(
-                "consul", locked_consul.server.get_endpoint(), run_id, 1, 1, **options
-            )
-
-        files = {"ca_cert": certificates.ca, "cert": certificates.client}
-        right = configure(**files, token=locked_consul.writer)
-        distrusted = {
-            "wrong authority": configure(**files | {"ca_cert": certificates.foreign_ca}, token=locked_consul.writer),
-            "wrong certificate": configure(**files | {"cert": certificates.foreign_client}, token=locked_consul.writer),
-        }
+        right = {**certificates.options(), "token": locked_consul.writer}
+        named = right | {"endpoint": f"localhost:{locked_consul.server.get_port()}"}
+        another_name = named, r"localhost.*cannot be trusted.*server_name"
+        distrusted = certificates.strangers(
+            distrusts="cannot be trusted: .*[a-z]; check ca_cert",
+            refused="refused this client's certificate.*cert",
+            token=locked_consul.writer,
+        )
+        unknown, policy = "this token: ACL not found.*option token", 'key_prefix "%s/" { policy = "write" }'
+        denied = "this token: Permission denied"
         strangers = {
-            "wrong token": configure(**files, token="11111111-2222-3333-4444-555555555555"),
-            "no permission": configure(**files, token=locked_consul.stranger),
-            "nobody": configure(**files),
+            "unknown token": (right | {"token": "11111111-2222-3333-4444-555555555555"}, unknown, policy % "rdzv"),
+            "no token at all": (right | {"token": "hunter2"}, unknown, policy % "rdzv"),
+            "no permission": (right | {"token": locked_consul.stranger}, denied, policy % "rdzv"),
+            "wrong prefix": (right | {"prefix": "elsewhere"}, denied, policy % "elsewhere"),
+            "nobody": (certificates.options(), "without a token: Permission denied.*option token", policy % "rdzv"),
         }
-        return {Capability.TLS: Secured(right, distrusted), Capability.AUTH: Secured(right, strangers)}
+        by_options = partial(Secured.by_options, "consul", locked_consul.server.get_endpoint(), right)
+        return {
+            Capability.TLS: by_options(
+                {**distrusted, "another name": another_name}, also={"its name": named | {"server_name": "127.0.0.1"}}
+            ),
+            Capability.AUTH: by_options(strangers, reader=right | {"token": locked_consul.reader}),
+        }
 
     @pytest.fixture
     def connect(self, server: ConsulServer) -> ConnectTo:

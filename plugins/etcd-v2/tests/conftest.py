@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.servers.certificates import Certificates
+from rdzv_conformance.users import Create, creating
 
 from rdzv_etcd_v2 import Access, EtcdV2Backend
 
 from .clients import Connect
-from .security import Certificates, demand_login
+from .security import demand_login, secure_etcd
 
 
 @pytest.fixture(scope="session")
@@ -31,7 +33,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def tls_etcd(certificates: Certificates) -> Iterator[EtcdServer]:
     """An etcd that shows a certificate, and demands one; every test may use it, none may stop it."""
     require_service(EtcdServer)
-    with certificates.etcd() as server:
+    with secure_etcd(certificates) as server:
         yield server
 
 
@@ -58,6 +60,12 @@ def etcd(mended_etcd: EtcdServer) -> Iterator[EtcdServer]:
     mended_etcd.resume()
     if not mended_etcd.is_running():
         mended_etcd.restart()
+
+
+@pytest.fixture
+def create() -> Iterator[Create]:
+    with creating("etcd-v2") as create:
+        yield create
 
 
 @pytest.fixture

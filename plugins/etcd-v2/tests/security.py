@@ -1,39 +1,17 @@
-"""Certificates and users for the tests."""
+"""A server with certificates and users, for the tests."""
 
 import json
 import urllib.request
-from pathlib import Path
 from typing import Any
 
-import trustme
 from rdzv_conformance.servers import EtcdServer, EtcdTls
+from rdzv_conformance.servers.certificates import Certificates
 
 
-class Certificates:
-    """An authority, what it signed for a server and a client, and an authority that signed neither."""
-
-    def __init__(self, folder: Path) -> None:
-        self.ca, authority = self._authority(folder / "ca.pem")
-        self.server = self._issue(authority, folder / "server.pem", "127.0.0.1")
-        self.client = self._issue(authority, folder / "client.pem", "client.test")
-        self.foreign_ca, foreign = self._authority(folder / "foreign.pem")
-        self.foreign_client = self._issue(foreign, folder / "foreign-client.pem", "client.test")
-
-    def etcd(self) -> EtcdServer:
-        """A server that shows its certificate and demands the client's."""
-        tls = EtcdTls(self.server, self.server, self.ca, self.client, self.client)
-        return EtcdServer(tls=tls, enable_v2=True)
-
-    @staticmethod
-    def _authority(path: Path) -> tuple[Path, trustme.CA]:
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(str(path))
-        return path, authority
-
-    @staticmethod
-    def _issue(authority: trustme.CA, path: Path, name: str) -> Path:
-        authority.issue_cert(name).private_key_and_cert_chain_pem.write_to_path(str(path))
-        return path
+def secure_etcd(certificates: Certificates) -> EtcdServer:
+    """A server that shows its certificate and demands the client's."""
+    files = certificates.server, certificates.server, certificates.ca, certificates.client, certificates.client
+    return EtcdServer(tls=EtcdTls(*files), enable_v2=True)
 
 
 def demand_login(server: EtcdServer) -> None:

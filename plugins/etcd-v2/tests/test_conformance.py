@@ -1,21 +1,19 @@
 """etcd's v2 API does what every backend must do, in the open and behind locks."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import pytest
 from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
-from rdzv.parameters import RendezvousParameters
-from rdzv_conformance import BackendConformance, Connect, ConnectTo, Parameters, Secured
+from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
 from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
+from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
 from rdzv_etcd_v2 import Access, EtcdV2Backend
-
-from .security import Certificates
 
 
 class TestEtcdV2(BackendConformance):
@@ -37,24 +35,35 @@ class TestEtcdV2(BackendConformance):
     def secured(
         self, tls_etcd: EtcdServer, auth_etcd: EtcdServer, certificates: Certificates
     ) -> dict[Capability, Secured]:
-        def configure(server: EtcdServer, **options: Any) -> Parameters:
-            return lambda run_id: RendezvousParameters("etcd-v2", server.get_endpoint(), run_id, 1, 1, **options)
+        files, login = certificates.options(cert="ssl_cert"), {"user": "writer", "password": "secret"}
+        named = files | {"endpoint": f"localhost:{tls_etcd.get_port()}"}
+        another_name = named, r"localhost.*cannot be trusted.*server_name"
+        refused = "refused this client's certificate"
+        distrusted = certificates.strangers(
+            cert="ssl_cert", distrusts="cannot be trusted: .*[a-z]; check ca_cert", refused=refused
+        )
+        also = {
+            "its name": named | {"server_name": "127.0.0.1"},
+            "two files": files | {"ssl_cert_key": certificates.client, "protocol": "https"},
+        }
 
-        files = {"ca_cert": certificates.ca, "ssl_cert": certificates.client}
-        distrusted = {
-            "wrong authority": configure(tls_etcd, **files | {"ca_cert": certificates.foreign_ca}),
-            "no certificate": configure(tls_etcd, ca_cert=certificates.ca),
-            "wrong certificate": configure(tls_etcd, **files | {"ssl_cert": certificates.foreign_client}),
-        }
+        def denied(who: str, prefix: str = "rdzv") -> tuple[str, str, str]:
+            grant = rf"grant ROLE -path '/{prefix}/\*' -readwrite"
+            return "refused.*Insufficient credentials.*user and password", f"refused {who}: ", grant
+
         strangers = {
-            "wrong password": configure(auth_etcd, user="writer", password="not this"),
-            "unknown user": configure(auth_etcd, user="nobody", password="secret"),
-            "no permission": configure(auth_etcd, user="stranger", password="hi"),
-            "nobody": configure(auth_etcd),
+            "wrong password": (login | {"password": "not this"}, *denied("the user 'writer'")),
+            "unknown user": (login | {"user": "nobody"}, *denied("the user 'nobody'")),
+            "no permission": ({"user": "stranger", "password": "hi"}, *denied("the user 'stranger'")),
+            "wrong prefix": (login | {"prefix": "elsewhere"}, *denied("the user 'writer'", "elsewhere")),
+            "nobody": ({}, *denied("a client without a user")),
         }
+        by_options = partial(Secured.by_options, "etcd-v2")
         return {
-            Capability.TLS: Secured(configure(tls_etcd, **files), distrusted),
-            Capability.AUTH: Secured(configure(auth_etcd, user="writer", password="secret"), strangers),
+            Capability.TLS: by_options(
+                tls_etcd.get_endpoint(), files, {**distrusted, "another name": another_name}, also=also
+            ),
+            Capability.AUTH: by_options(auth_etcd.get_endpoint(), login, strangers, reader=login | {"user": "reader"}),
         }
 
     @pytest.fixture

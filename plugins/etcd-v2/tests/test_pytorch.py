@@ -11,11 +11,12 @@ import rdzv
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.servers import EtcdCluster, EtcdServer
+from rdzv_conformance.servers.certificates import Certificates
 
 from rdzv_etcd_v2 import EtcdRendezvousBackend, EtcdStore
 
 from .clients import CALL, python_etcd, request
-from .security import Certificates
+from .security import secure_etcd
 
 MOMENT = timedelta(seconds=0.2)
 
@@ -88,7 +89,7 @@ def test_two_nodes_meet_through_it(shared_etcd: EtcdServer) -> None:
 
 
 def test_a_client_of_several_members_with_a_certificate(certificates: Certificates) -> None:
-    with certificates.etcd() as server:
+    with secure_etcd(certificates) as server:
         files = {"cert": (str(certificates.client), str(certificates.client)), "ca_cert": str(certificates.ca)}
         hosts = (("127.0.0.1", 1), ("127.0.0.1", server.get_port()))
         client = python_etcd.Client(hosts, protocol="https", allow_reconnect=True, **files)

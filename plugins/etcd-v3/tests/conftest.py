@@ -6,11 +6,13 @@ from contextlib import ExitStack
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.servers.certificates import Certificates
+from rdzv_conformance.users import Create, creating
 
 from rdzv_etcd_v3 import EtcdV3Backend
 
 from .clients import Connect
-from .security import Certificates, demand_login
+from .security import demand_login, secure_etcd
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +32,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def locked_etcd(certificates: Certificates) -> Iterator[EtcdServer]:
     """An etcd that demands a certificate, a user and a password; every test may use it, none may stop it."""
     require_service(EtcdServer)
-    with certificates.etcd() as server:
+    with secure_etcd(certificates) as server:
         demand_login(server)
         yield server
 
@@ -41,6 +43,12 @@ def etcd() -> Iterator[EtcdServer]:
     require_service(EtcdServer)
     with EtcdServer() as server:
         yield server
+
+
+@pytest.fixture
+def create() -> Iterator[Create]:
+    with creating("etcd-v3") as create:
+        yield create
 
 
 @pytest.fixture

@@ -1,21 +1,19 @@
 """etcd v3 does what every backend must do, in the open and behind locks."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import pytest
 from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
-from rdzv.parameters import RendezvousParameters
-from rdzv_conformance import BackendConformance, Connect, ConnectTo, Parameters, Secured
+from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
 from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
+from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
 from rdzv_etcd_v3 import EtcdV3Backend
-
-from .security import Certificates
 
 
 class TestEtcdV3(BackendConformance):
@@ -35,24 +33,27 @@ class TestEtcdV3(BackendConformance):
 
     @pytest.fixture
     def secured(self, locked_etcd: EtcdServer, certificates: Certificates) -> dict[Capability, Secured]:
-        def configure(**options: Any) -> Parameters:
-            return lambda run_id: RendezvousParameters("etcd-v3", locked_etcd.get_endpoint(), run_id, 1, 1, **options)
-
-        files = {"ca_cert": certificates.ca, "cert": certificates.client}
-        user = {"user": "writer", "password": "secret"}
-        right = configure(**files, **user)
-        distrusted = {
-            "wrong authority": configure(**files | {"ca_cert": certificates.foreign_ca}, **user),
-            "no certificate": configure(ca_cert=certificates.ca, **user),
-            "wrong certificate": configure(**files | {"cert": certificates.foreign_client}, **user),
-        }
+        files, login = certificates.options(), {"user": "writer", "password": "secret"}
+        named = files | login | {"endpoint": f"localhost:{locked_etcd.get_port()}"}
+        another_name = named, r"localhost.*cannot be trusted.*server_name"
+        distrusted = certificates.strangers(
+            distrusts="cannot be trusted.*ca_cert", refused="refused this client's certificate.*cert", **login
+        )
+        invalid = "invalid user ID or password"
         strangers = {
-            "wrong password": configure(**files, user="writer", password="not this"),
-            "unknown user": configure(**files, user="nobody", password="secret"),
-            "no permission": configure(**files, user="stranger", password="hi"),
-            "nobody": configure(**files),
+            "wrong password": (files | login | {"password": "not this"}, f"'writer'.*{invalid}"),
+            "unknown user": (files | login | {"user": "nobody"}, f"'nobody'.*{invalid}"),
+            "no permission": (files | {"user": "stranger", "password": "hi"}, "'stranger'.*permission denied"),
+            "wrong prefix": (files | login | {"prefix": "elsewhere"}, "'writer'.*permission denied.*prefix"),
+            "nobody": (files, "without user and password"),
         }
-        return {Capability.TLS: Secured(right, distrusted), Capability.AUTH: Secured(right, strangers)}
+        by_options = partial(Secured.by_options, "etcd-v3", locked_etcd.get_endpoint(), files | login)
+        return {
+            Capability.TLS: by_options(
+                {**distrusted, "another name": another_name}, also={"its name": named | {"server_name": "127.0.0.1"}}
+            ),
+            Capability.AUTH: by_options(strangers, reader=files | login | {"user": "reader"}),
+        }
 
     @pytest.fixture
     def connect(self, server: EtcdServer) -> ConnectTo:

@@ -1,91 +1,27 @@
-"""TLS and logging in: what must work works, and what is refused says at once what was refused and why."""
+"""Logins that expire, and one end without TLS; who is let in and who is refused is tried by the suite (`security`)."""
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, Outcome
 from rdzv.cli import main
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
-from rdzv.parameters import RendezvousParameters
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance.servers import EtcdServer, require_service
-
-from rdzv_etcd_v3 import create_backend
+from rdzv_conformance.servers.certificates import Certificates
+from rdzv_conformance.users import Create
 
 from .clients import CALL
-from .security import Certificates, demand_login, token_keys
-
-Create = Callable[..., KeyValueBackend]
+from .security import demand_login, secure_etcd, token_keys
 
 
 @pytest.fixture(scope="module")
 def tls_etcd(certificates: Certificates) -> Iterator[EtcdServer]:
     """It shows a certificate, and demands one."""
     require_service(EtcdServer)
-    with certificates.etcd() as server:
+    with secure_etcd(certificates) as server:
         yield server
-
-
-@pytest.fixture
-def create() -> Iterator[Create]:
-    """Makes backends by options, as a user does, and closes them in the end."""
-    made: list[KeyValueBackend] = []
-
-    def create(endpoint: str, **options: Any) -> KeyValueBackend:
-        backend, _ = create_backend(RendezvousParameters("etcd-v3", endpoint, "run", 1, 1, **options))
-        assert isinstance(backend, KeyValueBackend)
-        made.append(backend)
-        return backend
-
-    yield create
-    for backend in made:
-        backend.close()
-
-
-def test_both_ends_show_their_certificates(tls_etcd: EtcdServer, certificates: Certificates, create: Create) -> None:
-    backend = create(tls_etcd.get_endpoint(), ca_cert=certificates.ca, cert=certificates.client)
-    since = backend.read_all("tls", timeout=CALL)
-    assert backend.put("tls", b"x" * 300_000, expect=ANY, timeout=CALL).outcome is Outcome.WON
-    assert len(backend.wait("tls", since, timeout=CALL).entries["tls"].value) == 300_000
-    assert backend.local_address == "127.0.0.1"
-    assert backend.open_lease(5, timeout=CALL).keep_alive(CALL)
-
-
-def test_the_name_in_the_certificate_can_be_given(
-    tls_etcd: EtcdServer, certificates: Certificates, create: Create
-) -> None:
-    options = {"ca_cert": certificates.ca, "cert": certificates.client}
-    endpoint = f"localhost:{tls_etcd.get_port()}"
-    with pytest.raises(RendezvousDeniedError, match=r"localhost.*cannot be trusted.*server_name"):
-        create(endpoint, **options).read("key", timeout=CALL)
-    assert create(endpoint, **options, server_name="127.0.0.1").read("key", timeout=CALL) is None
-
-
-@pytest.mark.parametrize("call", ["read", "put", "wait"])
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"ca_cert": "foreign_ca", "cert": "client"}, "cannot be trusted.*ca_cert"),
-        ({"ca_cert": "ca"}, "refused this client's certificate.*cert"),
-        ({"ca_cert": "ca", "cert": "foreign_client"}, "refused this client's certificate.*cert"),
-    ],
-    ids=["wrong authority", "no certificate", "wrong certificate"],
-)
-def test_what_is_refused_says_why(
-    tls_etcd: EtcdServer,
-    certificates: Certificates,
-    create: Create,
-    options: dict[str, str],
-    complaint: str,
-    call: str,
-) -> None:
-    files = {name: getattr(certificates, file) for name, file in options.items()}
-    backend = create(tls_etcd.get_endpoint(), **files)
-    with pytest.raises(RendezvousDeniedError, match=complaint):
-        _persist(backend, call)
 
 
 def test_one_end_without_tls(shared_etcd: EtcdServer, tls_etcd: EtcdServer, create: Create) -> None:
@@ -96,28 +32,6 @@ def test_one_end_without_tls(shared_etcd: EtcdServer, tls_etcd: EtcdServer, crea
         create(tls_etcd.get_endpoint()).read("key", timeout=CALL)
 
 
-def _persist(backend: KeyValueBackend, call: str) -> None:
-    """Try for some seconds, as the core does, to be refused: a server that hangs up may hang up on its own reason."""
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            _do(backend, call)
-        except RendezvousDeniedError:
-            raise
-        except RendezvousConnectionError:
-            pass
-
-
-def _do(backend: KeyValueBackend, call: str) -> object:
-    if call == "read":
-        return backend.read("key", timeout=CALL)
-    if call == "put":
-        return backend.put("key", b"x", expect=ABSENT, timeout=CALL)
-    if call == "delete":
-        return backend.delete("key", timeout=CALL)
-    return backend.wait("key", Snapshot(revision=1), timeout=CALL)
-
-
 @pytest.fixture(scope="module")
 def auth_etcd() -> Iterator[EtcdServer]:
     """It demands a login, and no TLS."""
@@ -125,41 +39,6 @@ def auth_etcd() -> Iterator[EtcdServer]:
     with EtcdServer(extra_args=["--bcrypt-cost=4"]) as server:
         demand_login(server)
         yield server
-
-
-def test_a_user_with_permission(auth_etcd: EtcdServer, create: Create) -> None:
-    backend = create(auth_etcd.get_endpoint(), user="writer", password="secret")
-    since = backend.read_all("auth", timeout=CALL)
-    lease = backend.open_lease(5, timeout=CALL)
-    put = backend.put("auth/key", b"x", expect=ABSENT, lease=lease, timeout=CALL)
-    assert backend.wait("auth", since, timeout=CALL).entries == {"auth/key": put.entry}
-    assert lease.keep_alive(CALL)
-    backend.delete("auth", timeout=CALL)
-    lease.revoke(CALL)
-
-
-@pytest.mark.parametrize("call", ["read", "put", "delete", "wait"])
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"user": "writer", "password": "wrong"}, "'writer'.*invalid user ID or password"),
-        ({"user": "nobody", "password": "secret"}, "'nobody'.*invalid user ID or password"),
-        ({"user": "stranger", "password": "hi"}, "'stranger'.*permission denied"),
-        ({}, "without user and password"),
-        ({"user": "writer", "password": "secret", "prefix": "elsewhere"}, "'writer'.*permission denied.*prefix"),
-    ],
-    ids=["wrong password", "unknown user", "no permission", "nobody", "wrong prefix"],
-)
-def test_who_may_not_is_told_at_once(
-    auth_etcd: EtcdServer, create: Create, options: dict[str, str], complaint: str, call: str
-) -> None:
-    backend = create(auth_etcd.get_endpoint(), **options)
-    began = time.monotonic()
-    with pytest.raises(RendezvousDeniedError, match=complaint) as refused:
-        _do(backend, call)
-    assert time.monotonic() - began < 2
-    assert "wrong" not in str(refused.value)
-    assert "secret" not in str(refused.value)
 
 
 def test_a_login_that_expired_is_renewed(auth_etcd: EtcdServer, create: Create) -> None:

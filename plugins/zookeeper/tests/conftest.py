@@ -6,12 +6,14 @@ from contextlib import ExitStack
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.servers import ZooKeeperServer, require_service
+from rdzv_conformance.servers import ZooKeeperServer, ZooKeeperTls, require_service
+from rdzv_conformance.servers.certificates import Certificates
+from rdzv_conformance.users import Create, creating
 
 from rdzv_zookeeper import ZooKeeperBackend
 
 from .clients import Connect
-from .security import Certificates
+from .security import SASL_USERS
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +63,30 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
 def tls_server(certificates: Certificates) -> Iterator[ZooKeeperServer]:
     """A server that shows a certificate, and demands one; every test may use it, none may stop it."""
     require_service(ZooKeeperServer)
-    with ZooKeeperServer(tls=certificates.tls()) as server:
+    with ZooKeeperServer(tls=ZooKeeperTls(certificates.server, certificates.ca)) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    """A server that serves nobody who has not logged in."""
+    require_service(ZooKeeperServer)
+    users = tmp_path_factory.mktemp("sasl") / "users.conf"
+    users.write_text(SASL_USERS)
+    settings = {
+        "authProvider.1": "org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+        "enforce.auth.enabled": "true",
+        "enforce.auth.schemes": "sasl",
+    }
+    java_options = [f"-Djava.security.auth.login.config={users}"]
+    with ZooKeeperServer(settings=settings, java_options=java_options) as server:
+        yield server
+
+
+@pytest.fixture
+def create() -> Iterator[Create]:
+    with creating("zookeeper") as create:
+        yield create
 
 
 @pytest.fixture

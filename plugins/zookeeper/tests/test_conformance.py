@@ -1,18 +1,17 @@
 """ZooKeeper does what every backend must do."""
 
 from collections.abc import Iterator
-from typing import Any
+from functools import partial
 
 import pytest
 from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
-from rdzv.parameters import RendezvousParameters
-from rdzv_conformance import BackendConformance, ConnectTo, Parameters, Secured
+from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
 from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer, require_service
+from rdzv_conformance.servers.certificates import Certificates
+from rdzv_conformance.suite.security import SecurityConformance
 
 from rdzv_zookeeper import ZooKeeperBackend
-
-from .security import Certificates
 
 
 class TestZooKeeper(BackendConformance):
@@ -36,23 +35,28 @@ class TestZooKeeper(BackendConformance):
     def secured(
         self, tls_server: ZooKeeperServer, shared_zookeeper: ZooKeeperServer, certificates: Certificates
     ) -> dict[Capability, Secured]:
-        def configure(server: ZooKeeperServer, **options: Any) -> Parameters:
-            return lambda run_id: RendezvousParameters("zookeeper", server.get_endpoint(), run_id, 1, 1, **options)
-
-        files = {"ca_cert": certificates.ca, "cert": certificates.client}
-        distrusted = {
-            "wrong authority": configure(tls_server, **files | {"ca_cert": certificates.foreign_ca}),
-            "no certificate": configure(tls_server, ca_cert=certificates.ca),
-            "wrong certificate": configure(tls_server, **files | {"cert": certificates.foreign_client}),
+        files = certificates.options()
+        named = files | {"endpoint": f"localhost:{tls_server.get_port()}"}
+        another_name = named, r"localhost.*cannot be trusted.*server_name"
+        distrusted = certificates.strangers(
+            distrusts="cannot be trusted: .*[a-z]; check ca_cert", refused="refused this client's certificate.*cert"
+        )
+        also = {
+            "its name": named | {"server_name": "127.0.0.1"},
+            "creator": files | {"acl": "creator", "prefix": "created"},
         }
+        # ZooKeeper's own scheme checks no password; but what one user has made, no other one may touch.
+        owner, denied = {"user": "me", "password": "secret", "prefix": "secured"}, ".*/secured/.*NoAuth.*acl"
         strangers = {
-            "wrong password": configure(shared_zookeeper, user="me", password="not this", prefix="secured"),
-            "nobody": configure(shared_zookeeper, prefix="secured"),
+            "wrong password": (owner | {"password": "not this"}, f"the user 'me'{denied}"),
+            "nobody": ({"prefix": "secured"}, f"without user and password{denied}"),
         }
-        owner = configure(shared_zookeeper, user="me", password="secret", prefix="secured")
+        by_options = partial(Secured.by_options, "zookeeper")
         return {
-            Capability.TLS: Secured(configure(tls_server, **files), distrusted),
-            Capability.AUTH: Secured(owner, strangers),
+            Capability.TLS: by_options(
+                tls_server.get_endpoint(), files, {**distrusted, "another name": another_name}, also=also
+            ),
+            Capability.AUTH: by_options(shared_zookeeper.get_endpoint(), owner, strangers),
         }
 
     @pytest.fixture
@@ -60,3 +64,22 @@ class TestZooKeeper(BackendConformance):
         return lambda run_id, endpoint="": ZooKeeperBackend(
             parse_endpoints(endpoint or server.get_endpoint(), 0), run_id
         )
+
+
+class TestZooKeeperWithSasl(SecurityConformance):
+    """The other way to log in: a server that serves nobody who has not."""
+
+    @pytest.fixture
+    def secured(self, sasl_server: ZooKeeperServer) -> dict[Capability, Secured]:
+        login = {"sasl": "DIGEST-MD5", "user": "rdzv", "password": "secret"}
+        strangers = {
+            "wrong password": (login | {"password": "not this"}, "'rdzv'"),
+            "unknown user": (login | {"user": "nobody"}, "'nobody'"),
+            "no permission": (login | {"user": "stranger", "password": "hi"}, "'stranger'.*NoAuth"),
+            "nobody": ({}, "without user and password.*SessionClosedRequireSasl"),
+        }
+        return {Capability.AUTH: Secured.by_options("zookeeper", sasl_server.get_endpoint(), login, strangers)}
+
+    @pytest.fixture
+    def connect(self, sasl_server: ZooKeeperServer) -> Connect:
+        return lambda run_id: ZooKeeperBackend(parse_endpoints(sasl_server.get_endpoint(), 0), run_id)

@@ -15,7 +15,7 @@ from .lifecycle import LifecycleConformance
 from .order import OrderConformance
 from .outages import OutagesConformance
 from .register import RegisterConformance
-from .security import Secured, SecurityConformance
+from .security import Secured, SecurityConformance, Stranger
 from .server import ConnectTo, Server
 from .store import StoreConformance
 from .waiting import WaitingConformance
@@ -31,6 +31,7 @@ __all__ = [
     "RegisterConformance",
     "Secured",
     "Server",
+    "Stranger",
     "lacks",
     "requires",
 ]

@@ -1,14 +1,15 @@
 """TLS and credentials: who may is let in, and who may not is refused at once; the error holds no secret."""
 
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
 
 import pytest
 import rdzv
-from rdzv.backend import ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Outcome, Snapshot
 from rdzv.credentials import take_secrets
 from rdzv.errors import RendezvousDeniedError
 from rdzv.options import secret_names
@@ -17,10 +18,25 @@ from rdzv.plugins import create_backend, load_backend_plugin
 from .base import CALL, KEY, ROOT, SECURED, VERDICT, Conformance, Verdict, refusal, remove_keys, requires
 from .entry import Parameters
 
-__all__ = ["Secured", "SecurityConformance"]
+__all__ = ["Secured", "SecurityConformance", "Stranger"]
+
+Options = Mapping[str, Any]
 
 _AT_ONCE: Final = 2.5
 """Seconds within which a refusal is raised: a call is tried once, and not until the call's time is over."""
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """One who may not use a service.
+
+    Attributes:
+        parameters: How that user configures the backend.
+        says: What the error must tell, as regular expressions.
+    """
+
+    parameters: Parameters
+    says: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -30,10 +46,49 @@ class Secured:
     Attributes:
         parameters: How a user configures the backend who may use it.
         strangers: How those do who may not, by what is wrong with them.
+        also: Further ways of those who may.
+        reader: How one does who may read, and not write; None: there is none here.
     """
 
     parameters: Parameters
-    strangers: Mapping[str, Parameters]
+    strangers: Mapping[str, Parameters | Stranger]
+    also: Mapping[str, Parameters] = field(default_factory=dict)
+    reader: Parameters | None = None
+
+    @classmethod
+    def by_options(
+        cls,
+        backend: str,
+        endpoint: str,
+        right: Options,
+        strangers: Mapping[str, tuple[Options, *tuple[str, ...]]],
+        *,
+        also: Mapping[str, Options] | None = None,
+        reader: Options | None = None,
+    ) -> Self:
+        """The same, where all differ in their options only.
+
+        Args:
+            backend: The plugin's name.
+            endpoint: Where the service is; an option ``endpoint`` of one user says otherwise.
+            right: The options of who may.
+            strangers: Those of who may not, and what the error must tell each.
+            also: Those of further ones who may.
+            reader: Those of who may only read.
+        """
+
+        def configure(options: Options) -> Parameters:
+            given: dict[str, Any] = {"endpoint": endpoint, **options}
+            return lambda run_id: rdzv.RendezvousParameters(
+                backend=backend, run_id=run_id, min_nodes=1, max_nodes=1, **given
+            )
+
+        return cls(
+            configure(right),
+            {name: Stranger(configure(options), tuple(says)) for name, (options, *says) in strangers.items()},
+            {name: configure(options) for name, options in (also or {}).items()},
+            None if reader is None else configure(reader),
+        )
 
 
 class SecurityConformance(Conformance):
@@ -70,6 +125,22 @@ class SecurityConformance(Conformance):
         """Who may not is refused at once, by `RendezvousDeniedError`, at every call; secrets are not repeated."""
         _assert_strangers_are_told(locked, run_id)
 
+    @requires(Capability.AUTH)
+    def test_reader_cannot_write(self, request: pytest.FixtureRequest, locked: Secured, run_id: str) -> None:
+        """Who may read, and not write, reads, and is refused every kind of write."""
+        if locked.reader is None:
+            request.node.user_properties.append((VERDICT, Verdict.NOT_TRIED))
+            pytest.skip(f"the fixture `{SECURED}` of {type(self).__name__} knows no `reader`, who may not write")
+        with closing(_make(locked.parameters(run_id))) as owner, closing(_make(locked.reader(run_id))) as reader:
+            mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
+            assert mine is not None
+            assert reader.read(KEY, timeout=CALL) == mine, "who may read does not read what is there"
+            assert reader.read_all(ROOT, timeout=CALL).entries == {KEY: mine}, "who may read is not told what is there"
+            for expect in (ANY, ABSENT, mine.token):
+                refusal(lambda e=expect: reader.put(KEY, b"x", expect=e, timeout=CALL), RendezvousDeniedError)  # type: ignore[misc]
+            refusal(lambda: reader.delete(KEY, timeout=CALL), RendezvousDeniedError)
+            assert owner.read(KEY, timeout=CALL) == mine, "who may only read changed something"
+
 
 def _make(params: rdzv.RendezvousParameters) -> KeyValueBackend:
     backend, _ = create_backend(params)
@@ -85,7 +156,12 @@ def _secrets(params: rdzv.RendezvousParameters) -> dict[str, str]:
 
 
 def _use(locked: Secured, run_id: str) -> None:
-    with closing(_make(locked.parameters(run_id))) as client:
+    for parameters in (locked.parameters, *locked.also.values()):
+        _use_as(parameters(run_id))
+
+
+def _use_as(params: rdzv.RendezvousParameters) -> None:
+    with closing(_make(params)) as client:
         since, large = client.read_all(ROOT, timeout=CALL), bytes(MAX_PAYLOAD)
         lease = client.open_lease(5, timeout=CALL) if Capability.LEASE in client.capabilities else None
         put = client.put(KEY, large, expect=ANY, lease=lease, timeout=CALL)
@@ -93,6 +169,7 @@ def _use(locked: Secured, run_id: str) -> None:
         arrived = client.wait(ROOT, since, timeout=CALL).entries == {KEY: put.entry}
         assert arrived, "a waiter did not get what was written"
         assert lease is None or lease.keep_alive(CALL)
+        assert client.local_address, "a connected client does not know its own address"
         client.delete(ROOT, timeout=CALL)
         assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
 
@@ -105,21 +182,36 @@ def _assert_strangers_are_told(locked: Secured, run_id: str) -> None:
         assert owner.read(KEY, timeout=CALL) == mine, "a stranger who was refused changed something"
 
 
-def _assert_each_is_told(strangers: Mapping[str, Parameters], run_id: str) -> None:
-    for name, parameters in strangers.items():
-        params = parameters(run_id)
+def _assert_each_is_told(strangers: Mapping[str, Parameters | Stranger], run_id: str) -> None:
+    for name, given in strangers.items():
+        stranger = given if isinstance(given, Stranger) else Stranger(given)
+        params = stranger.parameters(run_id)
         secrets = _secrets(params)
         with closing(_make(params)) as client:
-            for call in (
-                lambda client=client: client.read(KEY, timeout=CALL),
-                lambda client=client: client.read_all(ROOT, timeout=CALL),
-                lambda client=client: client.put(KEY, b"x", expect=ANY, timeout=CALL),
-                lambda client=client: client.delete(KEY, timeout=CALL),
-                lambda client=client: client.wait(ROOT, Snapshot(), timeout=CALL),
-            ):
+            for call in _calls(client):
                 began = time.monotonic()
                 error = refusal(call, RendezvousDeniedError)
                 took = time.monotonic() - began
                 assert took < _AT_ONCE, f"{name}: it took {took:.1f} s to be refused; retrying is pointless"
                 told = [one for one, secret in secrets.items() if secret in str(error)]
                 assert not told, f"{name}: the error repeats the {told[0]}"
+                unsaid = [words for words in stranger.says if not re.search(words, str(error), re.DOTALL)]
+                assert not unsaid, f"{name}: the error does not say '{unsaid[0]}': {error}"
+
+
+def _calls(client: KeyValueBackend) -> list[Callable[[], object]]:
+    calls: list[Callable[[], object]] = [
+        lambda: client.read(KEY, timeout=CALL),
+        lambda: client.read_all(ROOT, timeout=CALL),
+        lambda: client.put(KEY, b"x", expect=ANY, timeout=CALL),
+        lambda: client.delete(KEY, timeout=CALL),
+        lambda: client.wait(ROOT, Snapshot(), timeout=CALL),
+    ]
+    if Capability.LEASE in client.capabilities:
+
+        def put_on_a_lease() -> object:
+            lease = client.open_lease(5, timeout=CALL)
+            return client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
+
+        calls.append(put_on_a_lease)
+    return calls
