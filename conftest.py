@@ -1,4 +1,4 @@
-"""What holds for the tests of every package."""
+"""What the tests of every package keep to: what one leaves behind, a thread or a variable, would meet the next ones."""
 
 import os
 import sys
@@ -9,20 +9,32 @@ from collections.abc import Iterator
 
 import pytest
 
+PATIENCE = 20.0
+"""Seconds within which the threads of a test must end once everything that it made is closed, on a busy machine."""
+
 
 @pytest.fixture(autouse=True)
-def nothing_stays() -> Iterator[None]:
-    """A test leaves the environment as it was, and no thread of a node: what stays breaks a later test."""
-    environment, threads = dict(os.environ), set(threading.enumerate())
+def no_thread_is_left() -> Iterator[None]:
+    """Fail a test after which a thread runs that did not run before it; threads of its module's servers may."""
+    before = set(threading.enumerate())
     yield
-    changed = {name for name, _ in dict(os.environ).items() ^ environment.items()} - {"PYTEST_CURRENT_TEST"}
-    if changed:
-        pytest.fail(f"the test has changed the environment: {sorted(changed)}")
-    deadline = time.monotonic() + 5
-    while left := {thread for thread in set(threading.enumerate()) - threads if thread.name.startswith("rdzv-")}:
+    deadline = time.monotonic() + PATIENCE
+    while left := set(threading.enumerate()) - before:
         if time.monotonic() > deadline:
-            frames = sys._current_frames()
-            for thread in left:
-                traceback.print_stack(frames.get(thread.ident or 0))
-            pytest.fail(f"the test has left threads: {sorted(thread.name for thread in left)}")
+            pytest.fail(f"left behind, {PATIENCE:g} s after the end of the test:\n{''.join(map(_shown, left))}")
         time.sleep(0.01)
+
+
+@pytest.fixture(autouse=True)
+def no_variable_is_left() -> Iterator[None]:
+    """Fail a test after which the environment is another one."""
+    before = dict(os.environ)
+    yield
+    changed = {name for name, _ in dict(os.environ).items() ^ before.items()} - {"PYTEST_CURRENT_TEST"}
+    if changed:
+        pytest.fail(f"changed in the environment: {', '.join(sorted(changed))}")
+
+
+def _shown(thread: threading.Thread) -> str:
+    frame = sys._current_frames().get(thread.ident or 0)
+    return f"{thread.name}\n{''.join(traceback.format_stack(frame)) if frame else 'has just ended'}\n"

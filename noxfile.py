@@ -42,7 +42,7 @@ def types(session: nox.Session) -> None:
     for package in (*PACKAGES, SAMPLE):
         with session.chdir(package):
             run_module(session, "mypy", "--config-file", str(ROOT / "pyproject.toml"), "src", "tests", MYPYPATH="src")
-    scripts = ["dev.py", "noxfile.py", "tools", "tests", "examples", "bench", "docs"]
+    scripts = ["dev.py", "noxfile.py", "conftest.py", "tools", "tests", "examples", "bench", "docs"]
     run_module(session, "mypy", "--exclude", str(SAMPLE.relative_to(ROOT)), *scripts)
 
 

@@ -104,8 +104,9 @@ def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
     register_hooks(shared)
     yield shared
     unregister_hooks(shared)
+    shared.before = lambda client, method, key: None
     for node in shared.nodes:
-        crash(node)
+        node.leave("the test is over")
 
 
 def crash(node: DynamicRendezvousHandler) -> None:
