@@ -85,18 +85,6 @@ def test_a_mutant_is_tried_in_the_place_of_its_module() -> None:
     assert "1 by tests" in done.stdout
 
 
-def test_of_the_engine_what_a_node_returns_is_tried_unless_more_is_asked_for(tool: Any) -> None:
-    rules, engine = tool.GROUPS
-    every = tool.all_mutants(engine)
-    assert tool.choose(rules, "", False) == tool.all_mutants(rules)
-    assert tool.choose(engine, "", True) == every
-    always = tool.choose(engine, "", False)
-    functions = {mutant.name.partition(":")[0] for mutant in always}
-    assert functions == set(engine.always) & {mutant.name.partition(":")[0] for mutant in every}
-    assert "member.join" in functions
-    assert tool.choose(engine, every[0].name, False) == [every[0]]
-
-
 def test_what_no_mutant_is_called_is_refused(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         tool.main(["nosuch.thing"])

@@ -513,6 +513,14 @@ class TestFence:
         assert node.state == running("b", "c", round=2)
         assert stage.writes(STATE_KEY) == 2
 
+    def test_a_node_that_has_seen_no_state_fences_what_is_there(self, stage: Stage) -> None:
+        node = stage.enrolled()
+        stage.publish(running("a", "b"))
+        intend(stage, "2")
+        stage.run(member._fence(node, stage.now + 60.0))
+        assert node.state == running("a", "b")
+        assert stage.writes(STATE_KEY) == 2
+
     def test_where_there_is_no_state_there_is_nothing_to_fence(self, stage: Stage) -> None:
         node = stage.enrolled()
         lane = stage.walk(member._fence(node, stage.now + 60.0))

@@ -232,17 +232,17 @@ def _fence(node: Node, deadline: float) -> Lane[None]:
     while not node.closing:
         control = yield ReadAll(CONTROL, min(deadline, node.soon()))
         held = control.get(STATE_KEY)
-        if held is None and node.state is None:
-            return
         if held is not None:
             yield from _tell_state(node, held)
             if not _is_pending(control, decode(State, held.payload).round):
                 return
             payload = held.payload
-        else:
+        elif node.state is not None:
             # A service that forgot everything is told again what was the state: it is a value, and we have it.
             node.held = None
-            payload = node.state.encode() if node.state else b""
+            payload = node.state.encode()
+        else:
+            return
         won, now = yield Put(STATE_KEY, payload, min(deadline, node.soon()), after=held)
         yield from _tell_state(node, now)
         if won:
