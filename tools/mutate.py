@@ -83,19 +83,30 @@ class Noticed(Enum):
     BY_HANGING = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Mutant:
     """One module with one expression changed.
 
     Attributes:
         name: Module, function, what was there and what is there instead.
         module: What it is imported as.
-        source: All of it.
+        tree: The module as it is; all its mutants share it.
+        swap: What is there, and what is there instead.
     """
 
     name: str
     module: str
-    source: str
+    tree: ast.Module
+    swap: Swap
+
+    @property
+    def source(self) -> str:
+        """All of the module. It is made when it is asked for: that takes longer than anything else here."""
+        old, new = self.swap
+        _Exchange(old, new).visit(self.tree)
+        source = ast.unparse(self.tree)
+        _Exchange(new, old).visit(self.tree)
+        return source
 
 
 # Making mutants.
@@ -123,9 +134,7 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     for function, (old, new) in list(_swaps_in_functions(tree)):
         name = f"{short}.{function}: {ast.unparse(old)} -> {ast.unparse(new)}"
         seen[name] += 1
-        _Exchange(old, new).visit(tree)
-        yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, ast.unparse(tree))
-        _Exchange(new, old).visit(tree)
+        yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, tree, (old, new))
 
 
 def all_mutants(group: Group) -> list[Mutant]:

@@ -204,6 +204,14 @@ class TestCleaningUp:
     def test_where_no_world_ever_was_records_and_news_go(self, stage: Stage, node: Node) -> None:
         assert self.leave(stage, node, record("b", left="drained")) == set()
 
+    @pytest.mark.parametrize("state", [None, running("a", "b")], ids=["none", "round 1"])
+    def test_the_store_of_a_round_that_it_has_not_heard_of_stays(
+        self, stage: Stage, node: Node, state: State | None
+    ) -> None:
+        unheard = f"store/{1 if state is None else 2}/key"
+        stage.put(unheard, b"value")
+        assert unheard in self.leave(stage, node, record("b", left="drained"), state=state)
+
     def test_beside_another_node_nothing_goes(self, stage: Stage, node: Node) -> None:
         there = self.leave(stage, node, record("b"))
         assert there == {NOTICE_KEY, node_key(0, "a"), node_key(0, "b")}
