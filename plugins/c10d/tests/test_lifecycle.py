@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+
 from rdzv_c10d.hub import Hub, _hubs, join_hub
 
 from .clients import CALL, Connect, ForkedStore
