@@ -41,14 +41,14 @@ from rdzv.endpoints import parse_endpoints
 from rdzv_c10d import C10dRendezvousBackend
 from rdzv_c10d.place import TcpPlace
 (endpoint,) = parse_endpoints("{shared_store.endpoint}", 0)
-place = TcpPlace(endpoint, "rdzv/end/", is_host=False, read_timeout=60, linger=10)
+place = TcpPlace(endpoint, "rdzv/end/", is_host=False, read_timeout=900, linger=10)
 backend = C10dRendezvousBackend(place, "end")
-since = backend.read_all("control", timeout=10)
-threading.Thread(target=backend.wait, args=("control", since), kwargs={{"timeout": 60}}, daemon=True).start()
+since = backend.read_all("control", timeout=60)
+threading.Thread(target=backend.wait, args=("control", since), kwargs={{"timeout": 900}}, daemon=True).start()
 while not any(seat.hub.watches._by_prefix for seat in backend._seats.values()):
     pass
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     assert "frame #" not in ended.stderr, "a connection was cut, and torch has complained"
 
@@ -77,5 +77,5 @@ for number in range(12):
         sys.exit(0)
     print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert (ended.returncode, ended.stdout.split()) == (0, ["0"] * 12), ended.stderr

@@ -62,8 +62,12 @@ def test_neighbours_do_not_wake_a_waiter(shared_consul: ConsulServer, connect: C
     assert backend.wait("p", since, timeout=0.3) is since
 
 
-def test_waiting_for_nothing_beside_a_busy_key_is_no_storm(consul: ConsulServer, connect: Connect) -> None:
+def test_waiting_for_nothing_beside_a_busy_key_is_no_storm(
+    consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Consul answers a query for an empty prefix at every write nearby."""
+    # Longer than a write takes on a busy machine.
+    monkeypatch.setattr(watch, "_PAUSE", 0.2)
     waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
     since = waiter.read_all("nothing", timeout=CALL)
     before = consul.calls()
