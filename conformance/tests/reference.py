@@ -362,7 +362,7 @@ class MemoryBackend(KeyValueBackend):
         number = lease.number if isinstance(lease, MemoryLease) else None
         try:
             won, found = self.call(timeout, "put", self._root + key, base64.b64encode(value).decode(), wanted, number)
-        except _ReplyLostError:
+        except ReplyLostError:
             return Put(Outcome.UNKNOWN)
         return Put(Outcome.WON if won else Outcome.LOST, self._unpacked(found).get(key))
 
@@ -405,7 +405,7 @@ class MemoryBackend(KeyValueBackend):
                 raise ConnectionError("the service hung up")
         except OSError as error:
             mine.drop(connection)
-            raise _ReplyLostError(f"{request[0]} got no answer: {error}") from error
+            raise ReplyLostError(f"{request[0]} got no answer: {error}") from error
         mine.give_back(connection)
         return json.loads(line)
 
@@ -464,7 +464,7 @@ class MemoryLease(Lease):
         self._backend.call(timeout, "revoke", self.number)
 
 
-class _ReplyLostError(RendezvousConnectionError):
+class ReplyLostError(RendezvousConnectionError):
     """The request may have arrived."""
 
 
@@ -490,3 +490,36 @@ class PollingBackend(MemoryBackend):
     }
     wait = KeyValueBackend.wait
     open_lease = KeyValueBackend.open_lease  # type: ignore[assignment]
+
+
+class SeveralEndpoints(MemoryBackend):
+    """The backend of a service that is there at several endpoints: one after the other is tried."""
+
+    capabilities = MemoryBackend.capabilities | {Capability.MULTI_ENDPOINT}
+    lacking: ClassVar[Mapping[Capability, str]] = {
+        capability: reason
+        for capability, reason in MemoryBackend.lacking.items()
+        if capability is not Capability.MULTI_ENDPOINT
+    }
+
+    def __init__(self, endpoint: str, run_id: str) -> None:
+        first, *_ = self._places = [str(one) for one in parse_endpoints(endpoint, 0)]
+        super().__init__(first, run_id)
+        self._backends = [MemoryBackend(place, run_id) for place in self._places]
+
+    def call(self, timeout: float, *request: Any) -> Any:
+        failures = []
+        for backend in list(self._backends):
+            try:
+                return backend.call(timeout / len(self._backends), *request)
+            except RendezvousConnectionError as error:
+                self._backends.append(self._backends.pop(self._backends.index(backend)))
+                if isinstance(error, ReplyLostError):
+                    raise
+                failures.append(str(error))
+        raise RendezvousConnectionError("; ".join(failures))
+
+    def close(self) -> None:
+        super().close()
+        for backend in self._backends:
+            backend.close()

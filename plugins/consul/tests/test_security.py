@@ -1,9 +1,10 @@
 """Tokens, datacenters and one end without TLS; who is let in and who is refused is tried by the suite (`security`)."""
 
 import sys
+from collections.abc import Callable
 
 import pytest
-from rdzv.backend import ANY, Outcome, Snapshot
+from rdzv.backend import ANY, KeyValueBackend, Outcome, Snapshot
 from rdzv.cli import main
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv_conformance.servers import ConsulServer
@@ -14,6 +15,8 @@ from rdzv_conformance.users import Create
 from .clients import CALL
 from .security import LockedConsul
 
+Enter = Callable[..., KeyValueBackend]
+
 
 def test_one_end_without_tls(shared_consul: ConsulServer, locked_consul: LockedConsul, create: Create) -> None:
     with pytest.raises(RendezvousDeniedError, match=r"protocol=http$"):
@@ -23,14 +26,14 @@ def test_one_end_without_tls(shared_consul: ConsulServer, locked_consul: LockedC
 
 
 @pytest.fixture
-def enter(locked_consul: LockedConsul, certificates: Certificates, create: Create) -> Create:
+def enter(locked_consul: LockedConsul, certificates: Certificates, create: Create) -> Enter:
     """Makes backends of the server that demands a token."""
-    files = {"ca_cert": certificates.ca, "cert": certificates.client}
+    files = certificates.options()
     return lambda **options: create(locked_consul.server.get_endpoint(), **files, **options)
 
 
 def test_a_token_that_was_given_comes_before_that_of_the_environment(
-    locked_consul: LockedConsul, enter: Create, monkeypatch: pytest.MonkeyPatch
+    locked_consul: LockedConsul, enter: Enter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CONSUL_HTTP_TOKEN", locked_consul.stranger)
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
@@ -38,7 +41,7 @@ def test_a_token_that_was_given_comes_before_that_of_the_environment(
     assert backend.put("key", b"x", expect=ANY, timeout=CALL).outcome is Outcome.WON
 
 
-def test_a_token_that_is_taken_away(locked_consul: LockedConsul, enter: Create) -> None:
+def test_a_token_that_is_taken_away(locked_consul: LockedConsul, enter: Enter) -> None:
     backend = enter(token=locked_consul.add("fleeting", 'key_prefix "rdzv/" { policy = "write" }'))
     assert backend.put("fleeting", b"x", expect=ANY, timeout=CALL).outcome is Outcome.WON
     locked_consul.remove("fleeting")

@@ -1,21 +1,19 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
+from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError
 from rdzv.http import watches
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
-from rdzv_conformance.servers import ConsulServer, require_service
+from rdzv_conformance.servers import ConsulServer
 
 from rdzv_consul import kv, watch
 
@@ -111,32 +109,6 @@ def test_a_query_that_nobody_waits_for_is_not_repeated(
     assert backend.wait("left", since, timeout=CALL).entries["left"].value == b"2"
 
 
-def test_a_server_that_crashes_and_comes_back(consul: ConsulServer, connect: Connect) -> None:
-    waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
-    for gone in ("gone", "kept"):
-        waiter.put(f"nodes/{gone}", b"", expect=ANY, timeout=CALL)
-    since = waiter.read_all("nodes", timeout=CALL)
-    with watching(consul, lambda: follow(waiter, "nodes", since, "nodes/new", b"x", 30)) as followed:
-        consul.kill()
-        with pytest.raises(RendezvousConnectionError, match="refused"):
-            writer.read("nodes", timeout=1)
-        with pytest.raises(RendezvousConnectionError):
-            writer.put("nodes/new", b"x", expect=ANY, timeout=1)
-        consul.restart()
-        writer.delete("nodes/gone", timeout=CALL)
-        writer.put("nodes/new", b"x", expect=ANY, timeout=CALL)
-        assert followed.result(30).entries.keys() == {"nodes/kept", "nodes/new"}
-
-
-def test_what_was_written_during_an_interruption_is_seen(consul: ConsulServer, connect: Connect) -> None:
-    waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
-    waiter.put("key", b"before", expect=ANY, timeout=CALL)
-    since = waiter.wait("key", waiter.read_all("key", timeout=CALL), timeout=0.05)
-    consul.restart()
-    writer.put("key", b"after", expect=ANY, timeout=CALL)
-    assert follow(waiter, "key", since, "key", b"after", CALL).entries["key"].value == b"after"
-
-
 def test_a_frozen_server(consul: ConsulServer, connect: Connect) -> None:
     """Waits outlast some seconds of it; calls end when their time is up, and a put does not know how."""
     waiter, caller = connect(consul.get_endpoint()), connect(consul.get_endpoint())
@@ -178,28 +150,6 @@ def test_a_server_that_stays_frozen_is_noticed(
             consul.resume()
 
 
-def test_a_server_that_lost_everything(connect: Connect, tmp_path: Path) -> None:
-    """It counts from the beginning again: a query for what is newer than before would wait for long."""
-    require_service(ConsulServer)
-    with ConsulServer(tmp_path) as consul:
-        waiter = connect(consul.get_endpoint())
-        for number in range(50):
-            waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
-        since = waiter.read_all("key", timeout=CALL)
-        since = waiter.wait("key", since, timeout=0.05)
-        consul.kill()
-        for part in tmp_path.iterdir():
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
-        consul.restart()
-        connect(consul.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
-        began = time.monotonic()
-        follow(waiter, "key", since, "key", b"new", CALL)
-        # Whoever still holds an old snapshot learns it as well, of an old client or of a new one.
-        for client in (waiter, connect(consul.get_endpoint())):
-            assert client.wait("key", since, timeout=CALL).entries["key"].value == b"new"
-        assert time.monotonic() - began < 3
-
-
 def test_an_index_that_falls_is_no_obstacle(
     consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -239,13 +189,6 @@ def test_every_answer_is_confirmed_by_a_majority(consul: ConsulServer, connect: 
     backend.put("key", b"", expect=ANY, timeout=CALL)
     backend.wait("key", since, timeout=CALL)
     assert confirmed() - between >= 1
-
-
-def test_a_snapshot_that_is_not_of_consul_is_compared(shared_consul: ConsulServer, connect: Connect) -> None:
-    backend = connect(shared_consul.get_endpoint())
-    assert backend.wait("none", Snapshot(), timeout=0.1) == Snapshot()
-    put = backend.put("something", b"x", expect=ANY, timeout=CALL)
-    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
 
 
 def test_calls_at_once_leave_few_connections(shared_consul: ConsulServer, connect: Connect) -> None:

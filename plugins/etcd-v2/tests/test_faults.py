@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.backend import ABSENT, ANY, Outcome
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.http_line import Line, answer
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
@@ -19,24 +18,6 @@ from .clients import CALL, Connect, request
 def line(shared_etcd: EtcdServer) -> Iterator[Line]:
     with Line(shared_etcd.get_port()) as line:
         yield line
-
-
-@pytest.mark.parametrize("warm", [True, False], ids=["kept-alive", "new"])
-def test_a_put_whose_reply_is_lost_is_unknown_and_never_sent_twice(
-    shared_etcd: EtcdServer, line: Line, connect: Connect, warm: bool
-) -> None:
-    key = f"lost/{warm}"
-    # The second member would take it gladly.
-    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
-    if warm:
-        backend.read(key, timeout=CALL)
-    line.loses_replies = True
-    before = shared_etcd.calls()
-    assert backend.put(key, b"x", expect=ABSENT, timeout=CALL) == Put(Outcome.UNKNOWN)
-    eventually(lambda: shared_etcd.calls() - before == {"v2 PUT": 1}, "the put, and nothing else")
-    entry = backend.read(key, timeout=CALL)
-    assert entry is not None
-    assert entry.value == b"x"
 
 
 def test_a_read_whose_reply_is_lost_goes_elsewhere(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
@@ -55,17 +36,6 @@ def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Con
         line.cut()
         # The end must have come by the time of the next call.
         time.sleep(0.05)
-
-
-def test_a_broken_poll_is_begun_again(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
-    waiter, writer = connect(line.endpoint), connect(shared_etcd.get_endpoint())
-    seen = waiter.read_all("broken", timeout=CALL)
-    for number in range(5):
-        value = b"%d" % number
-        with in_background(lambda: follow(waiter, "broken", seen, "broken", value, CALL)) as followed:  # noqa: B023
-            line.cut()
-            writer.put("broken", value, expect=ANY, timeout=CALL)
-            seen = followed.result(CALL)
 
 
 _NOT_ETCD = [
@@ -171,6 +141,11 @@ def test_a_directory_where_a_value_is_wanted_is_corrupt_state(shared_etcd: EtcdS
     for call in calls:
         with pytest.raises(RendezvousStateError, match="'/turned/run/key/:value' is a directory"):
             call()
+
+
+def test_a_refused_connection_is_said(connect: Connect) -> None:
+    with pytest.raises(RendezvousConnectionError, match=r"127\.0\.0\.1:1.*refused"):
+        connect("127.0.0.1:1").read("key", timeout=1)
 
 
 def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:

@@ -18,7 +18,7 @@ from .security import demand_login, secure_etcd
 def test_certificates_and_login_together(certificates: Certificates, create: Create) -> None:
     with secure_etcd(certificates) as etcd:
         demand_login(etcd)
-        files = {"ca_cert": certificates.ca, "ssl_cert": certificates.client}
+        files = certificates.options(cert="ssl_cert")
         backend = create(etcd.get_endpoint(), user="writer", password="secret", **files)
         since = backend.read_all("tls", timeout=CALL)
         assert backend.put("tls", b"x" * 260_000, expect=ANY, timeout=CALL).outcome is Outcome.WON

@@ -1,18 +1,16 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
 import os
-import shutil
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
+from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
-from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v2 import watch
 
@@ -103,34 +101,6 @@ def test_a_history_that_was_forgotten(etcd: EtcdServer, connect: Connect, monkey
         one.result(CALL)
 
 
-def test_a_server_that_crashes_and_comes_back(etcd: EtcdServer, connect: Connect) -> None:
-    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
-    for gone in ("gone", "kept"):
-        waiter.put(f"crash/{gone}", b"", expect=ANY, timeout=CALL)
-    since = waiter.read_all("crash", timeout=CALL)
-    with watching(etcd, lambda: follow(waiter, "crash", since, "crash/new", b"x", 30)) as followed:
-        etcd.kill()
-        with pytest.raises(RendezvousConnectionError, match="refused"):
-            writer.read("crash", timeout=1)
-        with pytest.raises(RendezvousConnectionError):
-            writer.put("crash/new", b"x", expect=ANY, timeout=1)
-        etcd.restart()
-        writer.delete("crash/gone", timeout=CALL)
-        writer.put("crash/new", b"x", expect=ANY, timeout=CALL)
-        assert followed.result(30).entries.keys() == {"crash/kept", "crash/new"}
-
-
-def test_what_was_written_during_an_interruption_is_seen(etcd: EtcdServer, connect: Connect) -> None:
-    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
-    waiter.put("interrupted", b"before", expect=ANY, timeout=CALL)
-    since = waiter.wait("interrupted", waiter.read_all("interrupted", timeout=CALL), timeout=0.05)
-    # A server that is asked to stop waits for those who poll.
-    etcd.kill()
-    etcd.restart()
-    writer.put("interrupted", b"after", expect=ANY, timeout=CALL)
-    assert follow(waiter, "interrupted", since, "interrupted", b"after", CALL).entries["interrupted"].value == b"after"
-
-
 def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
     """Waits outlast some seconds of it; calls end when their time is up, and a put does not know how."""
     waiter, caller = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
@@ -168,36 +138,6 @@ def test_a_server_that_stays_frozen_is_noticed(
                 waited.result(5)
         finally:
             etcd.resume()
-
-
-def test_a_server_that_lost_everything(connect: Connect, tmp_path: Path) -> None:
-    """It counts from the beginning again: a poll for what is newer than before would wait for long."""
-    require_service(EtcdServer)
-    with EtcdServer(tmp_path, enable_v2=True) as etcd:
-        waiter = connect(etcd.get_endpoint())
-        for number in range(50):
-            waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
-        since = waiter.wait("key", waiter.read_all("key", timeout=CALL), timeout=0.05)
-        etcd.kill()
-        for part in tmp_path.iterdir():
-            shutil.rmtree(part) if part.is_dir() else part.unlink()
-        etcd.restart()
-        connect(etcd.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
-        began = time.monotonic()
-        follow(waiter, "key", since, "key", b"new", CALL)
-        # Whoever still holds an old snapshot learns it as well, of an old client or of a new one.
-        clients = [waiter, connect(etcd.get_endpoint())]
-        for client in clients:
-            assert client.wait("key", since, timeout=CALL).entries["key"].value == b"new"
-            client.close()
-        assert time.monotonic() - began < 5
-
-
-def test_a_snapshot_that_is_not_of_etcd_is_compared(shared_etcd: EtcdServer, connect: Connect) -> None:
-    backend = connect(shared_etcd.get_endpoint())
-    assert backend.wait("none", Snapshot(), timeout=0.1) == Snapshot()
-    put = backend.put("something", b"x", expect=ANY, timeout=CALL)
-    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
 
 
 def test_calls_at_once_leave_few_connections(shared_etcd: EtcdServer, connect: Connect) -> None:

@@ -10,11 +10,11 @@ from typing import BinaryIO
 
 import pytest
 from rdzv import RendezvousParameters, get_rendezvous_handler
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Outcome, Put
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Outcome
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.line import Line as AnyLine
-from rdzv_conformance.meanwhile import follow, in_background, unanswered_names
+from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v3 import EtcdV3Backend
@@ -54,24 +54,6 @@ def line(shared_etcd: EtcdServer) -> Iterator[Line]:
     line.close()
 
 
-@pytest.mark.parametrize("warm", [True, False], ids=["kept-alive", "new"])
-def test_a_put_whose_reply_is_lost_is_unknown_and_never_sent_twice(
-    shared_etcd: EtcdServer, line: Line, connect: Connect, warm: bool
-) -> None:
-    key = f"lost/{warm}"
-    # The second endpoint would take it gladly.
-    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
-    if warm:
-        backend.read(key, timeout=CALL)
-    line.loses_replies = True
-    before = shared_etcd.calls()
-    assert backend.put(key, b"x", expect=ABSENT, timeout=CALL) == Put(Outcome.UNKNOWN)
-    assert shared_etcd.calls() - before == {"Txn": 1}
-    entry = backend.read(key, timeout=CALL)
-    assert entry is not None
-    assert entry.value == b"x"
-
-
 def test_a_read_whose_reply_is_lost_goes_elsewhere(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
     backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
     line.loses_replies = True
@@ -89,17 +71,6 @@ def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Con
         line.cut()
         idle = list(backend._link.client._transport._open)
         eventually(lambda: select.select(idle, [], [], 0)[0] == idle, "the end of the connection")  # noqa: B023
-
-
-def test_a_broken_watch_is_opened_again(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
-    waiter, writer = connect(line.endpoint), connect(shared_etcd.get_endpoint())
-    seen = waiter.read_all("broken", timeout=CALL)
-    for number in range(5):
-        value = b"%d" % number
-        with in_background(lambda: follow(waiter, "broken", seen, "broken", value, CALL)) as followed:  # noqa: B023
-            line.cut()
-            writer.put("broken", value, expect=ANY, timeout=CALL)
-            seen = followed.result(CALL)
 
 
 _NOT_ETCD = [
@@ -161,6 +132,11 @@ def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, answer: bytes
     assert backend.read("corrupt", timeout=CALL) is None
 
 
+def test_a_refused_connection_is_said(connect: Connect) -> None:
+    with pytest.raises(RendezvousConnectionError, match=r"127\.0\.0\.1:1.*refused"):
+        connect("127.0.0.1:1").read("key", timeout=1)
+
+
 def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
     line.answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found"
     with pytest.raises(RendezvousConnectionError, match=f"{line.endpoint}.*404.*Not Found.*gateway enabled"):
@@ -180,17 +156,6 @@ def test_what_is_too_large_is_refused_and_not_written(shared_etcd: EtcdServer, c
     with pytest.raises(RendezvousParameterError, match="large"):
         backend.put("large", b"x" * size, expect=ABSENT, timeout=60)
     assert backend.read("large", timeout=60) is None
-
-
-def test_many_large_values_are_read_and_watched(shared_etcd: EtcdServer, connect: Connect) -> None:
-    backend, waiter = (connect(shared_etcd.get_endpoint()) for _ in range(2))
-    since = waiter.read_all("big", timeout=CALL)
-    for number in range(12):
-        backend.put(f"big/{number}", bytes([number]) * 1_000_000, expect=ABSENT, timeout=CALL)
-    now = since
-    while len(now.entries) < 12:
-        now = waiter.wait("big", now, timeout=CALL)
-    assert now.entries == backend.read_all("big", timeout=CALL).entries
 
 
 def test_an_ipv6_endpoint(shared_etcd: EtcdServer, connect: Connect) -> None:

@@ -1,20 +1,18 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put, Snapshot
+from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Link, Processes
-from rdzv_conformance.servers import EtcdServer, require_service
+from rdzv_conformance.servers import EtcdServer
 
 from .clients import CALL, Connect
 
@@ -114,36 +112,6 @@ def test_an_open_watch_survives_a_compaction(etcd: EtcdServer, connect: Connect)
         followed.result(CALL)
 
 
-def test_a_server_that_crashes_and_comes_back(etcd: EtcdServer, connect: Connect) -> None:
-    waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
-    since = waiter.read_all("key", timeout=CALL)
-    with in_background(lambda: follow(waiter, "key", since, "key", b"after", 30)) as followed:
-        eventually(lambda: etcd.calls()["Watch"] > 0, "the watch")
-        etcd.kill()
-        with pytest.raises(RendezvousConnectionError, match="refused"):
-            writer.read("key", timeout=1)
-        etcd.restart()
-        writer.put("key", b"after", expect=ANY, timeout=CALL)
-        followed.result(30)
-
-
-def test_what_was_written_during_an_interruption_is_seen(etcd: EtcdServer, connect: Connect) -> None:
-    waiter = connect(etcd.get_endpoint())
-    waiter.put("nodes/a", b"", expect=ANY, timeout=CALL)
-    waiter.put("nodes/b", b"", expect=ANY, timeout=CALL)
-    since = waiter.read_all("nodes", timeout=CALL)
-    since = waiter.wait("nodes", since, timeout=0.05)
-    etcd.kill()
-    with pytest.raises(RendezvousConnectionError):
-        waiter.wait("nodes", since, timeout=5)
-    etcd.restart()
-    writer = connect(etcd.get_endpoint())
-    writer.delete("nodes/a", timeout=CALL)
-    writer.put("nodes/c", b"", expect=ANY, timeout=CALL)
-    now = follow(waiter, "nodes", since, "nodes/c", b"", CALL)
-    assert set(now.entries) == {"nodes/b", "nodes/c"}
-
-
 def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
     """Waits outlast five seconds of it; calls end when their time is up, and a put does not know how."""
     waiter, caller = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
@@ -180,24 +148,6 @@ def test_a_server_that_stays_frozen_is_noticed(etcd: EtcdServer, connect: Connec
             etcd.resume()
 
 
-def test_a_server_that_lost_everything(connect: Connect, tmp_path: Path) -> None:
-    """It counts from the beginning again: a watch of its old revisions would wake at some other time, or never."""
-    require_service(EtcdServer)
-    with EtcdServer(tmp_path) as etcd:
-        waiter = connect(etcd.get_endpoint())
-        for number in range(10):
-            waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
-        since = waiter.read_all("key", timeout=CALL)
-        since = waiter.wait("key", since, timeout=0.05)
-        etcd.terminate()
-        shutil.rmtree(tmp_path / "member")
-        etcd.restart()
-        connect(etcd.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
-        follow(waiter, "key", since, "key", b"new", CALL)
-        # Whoever still holds an old snapshot learns it as well.
-        assert waiter.wait("key", since, timeout=CALL).entries["key"].value == b"new"
-
-
 def test_any_timeout_will_do(shared_etcd: EtcdServer, connect: Connect) -> None:
     for timeout in (1e9, float("inf")):
         backend = connect(shared_etcd.get_endpoint(), request_timeout=timeout)
@@ -209,13 +159,6 @@ def test_any_timeout_will_do(shared_etcd: EtcdServer, connect: Connect) -> None:
         assert backend.wait("patient", since, timeout=timeout).entries == {"patient": put.entry}
         with pytest.raises(RendezvousConnectionError, match="no time"):
             backend.read("patient", timeout=timeout)
-
-
-def test_a_snapshot_that_is_not_of_etcd_is_compared(shared_etcd: EtcdServer, connect: Connect) -> None:
-    backend = connect(shared_etcd.get_endpoint())
-    assert backend.wait("nothing", Snapshot(), timeout=0.1) == Snapshot()
-    put = backend.put("something", b"x", expect=ABSENT, timeout=CALL)
-    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
 
 
 def _open_files() -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_conformance.meanwhile import follow, in_background, unanswered_names
+from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.servers import ZooKeeperServer
 
 from rdzv_zookeeper.mirror import Mirrors
@@ -23,22 +23,6 @@ def line(shared_zookeeper: ZooKeeperServer) -> Iterator[Line]:
     line = Line(shared_zookeeper.get_port())
     yield line
     line.close()
-
-
-def test_a_put_whose_reply_is_lost_is_unknown_and_never_sent_twice(
-    shared_zookeeper: ZooKeeperServer, line: Line, connect: Connect
-) -> None:
-    # The second endpoint would take it gladly.
-    backend = connect(f"{line.endpoint},{shared_zookeeper.get_endpoint()}", run_id="lost")
-    backend.put("lost/before", b"", expect=ABSENT, timeout=CALL)
-    before = line.requests
-    line.loses_replies = True
-    assert backend.put("lost/key", b"x", expect=ABSENT, timeout=CALL) == Put(Outcome.UNKNOWN)
-    assert line.requests - before == 1
-    entry = backend.read("lost/key", timeout=CALL)
-    assert entry is not None
-    assert entry.value == b"x"
-    assert entry.token.number == 1
 
 
 def test_a_read_whose_reply_is_lost_goes_elsewhere(
@@ -67,17 +51,6 @@ def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Con
         # The end must have come by the time of the next call.
         time.sleep(0.05)
     assert lease.keep_alive(CALL)
-
-
-def test_a_watch_that_broke_is_set_again(shared_zookeeper: ZooKeeperServer, line: Line, connect: Connect) -> None:
-    waiter, writer = connect(line.endpoint, run_id="watch"), connect(shared_zookeeper.get_endpoint(), run_id="watch")
-    seen = waiter.read_all("broken", timeout=CALL)
-    for number in range(5):
-        value = b"%d" % number
-        with in_background(lambda: follow(waiter, "broken", seen, "broken", value, CALL)) as followed:  # noqa: B023
-            line.cut()
-            writer.put("broken", value, expect=ANY, timeout=CALL)
-            seen = followed.result(CALL)
 
 
 def test_an_event_that_cannot_be_taken_in_is_not_missed(

@@ -1,6 +1,5 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
-import shutil
 import time
 
 import pytest
@@ -10,7 +9,7 @@ from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 
-from rdzv_zookeeper import ZooKeeperBackend, mirror
+from rdzv_zookeeper import mirror
 
 from .clients import CALL, Connect, patiently, watching
 
@@ -134,24 +133,6 @@ def _sessions(server: ZooKeeperServer) -> list[str]:
     return [line for line in server.ask("dump").splitlines() if line.startswith("\t0x")]
 
 
-def test_a_server_that_crashes_and_comes_back(zookeeper: ZooKeeperServer, connect: Connect) -> None:
-    waiter, writer = (
-        connect(zookeeper.get_endpoint(), run_id="server_that_crashes"),
-        connect(zookeeper.get_endpoint(), run_id="server_that_crashes"),
-    )
-    for key in ("nodes/a", "nodes/b"):
-        writer.put(key, b"", expect=ANY, timeout=CALL)
-    since = waiter.read_all("nodes", timeout=CALL)
-    with in_background(lambda: follow(waiter, "nodes", since, "nodes/c", b"after", 30)) as followed:
-        zookeeper.kill()
-        with pytest.raises(RendezvousConnectionError, match="refused"):
-            writer.read("nodes/a", timeout=1)
-        zookeeper.restart()
-        writer.delete("nodes/a", timeout=CALL)
-        writer.put("nodes/c", b"after", expect=ANY, timeout=CALL)
-        assert followed.result(30).entries.keys() == {"nodes/b", "nodes/c"}
-
-
 def test_a_frozen_server(zookeeper: ZooKeeperServer, connect: Connect) -> None:
     """Calls end when their time is up, and a put does not know how; a wait that was promised more tells sooner."""
     waiter, caller = (connect(zookeeper.get_endpoint(), run_id="frozen", request_timeout=0.5) for _ in range(2))
@@ -183,48 +164,3 @@ def test_a_frozen_server(zookeeper: ZooKeeperServer, connect: Connect) -> None:
         patiently(lambda: caller.put("key", b"after", expect=ANY, timeout=CALL))
         followed.result(30)
         assert patiently(lambda: lease.keep_alive(CALL))
-
-
-def test_a_server_that_lost_everything(zookeeper: ZooKeeperServer, connect: Connect) -> None:
-    """It counts from the beginning again, and knows no session of ours."""
-    waiter = connect(zookeeper.get_endpoint())
-    for number in range(20):
-        waiter.put("key", b"%d" % number, expect=ANY, timeout=CALL)
-    lease = waiter.open_lease(30, timeout=CALL)
-    since = waiter.read_all("key", timeout=CALL)
-    zookeeper.kill()
-    assert zookeeper._folder
-    shutil.rmtree(zookeeper._folder / "data" / "version-2")
-    zookeeper.restart()
-    connect(zookeeper.get_endpoint()).put("key", b"new", expect=ABSENT, timeout=CALL)
-    follow(waiter, "key", since, "key", b"new", CALL)
-    # Whoever still holds an old snapshot learns it as well.
-    assert waiter.wait("key", since, timeout=CALL).entries["key"].value == b"new"
-    assert not lease.keep_alive(CALL)
-
-
-def test_a_snapshot_that_is_not_of_zookeeper_is_compared(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
-    backend = connect(shared_zookeeper.get_endpoint(), run_id="compared")
-    assert backend.wait("nothing", Snapshot(), timeout=0.1) == Snapshot()
-    put = backend.put("something", b"x", expect=ABSENT, timeout=CALL)
-    assert backend.wait("something", Snapshot(revision="?"), timeout=CALL).entries == {"something": put.entry}
-
-
-def test_a_list_is_of_one_moment(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
-    """Of two keys that are written one after the other, no list has the second one's news without the first one's."""
-    writer, reader, waiter = (connect(shared_zookeeper.get_endpoint(), run_id="moment") for _ in range(3))
-    writer.put("pair/a", b"0", expect=ANY, timeout=CALL)
-    writer.put("pair/b", b"0", expect=ANY, timeout=CALL)
-    since = waiter.read_all("pair", timeout=CALL)
-
-    def write(backend: ZooKeeperBackend) -> None:
-        for number in range(1, 200):
-            backend.put("pair/a", b"%d" % number, expect=ANY, timeout=CALL)
-            backend.put("pair/b", b"%d" % number, expect=ANY, timeout=CALL)
-
-    with in_background(lambda: write(writer)) as writing:
-        while not writing.done():
-            since = waiter.wait("pair", since, timeout=1)
-            for now in (since, reader.read_all("pair", timeout=CALL)):
-                first, second = (int(now.entries[key].value) for key in ("pair/a", "pair/b"))
-                assert second <= first <= second + 1

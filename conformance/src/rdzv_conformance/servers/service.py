@@ -118,6 +118,13 @@ class LocalService(ABC):
         """Kill the server (SIGKILL), as a crash does; its ports and its data stay for `restart`."""
         self._running().kill()
 
+    def forget(self) -> None:
+        """After `terminate` or `kill`: lose all that was stored, as with a disk."""
+        if self.is_running():
+            raise RuntimeError(f"This {self.program} runs: its data cannot be lost before it has ended.")
+        if self._folder is not None:
+            shutil.rmtree(self._data_dir())
+
     def pause(self) -> None:
         """Freeze the server (SIGSTOP): its connections stay open, and it answers nothing."""
         self._running().pause()
@@ -187,7 +194,7 @@ class LocalService(ABC):
         self._ports = ports
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix=f"rdzv-{self.program}-"))
-        data_dir = Path(self._wanted_data_dir or self._folder / "data")
+        data_dir = self._data_dir()
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (self._folder / "log").open("ab") as log:
             self._process = GuardedProcess(
@@ -196,6 +203,10 @@ class LocalService(ABC):
                 folder=self._folder,
                 env=self._environment(),
             )
+
+    def _data_dir(self) -> Path:
+        assert self._folder is not None
+        return Path(self._wanted_data_dir or self._folder / "data")
 
     def _await_ready(self, deadline: float) -> None:
         while not self._is_ready():

@@ -25,6 +25,8 @@ class Server(Protocol):
 
     All servers of `rdzv_conformance.servers` have these methods. Tests leave the server running, with their
     keys removed, so one server may serve a whole class (``@pytest.fixture(scope="class")``).
+
+    One that keeps data may have a further method, ``forget()``, called after `kill`: what it has stored is lost.
     """
 
     def get_endpoint(self) -> str:
@@ -143,9 +145,15 @@ class Site:
 
     @contextlib.contextmanager
     def away(self, how: str) -> Iterator[None]:
-        """Have the server ``stopped``, ``killed`` or ``frozen``; then it is back."""
-        leave = {"stopped": self._server.terminate, "killed": self._server.kill, "frozen": self._server.pause}[how]
+        """Have the server ``stopped``, ``killed``, ``frozen`` or ``emptied`` (killed, its data lost); then back."""
+        forget = getattr(self._server, "forget", None)
+        if how == "emptied" and forget is None:
+            self._properties.append((VERDICT, Verdict.NOT_TRIED))
+            pytest.skip("the server has no method `forget`, which loses its data, so no loss was tried")
+        leave = {"stopped": self._server.terminate, "frozen": self._server.pause}.get(how, self._server.kill)
         leave()
+        if how == "emptied" and forget is not None:
+            forget()
         try:
             yield
         finally:

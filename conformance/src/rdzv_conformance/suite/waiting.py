@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ANY, Capability, KeyValueBackend, Snapshot
+from rdzv.backend import ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
 from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, refusal, requires
@@ -24,6 +24,7 @@ _WATCH_SECONDS: Final = 0.08
 """What a watch takes at most, in the median; polling takes longer."""
 _TOO_SHORT: Final = 0.1
 """A wait of fewer seconds may end in an error on a busy machine, before the question is out."""
+_LARGE: Final = 48
 _IDLE: Final = 2.0
 """For so many seconds an idle wait is measured."""
 _IDLE_CPU: Final = 0.1
@@ -98,6 +99,28 @@ class WaitingConformance(Conformance):
         writer.delete(KEY, timeout=CALL)
         new = writer.put(KEY, b"x", expect=ANY, timeout=CALL).entry
         follow(waiter, ROOT, since, lambda now: now.entries.get(KEY) == new, "the key's second life")
+
+    def test_snapshot_of_another_service_is_compared(self, client: KeyValueBackend) -> None:
+        """Who comes with a snapshot that this service has not made gets what differs from it, at once."""
+        empty = client.wait(ROOT, Snapshot(), timeout=0.2)
+        assert empty.entries == {}, "a wait invented a change"
+        put = client.put(KEY, b"x", expect=ANY, timeout=CALL)
+        began = time.monotonic()
+        for since in (Snapshot(), Snapshot(revision="?")):
+            follow(client, ROOT, since, lambda now: now.entries == {KEY: put.entry}, "what a foreign snapshot has not")
+        assert time.monotonic() - began < 2, "a wait sleeps although its snapshot differs from what is there"
+
+    def test_many_large_values_are_read_and_waited_for(self, clients: Clients) -> None:
+        """Twelve mebibytes: a list and a waiter get every byte of them."""
+        client, waiter = clients(), clients()
+        since, values = waiter.read_all(ROOT, timeout=CALL), {}
+        for number in range(_LARGE):
+            values[f"suite/{number}"] = bytes([number]) * MAX_PAYLOAD
+            client.put(f"suite/{number}", values[f"suite/{number}"], expect=ANY, timeout=CALL)
+        now = follow(waiter, ROOT, since, lambda now: len(now.entries) == _LARGE, "many large values", CALL)
+        intact = {name: entry.value for name, entry in now.entries.items()} == values
+        assert intact, "a waiter got other values than were written"
+        assert client.read_all(ROOT, timeout=3 * CALL).entries == now.entries, "a list and a waiter differ"
 
     def test_old_snapshot_is_as_good_as_a_new_one(self, clients: Clients) -> None:
         """A wait goes on from whatever snapshot it is given, also if newer ones were taken meanwhile."""
