@@ -519,7 +519,6 @@ FAULTS = {
         Fault(Truncates, "test_many_large_values_are_read_and_waited_for", "in vain for many large values"),
         Fault(SendsElsewhere, "test_put_of_unknown_outcome_goes_to_no_other_endpoint", "outcome was sent again"),
         Fault(GivesUp, "test_wait_goes_on_when_its_line_breaks", "a change was missed"),
-        Fault(ForgetsTheDeleted, "test_wait_goes_on_after_an_outage", "a change was missed"),
         Fault(
             TakesTheFirst,
             "test_list_of_endpoints_is_refused",
