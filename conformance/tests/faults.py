@@ -181,6 +181,13 @@ class TornList(Service):
         return found
 
 
+class HidesAKey(Service):
+    """Lists everything but one key."""
+
+    def list(self, prefix: str) -> dict[str, Stored]:
+        return {key: stored for key, stored in super().list(prefix).items() if not key.endswith("suite/a")}
+
+
 class TextualPrefix(Service):
     """Takes a prefix for a beginning of the name."""
 
@@ -485,6 +492,9 @@ FAULTS = {
         Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
         Fault(PartialList, "test_many_keys_are_read_completely", "44 of 300 keys are missing"),
         Fault(TornList, "test_snapshot_is_of_one_moment", "gave a state that never was: of two keys, written one"),
+        Fault(
+            HidesAKey, "test_order_is_the_same_wherever_it_is_told", "'suite/a' was written, and a snapshot lacks it"
+        ),
         Fault(TextualPrefix, "test_prefix_is_a_path", "read_all misunderstands a prefix"),
         Fault(ChangedBytes, "test_value_comes_back_as_it_was", "the value was changed on its way"),
         Fault(CreationOverwrites, "test_put_if_absent_never_overwrites", "a create-if-absent overwrote"),

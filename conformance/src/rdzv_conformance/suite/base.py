@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Protocol, TypeGuard, TypeVar
 
 import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
-from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
+from rdzv.backend import Capability, Entry, KeyValueBackend, RendezvousBackend, Snapshot
 from rdzv.errors import RendezvousError
 
 from ..processes import Processes
@@ -29,6 +29,7 @@ __all__ = [
     "Conformance",
     "Connect",
     "Verdict",
+    "entry_of",
     "is_fixture",
     "lacks",
     "refusal",
@@ -236,6 +237,13 @@ def refusal(call: Callable[[], object], kind: type[_E]) -> _E:
             f"{kind.__name__}. This one left it as it was: {error!r}"
         ) from error
     pytest.fail(f"{kind.__name__} must be raised, and the answer was {answer!r}")
+
+
+def entry_of(snapshot: Snapshot, name: str) -> Entry:
+    """A key's entry in a snapshot in which it must be."""
+    if (entry := snapshot.entries.get(name)) is None:
+        pytest.fail(f"'{name}' was written, and a snapshot lacks it: it has {sorted(snapshot.entries)}")
+    return entry
 
 
 def remove_keys(backend: RendezvousBackend) -> None:

@@ -14,7 +14,7 @@ from ..deadlines import eventually
 from ..meanwhile import follow, in_background
 from ..processes import Processes
 from ..servers import free_ports
-from .base import CALL, CLUSTER, KEY, refusal, remove_keys, requires
+from .base import CALL, CLUSTER, KEY, entry_of, refusal, remove_keys, requires
 from .nodes import FORM, Nodes, gather
 from .server import ConnectTo, Server, ServerConformance, Site, patiently
 
@@ -146,7 +146,7 @@ class ClusterConformance(ServerConformance):
             except TimeoutError:
                 ensemble.heal()
                 pytest.fail(f"{_MOVED:g} s after a call had found another member, a wait was still at the frozen one")
-            assert now.entries[KEY] == put, "a waiter was told of something that was not written"
+            assert entry_of(now, KEY) == put, "a waiter was told of something that was not written"
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_member_without_the_others_serves_nothing(

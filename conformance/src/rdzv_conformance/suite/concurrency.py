@@ -10,7 +10,7 @@ from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome, Put
 
 from ..linearizability import assert_linearizable
 from ..processes import Link, Processes
-from .base import CALL, KEY, ROOT, Clients, Conformance
+from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of
 from .histories import KeyValue, operations, record
 
 __all__ = ["ConcurrencyConformance"]
@@ -89,7 +89,7 @@ class ConcurrencyConformance(Conformance):
         end, one = time.monotonic() + _WATCHED, 0
         # On a busy machine it takes longer until there was something to see.
         while (remaining := end - time.monotonic()) > 0 or (one <= _FEW and remaining > -CALL):
-            one, other = (int(now.entries[name].value) for name in (first, second))
+            one, other = (int(entry_of(now, name).value) for name in (first, second))
             assert one - other in (0, 1), (
                 f"{look} gave a state that never was: of two keys, written one after the other, the second is at "
                 f"{other}, the first at {one}"

@@ -2,7 +2,7 @@
 
 from rdzv.backend import ANY, KeyValueBackend
 
-from .base import CALL, ROOT, Clients, Conformance
+from .base import CALL, ROOT, Clients, Conformance, entry_of
 
 __all__ = ["OrderConformance"]
 
@@ -42,8 +42,8 @@ class OrderConformance(Conformance):
         client.put("suite/a", b"1", expect=ANY, timeout=CALL)
         put = client.put("suite/a", b"2", expect=ANY, timeout=CALL).entry
         read = client.read("suite/a", timeout=CALL)
-        listed = client.read_all(ROOT, timeout=CALL).entries["suite/a"]
-        waited = client.wait(ROOT, before, timeout=CALL).entries["suite/a"]
+        listed = entry_of(client.read_all(ROOT, timeout=CALL), "suite/a")
+        waited = entry_of(client.wait(ROOT, before, timeout=CALL), "suite/a")
         assert put is not None
         assert read is not None
         assert {put.order, read.order, listed.order, waited.order} == {read.order}

@@ -16,7 +16,7 @@ from rdzv.store import KeyValueStore
 from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
 from ..processes import Link, Processes
-from .base import CALL, KEY, ROOT, lacks, refusal, requires
+from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
 from .calls import calls_of, end_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, gather
@@ -74,7 +74,7 @@ class OutagesConformance(ServerConformance):
         client = site.client()
         client.put(KEY, b"old", expect=ANY, timeout=CALL)
         before = client.read_all(ROOT, timeout=CALL)
-        old = before.entries[KEY]
+        old = entry_of(before, KEY)
         with site.away(how):
             pass
         assert patiently(lambda: client.read_all(ROOT, timeout=CALL)).entries == {}, "not durable, but remembered"

@@ -12,7 +12,7 @@ import pytest
 from rdzv.backend import ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
-from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, refusal, requires
+from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of, lacks, refusal, requires
 
 __all__ = ["WaitingConformance", "follow"]
 
@@ -140,7 +140,7 @@ class WaitingConformance(Conformance):
         last, numbers = 200, []
 
         def last_has_come(now: Snapshot) -> bool:
-            numbers.append(int(now.entries[KEY].value))
+            numbers.append(int(entry_of(now, KEY).value))
             return numbers[-1] == last
 
         with _meanwhile(lambda: [writer.put(KEY, b"%d" % n, expect=ANY, timeout=CALL) for n in range(1, last + 1)]):
