@@ -21,7 +21,7 @@ from rdzv.dynamic.records import (
     intent_key,
     node_key,
 )
-from rdzv.dynamic.steps import Delete, Put, Read, ReadAll, Revoke
+from rdzv.dynamic.steps import Delete, Put, Read, ReadAll, Revoke, Tell
 from rdzv.errors import RendezvousConnectionError
 
 from .lanes import Stage
@@ -74,6 +74,7 @@ class TestClosing:
         assert state_of(stage) == running("a", "b", closed=closed)
         # It knows it at once: the watch may be slower.
         assert node.closed() == closed
+        assert [type(step) for step in closing.taken] == [Read, Put, Tell]
 
     def test_a_run_without_a_state_gets_one_that_is_closed(self, stage: Stage) -> None:
         self.close(stage.node(), stage).end()
