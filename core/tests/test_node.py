@@ -562,6 +562,13 @@ class TestFailures:
         node.fail(KEEP, RendezvousStateError("the latest"))
         assert str(node.problem) == "the latest"
 
+    def test_an_error_that_came_seldom_does_not_last(self, node: Node, clock: Clock) -> None:
+        # Time alone passes in a paused process, too.
+        for _ in range(LASTING_TIMES - 1):
+            node.fail(KEEP, RendezvousStateError("corrupt"))
+            clock.now += 60.0
+        assert node.problem is None
+
     def test_an_error_that_came_often_in_no_time_does_not_last(self, node: Node, clock: Clock) -> None:
         for _ in range(9):
             node.fail(KEEP, RendezvousStateError("corrupt"))
