@@ -48,6 +48,7 @@ def test_everything_is_measured(tmp_path: Path) -> None:
     assert [path.read_bytes()[:4] for path in sorted(tmp_path.glob("*.png"))] == [b"\x89PNG"] * 3
 
 
+@pytest.mark.soak
 def test_peers_run_beside_us_on_the_same_service(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     rows = ("pytorch/c10d", "rdzv/c10d")
