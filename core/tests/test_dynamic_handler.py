@@ -28,7 +28,7 @@ from rdzv import (
 )
 from rdzv.dynamic.handler import _reserved_port, assign_ranks
 from rdzv.dynamic.node import WATCH
-from rdzv.dynamic.records import STATE_KEY, Closed, State, decode
+from rdzv.dynamic.records import NOTICE_KEY, STATE_KEY, Closed, State, decode
 from rdzv.envelope import Envelope
 
 from .memory import Fault, MemoryBackend
@@ -209,7 +209,7 @@ class TestEnding:
         # Trying again so often takes several keep-alive intervals.
         run.backends[0].fail("put", *[Fault.REQUEST_LOST] * 5)
         assert node.leave("drained") is True
-        assert run.all_keys() == {STATE_KEY}
+        assert run.all_keys() == {STATE_KEY, NOTICE_KEY}
 
     def test_a_fork_ends_and_asks_nothing(self, run: Run) -> None:
         node = run.node(1, 1)

@@ -394,12 +394,6 @@ class TestEnrolling:
             lane.throw(error)
         assert not node.writing
 
-    def test_a_signal_is_raised(self, stage: Stage, node: Node) -> None:
-        lane = self.enroll(stage, node)
-        signal = type("SignalException", (Exception,), {})
-        with pytest.raises(signal):
-            lane.throw(signal())
-
     def test_a_backends_own_error_is_raised_if_it_lasts(self, stage: Stage, node: Node) -> None:
         lane, began = self.enroll(stage, node), stage.now
 

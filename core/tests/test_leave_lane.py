@@ -221,11 +221,11 @@ class TestCleaningUp:
         state = running("a", "b", round=5)
         there = self.leave(stage, node, record("b", left="drained"), state=state)
         # A leader removes the earlier ones.
-        assert there == {STATE_KEY, *(f"store/{number}/key" for number in (0, 1, 2))}
+        assert there == {STATE_KEY, NOTICE_KEY, *(f"store/{number}/key" for number in (0, 1, 2))}
 
     def test_the_stores_of_the_first_rounds_have_low_numbers(self, stage: Stage, node: Node) -> None:
         there = self.leave(stage, node, record("b", left="drained"), state=running("a", "b"))
-        assert there == {STATE_KEY, "store/0/key"}
+        assert there == {STATE_KEY, NOTICE_KEY, "store/0/key"}
 
     def test_a_member_without_a_record_keeps_its_store(self, stage: Stage, node: Node) -> None:
         there = self.leave(stage, node, state=running("a", "b"))
@@ -233,7 +233,8 @@ class TestCleaningUp:
 
     def test_a_member_that_is_known_to_have_left_keeps_nothing(self, stage: Stage, node: Node) -> None:
         notice = Notice(1, "re-forming", 1, 0, (Loss("b", 1, True, "drained"),))
-        assert self.leave(stage, node, state=running("a", "b"), notice=notice) == {STATE_KEY, "store/0/key"}
+        there = self.leave(stage, node, state=running("a", "b"), notice=notice)
+        assert there == {STATE_KEY, NOTICE_KEY, "store/0/key"}
 
     def test_of_a_closed_run_only_the_state_stays(self, stage: Stage, node: Node) -> None:
         # Where the service has no leases, what is dead stays.

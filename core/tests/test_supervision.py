@@ -86,7 +86,7 @@ class TestKeepAlive:
         keeps_alive(backend)
         with run.service.changed:
             run.service.write(STATE, state, None)
-        wait_until(first._node.may_trust_world)
+        wait_until(lambda: first._node.may_trust_world() and not any(node._node.problem for node in nodes))
         keeps_alive(backend)
         assert record_of(first) in run.service.entries
         assert (first.num_nodes_waiting(), first.is_closed()) == (0, False)
