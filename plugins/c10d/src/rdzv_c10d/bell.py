@@ -12,16 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from rdzv.errors import RendezvousConnectionError, RendezvousError
 from rdzv.threads import start_thread
 
 from .store import FAILURES, Connection, Session, cut
 from .values import nonce
-
-if TYPE_CHECKING:
-    from .hub import Hub
 
 __all__ = ["Bell"]
 
@@ -32,6 +29,18 @@ _CONNECT: Final = 10.0
 """Seconds that making the connection may take."""
 
 
+class Owner(Protocol):
+    """What a bell needs of the hub that it belongs to; see `hub.Hub`."""
+
+    def connect(self, timeout: float) -> Connection: ...
+
+    def lose(self, session: Session) -> None: ...
+
+    def no_answer(self) -> RendezvousError: ...
+
+    def note_end(self) -> None: ...
+
+
 class Bell:
     """One bell, and the thread that listens to it while anybody wants to know.
 
@@ -40,7 +49,7 @@ class Bell:
         rings: How often it has rung, or may have.
     """
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: Owner) -> None:
         self.key = f"rdzv-c10d/bell/{nonce()}"
         self.rings = 0
         self._hub = hub

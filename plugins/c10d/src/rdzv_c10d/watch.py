@@ -3,17 +3,18 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError
 
+from .bell import Bell
+from .run import Run
 from .store import Connection, NoAnswerError, Session
 
-if TYPE_CHECKING:
-    from .hub import Hub
-
 __all__ = ["Moment", "Watches"]
+
+_T = TypeVar("_T")
 
 _IDLE: Final = 4
 """How many prefixes are watched on though nobody waits for them now."""
@@ -37,10 +38,22 @@ class Moment(NamedTuple):
     ended: float
 
 
+class Owner(Protocol):
+    """What watches need of the hub that they belong to; see `hub.Hub`."""
+
+    bell: Bell
+    run: Run
+
+    @property
+    def session(self) -> Session | None: ...
+
+    def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Callable[[], None]) -> _T: ...
+
+
 class Watches:
     """The watches of one process for one run."""
 
-    def __init__(self, hub: "Hub") -> None:
+    def __init__(self, hub: Owner) -> None:
         self._hub = hub
         self._lock = threading.Lock()
         # The one that was waited for last is last.
@@ -81,7 +94,7 @@ class Watches:
 class _Watch:
     """What is known of one prefix."""
 
-    def __init__(self, watches: Watches, hub: "Hub", prefix: str) -> None:
+    def __init__(self, watches: Watches, hub: Owner, prefix: str) -> None:
         self.prefix = prefix
         self.users = 0
         self._watches = watches

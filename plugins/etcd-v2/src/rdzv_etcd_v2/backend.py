@@ -16,7 +16,7 @@ from .access import Access
 from .keys import Keys
 from .watch import follow
 
-__all__ = ["EtcdV2Backend"]
+__all__ = ["EtcdBackend", "EtcdV2Backend"]
 
 
 class EtcdV2Backend(KeyValueBackend):
@@ -115,6 +115,15 @@ class EtcdV2Backend(KeyValueBackend):
             link.keys.client.close()
             raise RendezvousConnectionError(f"This backend of the run at {self._root} was closed.")
         return link
+
+
+class EtcdBackend(EtcdV2Backend):
+    """`EtcdV2Backend` by its legacy name."""
+
+    @property
+    def name(self) -> str:
+        """See `RendezvousBackend.name`."""
+        return "etcd"
 
 
 class _Link:

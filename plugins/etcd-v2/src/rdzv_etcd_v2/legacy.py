@@ -73,6 +73,6 @@ def create_backend(params: "RendezvousParameters") -> "tuple[RendezvousBackend, 
 
 
 def _backend_type() -> "type[EtcdV2Backend]":
-    from .rendezvous import EtcdBackend
+    from .backend import EtcdBackend
 
     return EtcdBackend

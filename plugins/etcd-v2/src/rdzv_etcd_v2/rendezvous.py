@@ -15,18 +15,9 @@ from rdzv.store import Store
 
 from . import legacy
 from .access import Access
-from .backend import EtcdV2Backend
+from .backend import EtcdBackend
 
-__all__ = ["EtcdBackend", "EtcdRendezvous", "EtcdRendezvousHandler", "create_rdzv_handler"]
-
-
-class EtcdBackend(EtcdV2Backend):
-    """`EtcdV2Backend` by its legacy name."""
-
-    @property
-    def name(self) -> str:
-        """See `RendezvousBackend.name`."""
-        return "etcd"
+__all__ = ["EtcdRendezvous", "EtcdRendezvousHandler", "create_rdzv_handler"]
 
 
 class EtcdRendezvous:
