@@ -1,7 +1,8 @@
-"""Calls to services over HTTP: failover, deadlines, lost replies, and waits that share one query."""
+"""Calls to services over HTTP: failover, deadlines, lost replies, streams, and waits that share one query."""
 
 import itertools
 import os
+import queue
 import socket
 import ssl
 import struct
@@ -9,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -17,9 +18,23 @@ import pytest
 from rdzv.backend import Entry, Snapshot
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
-from rdzv.http import AttemptError, Client, Hold, Reply, ReplyLostError, Request, Revision, Watches, tls_context
+from rdzv.http import (
+    AttemptError,
+    Client,
+    Hold,
+    Reply,
+    ReplyLostError,
+    Request,
+    Revision,
+    Stream,
+    Watches,
+    tls_context,
+)
+from rdzv.http.stream import Lines
 from rdzv.per_process import PerProcess
 
+STREAM = Request("GET", "/stream", headers={"X": "z"})
+ALIVE = Request("GET", "/alive")
 GET = Request("GET", "/here?x=1")
 PUT = Request("PUT", "/here", b"body", repeatable=False)
 
@@ -33,6 +48,10 @@ class Service:
         status: What it answers.
         silent: While this is set, it says nothing.
         hangs_up: Whether it hangs up instead of answering.
+        lines: What it says on a stream, piece by piece; nothing ends the stream.
+        streams: How many began.
+        told: The header X of the last request.
+        over: Whether all streams are to end.
     """
 
     def __init__(self) -> None:
@@ -42,6 +61,10 @@ class Service:
         self.speaks = threading.Event()
         self.speaks.set()
         self.hangs_up = False
+        self.lines: queue.Queue[bytes] = queue.Queue()
+        self.streams = 0
+        self.told = ""
+        self.over = False
         service = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -54,13 +77,28 @@ class Service:
             def answer(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 service.asked.append((self.requestline, body))
+                service.told = self.headers["X"]
                 service.speaks.wait(10)
+                if self.path == "/stream" and service.status == 200:
+                    self.stream()
+                    return
                 self.close_connection = service.hangs_up
                 if not service.hangs_up:
                     self.send_response(service.status)
                     self.send_header("Content-Length", str(len(self.path)))
                     self.end_headers()
                     self.wfile.write(self.path.encode())
+
+            def stream(self) -> None:
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                service.streams += 1
+                self.close_connection = True
+                while piece := service.lines.get():
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                if service.over:
+                    service.lines.put(b"")
 
             do_GET = answer
             do_PUT = answer
@@ -81,6 +119,8 @@ class Service:
     def close(self) -> None:
         """End it; clients must have hung up."""
         self.speaks.set()
+        self.over = True
+        self.lines.put(b"")
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -268,6 +308,196 @@ def test_a_poll_whose_endpoint_breaks_makes_it_the_last(serve: Serve, connect: C
     assert client.poll(Request("GET", "/", held=60), lambda reply: reply.status, Hold()) is None
     client.call(GET, 5, lambda reply: reply.status)
     assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+def _open(client: Client, alive: Request = ALIVE) -> Stream[bytes]:
+    return client.open_stream(STREAM, 5, lambda reply: reply.body, alive)
+
+
+def _receive_all(stream: Stream[bytes], seconds: float, received: list[bytes]) -> None:
+    """Until it breaks, by waits of so many seconds."""
+    for _ in range(100):
+        received += stream.receive(_soon(seconds))
+
+
+def _soon(seconds: float = 5) -> float:
+    return time.monotonic() + seconds
+
+
+def test_a_stream_gives_lines_as_they_come_and_a_wait_can_be_taken_up_again(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    client = connect(service.endpoint)
+    stream = _open(client)
+    assert stream.receive(_soon(0.05)) == []
+    service.lines.put(b"1\n2")
+    assert stream.receive(_soon()) == [b"1"]
+    assert stream.receive(_soon(0.05)) == []
+    assert stream.receive(0) == []
+    service.lines.put(b"2\n")
+    assert stream.receive(_soon()) == [b"22"]
+    assert service.told == "z"
+    # Calls go on beside it.
+    assert client.call(GET, 5, lambda reply: reply.status) == 200
+    service.lines.put(b"3\n4\n")
+    service.lines.put(b"")
+    received: list[bytes] = []
+    complaint = f"^Echo could not be used: http://{service.endpoint}: the connection ended$"
+    with pytest.raises(RendezvousConnectionError, match=complaint):
+        _receive_all(stream, 5, received)
+    assert received == [b"3", b"4"]
+    stream.close()
+    stream.close()
+    assert len(client._transport._open) == 1
+
+
+def test_a_stream_ends_with_its_client_and_the_calls_that_wait_for_it(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    client = connect(service.endpoint)
+    stream = _open(client)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(stream.receive, _soon(60))
+        while not service.streams:
+            time.sleep(0.01)
+        client.close()
+        with pytest.raises(RendezvousConnectionError, match="ended"):
+            received.result(1)
+    stream.close()
+    assert not client._transport._open
+    with pytest.raises(RendezvousConnectionError, match="was closed"):
+        _open(client)
+
+
+def test_a_stream_leaves_an_endpoint_that_fails_a_call(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client = connect(first.endpoint, second.endpoint)
+    stream = _open(client)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(stream.receive, _soon(60))
+        while not first.streams:
+            time.sleep(0.01)
+        first.status = 503
+        assert client.call(GET, 5, lambda reply: reply.status) == 200
+        with pytest.raises(RendezvousConnectionError, match="ended"):
+            received.result(1)
+    stream.close()
+    second.lines.put(b"here\n")
+    with closing(_open(client)) as moved:
+        assert moved.receive(_soon()) == [b"here"]
+
+
+def test_a_stream_that_breaks_makes_its_endpoint_the_last(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client = connect(first.endpoint, second.endpoint)
+    first.lines.put(b"")
+    with closing(_open(client)) as stream, pytest.raises(RendezvousConnectionError, match="ended"):
+        stream.receive(_soon())
+    assert client.call(GET, 5, lambda reply: reply.status) == 200
+    assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+def test_an_endpoint_that_is_silent_on_a_stream_is_asked_whether_it_lives(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    with closing(_open(connect(service.endpoint, request_timeout=0.2))) as stream:
+        service.lines.put(b"1\n")
+        assert stream.receive(_soon()) == [b"1"]
+        assert stream.receive(_soon(0.3)) == []
+        assert len(service.asked) == 1
+        assert stream.receive(_soon()) == []
+        assert [line for line, _ in service.asked] == ["GET /stream HTTP/1.1", "GET /alive HTTP/1.1"]
+        service.speaks.clear()
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match=r"no answer within 0\.2 s"):
+            stream.receive(_soon())
+        assert 0.2 < time.monotonic() - began < 2
+
+
+def test_silence_adds_up_over_waits_that_are_too_short_for_an_answer(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    service.speaks.clear()
+    with closing(_open(connect(service.endpoint, request_timeout=0.2))) as stream:
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match="no answer"):
+            _receive_all(stream, 0.05, [])
+        assert 0.4 < time.monotonic() - began < 2
+
+
+def test_a_stream_is_refused_or_answered_by_something_else(serve: Serve, connect: Connect) -> None:
+    service, other = serve(), serve()
+    for status, complaint in ((401, "refuses us"), (404, "HTTP 404 and '/stream'; is it Echo")):
+        service.status = other.status = status
+        with closing(_foreign_stream(connect(service.endpoint))) as stream:
+            with pytest.raises(RendezvousDeniedError, match=complaint):
+                stream.receive(_soon())
+            began = time.monotonic()
+            with pytest.raises(RendezvousDeniedError, match=complaint):
+                stream.receive(_soon())
+            assert time.monotonic() - began < 0.5
+        with closing(_foreign_stream(connect(service.endpoint, other.endpoint))) as stream:
+            with pytest.raises(RendezvousConnectionError, match=complaint) as passing:
+                stream.receive(_soon())
+            assert not isinstance(passing.value, RendezvousDeniedError)
+
+
+def _foreign_stream(client: Client) -> Stream[int]:
+    return client.open_stream(STREAM, 5, _foreign, ALIVE)
+
+
+def test_a_stream_that_nobody_answers_cannot_be_opened(connect: Connect) -> None:
+    with pytest.raises(RendezvousConnectionError, match="not connected: Connection refused"):
+        _open(connect(_nowhere(), _nowhere()))
+
+
+def test_any_timeout_will_do(serve: Serve, connect: Connect, followed: "Followed") -> None:
+    service = serve()
+    watches = Watches("test", followed.follow, lambda: None)
+    for timeout in (1e9, float("inf")):
+        client = connect(service.endpoint, request_timeout=timeout)
+        assert client.call(GET, timeout, lambda reply: reply.status) == 200
+        with closing(client.open_stream(STREAM, timeout, lambda reply: reply.body, ALIVE)) as stream:
+            service.lines.put(b"1\n")
+            assert stream.receive(timeout) == [b"1"]
+            service.lines.put(b"")
+        seen = watches.wait("p", Snapshot(), timeout)
+        followed.change()
+        assert watches.wait("p", seen, timeout).entries != seen.entries
+
+
+_HEAD = b"HTTP/1.1 200 OK\r\nDate: today\r\nTransfer-Encoding: Chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_do_not_depend_on_how_the_bytes_are_cut(size: int) -> None:
+    # Three chunks: a line and a half, the other half, an empty line; then the last chunk.
+    data = _HEAD + b'a;ext=1\r\n{"a":1}\n{"\r\n' + b'5\r\nb":2}\r\n' + b"2\r\n\n\n\r\n" + b"0\r\n\r\n"
+    lines = Lines()
+    found = [line for start in range(0, len(data), size) for line in lines.feed(data[start : start + size])]
+    assert lines.status == 200
+    assert found == [b'{"a":1}', b'{"b":2}']
+    assert (lines.rest, lines.ended) == (b"", True)
+
+
+def test_a_body_without_chunks_is_read_as_well() -> None:
+    lines = Lines()
+    assert lines.feed(b"HTTP/1.0 200 OK\r\n\r\n1\n2") == [b"1"]
+    assert lines.feed(b"3\n") == [b"23"]
+    assert not lines.ended
+
+
+def test_the_body_of_an_error_is_kept_whole() -> None:
+    lines = Lines()
+    assert lines.feed(b"HTTP/1.1 404 Not Found\r\nContent-Length: 10\r\n\r\nNot") == []
+    assert (lines.status, lines.rest, lines.ended) == (404, b"Not", False)
+    assert lines.feed(b" Found\n") == []
+    assert (lines.status, lines.rest, lines.ended) == (404, b"Not Found\n", True)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 ok\r\n\r\n", _HEAD + b"zz\r\n{}\r\n", _HEAD + b"-1\r\n{}\r\n", b"x" * 100_000],
+)
+def test_what_is_not_http_is_an_error(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"expected|invalid"):
+        Lines().feed(data)
 
 
 class Followed:

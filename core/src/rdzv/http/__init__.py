@@ -1,15 +1,17 @@
-"""What backends need whose service speaks HTTP: connections, failover, TLS, and waits that share one query.
+"""What backends need whose service speaks HTTP: connections, failover, TLS, streams, and waits that share one query.
 
 Built on the standard library's `http.client`, on sockets that can be ended at any moment. A plugin brings what
 its service is asked (`Request`), what the answers mean, and how to follow a prefix (`Watches`).
 """
 
-from .client import Client, Hold, ReplyLostError, Request
-from .connection import AttemptError, Reply
+from .client import Client, Hold, ReplyLostError
+from .connection import LONGEST, AttemptError, Reply, Request
+from .stream import Stream
 from .tls import tls_context
 from .watches import Revision, Watches
 
 __all__ = [
+    "LONGEST",
     "AttemptError",
     "Client",
     "Hold",
@@ -17,6 +19,7 @@ __all__ = [
     "ReplyLostError",
     "Request",
     "Revision",
+    "Stream",
     "Watches",
     "tls_context",
 ]

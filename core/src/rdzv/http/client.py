@@ -8,39 +8,20 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from ..endpoints import Endpoint, source_address
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
-from .connection import AttemptError, Connection, Member, Reply, SilenceError, Transport
+from .connection import LONGEST, AttemptError, Connection, Member, Reply, Request, SilenceError, Transport
+from .stream import Stream
 
-__all__ = ["Client", "Hold", "ReplyLostError", "Request"]
+__all__ = ["Client", "Hold", "ReplyLostError"]
 
 _T = TypeVar("_T")
 
 
 class ReplyLostError(RendezvousConnectionError):
     """The request may have been applied, but no answer came."""
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a service is asked.
-
-    Attributes:
-        method: Of HTTP.
-        target: Path and query, quoted.
-        body: What is sent with it.
-        repeatable: Whether it may be sent to another endpoint though it may have been applied already.
-        held: Seconds for which the service may keep it before it answers.
-    """
-
-    method: str
-    target: str
-    body: bytes | None = None
-    repeatable: bool = True
-    held: float = 0.0
 
 
 class Hold:
@@ -90,8 +71,10 @@ class Client:
         tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
         server_name: The name in the endpoints' certificates, if it is not the endpoint's.
         request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+        kind: What the service is, more exactly, for the message about an endpoint that is something else.
 
     Attributes:
+        request_timeout: See there.
         patience: Seconds within which every endpoint had its chance to answer.
         closed: `close` was called.
     """
@@ -106,14 +89,16 @@ class Client:
         tls: ssl.SSLContext | None = None,
         server_name: str | None = None,
         request_timeout: float = 3.0,
+        kind: str | None = None,
     ) -> None:
-        self.patience = request_timeout * len(endpoints)
+        self.request_timeout = min(request_timeout, LONGEST)
+        self.patience = self.request_timeout * len(endpoints)
         self.closed = False
         self._understood = False
         self._service = service
+        self._kind = kind or service
         self._check = check
         self._headers = dict(headers)
-        self._request_timeout = request_timeout
         self._transport = Transport(tls, server_name)
         self._scheme = "https" if tls else "http"
         self._members = tuple(Member(endpoint) for endpoint in endpoints)
@@ -137,7 +122,11 @@ class Client:
             RendezvousError: From `check`.
         """
         with self._held(hold or Hold()) as held:
-            return self._try_members(request, timeout, read, held)
+
+            def attempt(member: Member, deadline: float) -> _T:
+                return self._attempt(member, request, deadline, read, held)
+
+            return self._try_members(attempt, request, timeout, held)
 
     def poll(self, request: Request, read: Callable[[Reply], _T], hold: Hold) -> _T | None:
         """Ask the endpoint that did best so far for something that it may never answer.
@@ -152,13 +141,57 @@ class Client:
         member = self._members[0]
         with self._held(hold):
             try:
-                return self._attempt(member, request, time.monotonic() + self._request_timeout, read, hold)
+                return self._attempt(member, request, time.monotonic() + self.request_timeout, read, hold)
             except SilenceError:
                 return None
             except AttemptError:
                 if not hold.released:
                     self._demote(member)
                 return None
+
+    def open_stream(self, request: Request, timeout: float, read: Callable[[Reply], _T], alive: Request) -> Stream[_T]:
+        """Ask for an answer that does not end; it need not have begun when this returns.
+
+        When its endpoint fails a call, or itself, the stream breaks, and the next one is opened at another endpoint.
+
+        Args:
+            request: What.
+            timeout: Seconds until it is sent.
+            read: Makes something of one line of the answer, as in `call`.
+            alive: What an endpoint is asked that has been silent for too long. Any answer shows that it lives.
+
+        Raises:
+            RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us).
+        """
+
+        def attempt(member: Member, deadline: float) -> Stream[_T]:
+            def probe(until: float) -> None:
+                asked = self._transport.connection(member, until)
+                asked.exchange(alive, self._headers, until)
+                self._keep(asked)
+
+            def fail(failure: AttemptError) -> RendezvousError:
+                self._demote(member)
+                only_one = len(self._members) == 1
+                kind = RendezvousDeniedError if failure.denied and only_one else RendezvousConnectionError
+                return kind(f"{self._service} could not be used: {self._reasons([(member, failure)])}")
+
+            with contextlib.ExitStack() as opening:
+                connection = self._transport.connect(member, deadline)
+                opening.callback(connection.close)
+                hold = opening.enter_context(self._held(Hold()))
+                opening.enter_context(hold.using(member, connection))
+                connection.send(request, self._headers, deadline)
+                return Stream(
+                    connection,
+                    lambda reply: self._understand(reply, read),
+                    probe=probe,
+                    fail=fail,
+                    patience=self.request_timeout,
+                    closing=opening.pop_all(),
+                )
+
+        return self._try_members(attempt, request, timeout, Hold())
 
     def local_address(self) -> str:
         """The source address of this machine towards the service.
@@ -167,7 +200,7 @@ class Client:
             RendezvousConnectionError: There is no route to any endpoint.
         """
         endpoints = [member.endpoint for member in self._members]
-        return self._transport.local_address() or source_address(endpoints, self._request_timeout)
+        return self._transport.local_address() or source_address(endpoints, self.request_timeout)
 
     def check_open(self) -> None:
         """Raise `RendezvousConnectionError` after `close`."""
@@ -197,10 +230,11 @@ class Client:
             with self._lock:
                 self._holds.discard(hold)
 
-    def _try_members(self, request: Request, timeout: float, read: Callable[[Reply], _T], hold: Hold) -> _T:
+    def _try_members(self, attempt: Callable[[Member, float], _T], request: Request, timeout: float, hold: Hold) -> _T:
+        """Attempt it at each endpoint until one does not fail."""
         self.check_open()
         started = time.monotonic()
-        deadline = started + timeout
+        deadline = started + min(timeout, LONGEST)
         failures: list[tuple[Member, AttemptError]] = []
         members = self._members
         for left in range(len(members), 0, -1):
@@ -209,9 +243,9 @@ class Client:
             if began >= deadline:
                 break
             # The last one gets all the time that is left, the others leave some for those behind them.
-            patience = deadline - began if left == 1 else min(self._request_timeout, (deadline - began) / left)
+            patience = deadline - began if left == 1 else min(self.request_timeout, (deadline - began) / left)
             try:
-                return self._attempt(member, request, began + patience, read, hold)
+                return attempt(member, began + patience)
             except AttemptError as failure:
                 failures.append((member, failure))
                 if hold.released:
@@ -232,20 +266,21 @@ class Client:
     ) -> _T:
         connection = self._transport.connection(member, deadline)
         with hold.using(member, connection):
-            reply = connection.exchange(
-                request.method, request.target, request.body, self._headers, deadline + request.held
-            )
+            reply = connection.exchange(request, self._headers, deadline + request.held)
         try:
             result = self._understand(reply, read)
         except BaseException:
             # Whoever answers strangely may not keep to the order of requests and answers, either.
             connection.close()
             raise
+        self._keep(connection)
+        return result
+
+    def _keep(self, connection: Connection) -> None:
         connection.keep()
         if self.closed:
             # It may have been kept after `close` looked.
             connection.close()
-        return result
 
     def _understand(self, reply: Reply, read: Callable[[Reply], _T]) -> _T:
         try:
@@ -256,7 +291,7 @@ class Client:
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             raise AttemptError(
                 f"it did not answer as {self._service} does, but with HTTP {reply.status} and {reply.text!r}; "
-                f"is it {self._service}?",
+                f"is it {self._kind}?",
                 applied=True,
                 # A service that was there before may come back to where something else answers for it meanwhile.
                 denied=not self._understood,

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -16,14 +16,18 @@ from typing import Any, Final, TypeVar
 from ..endpoints import Endpoint
 from ..threads import in_thread
 
-__all__ = ["AttemptError", "Connection", "Member", "Reply", "SilenceError", "Transport"]
+__all__ = ["LONGEST", "AttemptError", "Connection", "Member", "Reply", "Request", "SilenceError", "Transport"]
 
 _S = TypeVar("_S", bound=socket.socket)
+
+LONGEST: Final = 86400.0
+"""The longest time, in seconds, that anything here waits in one go: sockets overflow after 24 days."""
 
 _IDLE: Final = 4
 """How many connections to one endpoint are kept for later."""
 
 _PIECE: Final = 1 << 20
+_RAW_PIECE: Final = 1 << 16
 
 _SOCKET_OPTIONS: Final = [
     (level, getattr(socket, name), value)
@@ -59,8 +63,29 @@ class SilenceError(AttemptError):
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What a service is asked.
+
+    Attributes:
+        method: Of HTTP.
+        target: Path and query, quoted.
+        body: What is sent with it.
+        repeatable: Whether it may be sent to another endpoint though it may have been applied already.
+        held: Seconds for which the service may keep it before it answers.
+        headers: Sent with it, besides those of the client.
+    """
+
+    method: str
+    target: str
+    body: bytes | None = None
+    repeatable: bool = True
+    held: float = 0.0
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer."""
+    """An answer; of one that does not end, a line."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -79,47 +104,85 @@ class Member:
     Attributes:
         endpoint: Where it is.
         idle: The connections to it that nobody uses now.
-        heard: Whether it has ever answered.
+        heard: When it last said anything, on the monotonic clock; 0: never.
     """
 
     endpoint: Endpoint
     idle: "list[Connection]" = field(default_factory=list)
-    heard: bool = False
+    heard: float = 0.0
 
 
 class Connection:
-    """One connection to an endpoint, for one request at a time."""
+    """One connection to an endpoint, for one request at a time.
+
+    Attributes:
+        member: The endpoint.
+    """
 
     def __init__(self, transport: "Transport", member: Member, sock: socket.socket) -> None:
         self._transport = transport
-        self._member = member
+        self.member = member
         self._sock = sock
         self._http = http.client.HTTPConnection(member.endpoint.host.partition("%")[0], member.endpoint.port)
         self._http.auto_open = False
         self._http.sock = sock
 
-    def exchange(
-        self, method: str, target: str, body: bytes | None, headers: Mapping[str, str], deadline: float
-    ) -> Reply:
+    def exchange(self, request: Request, headers: Mapping[str, str], deadline: float) -> Reply:
         """Send a request and receive its answer.
 
         Raises:
             AttemptError: There was no answer until `deadline`; the connection is closed.
         """
-        began = time.monotonic()
-        try:
-            self._limit(deadline)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-                # Whoever refuses us, or a request that is too large, answers and hangs up while we still send.
-                self._http.request(method, target, body, headers)
+        with self._closed_by_failure():
+            self._send(request, headers, deadline)
             with self._http.getresponse() as response:
                 pieces = [response.read1(_PIECE)]
                 # Python 3.13 closes it, and perhaps the socket, with the last byte.
                 while pieces[-1] and not response.isclosed():
                     self._limit(deadline)
                     pieces.append(response.read1(_PIECE))
-                self._member.heard = True
+                self.member.heard = time.monotonic()
                 return Reply(response.status, response.headers, b"".join(pieces))
+
+    def send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+        """Send a request whose answer is to be received piece by piece; nothing else is sent after it.
+
+        Raises:
+            AttemptError: It could not be sent until `deadline`; the connection is closed.
+        """
+        with self._closed_by_failure():
+            self._send(request, {**headers, "Connection": "close"}, deadline)
+
+    def receive(self, deadline: float) -> bytes | None:
+        """The bytes of an answer that are there, its head too; if there are none, wait for them until `deadline`.
+
+        Returns:
+            None if none came; nothing if the other end has ended the connection.
+
+        Raises:
+            AttemptError: The connection broke, and is closed.
+        """
+        with self._closed_by_failure():
+            self._sock.settimeout(max(0.0, deadline - time.monotonic()))
+            try:
+                data = self._sock.recv(_RAW_PIECE)
+            except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
+                return None
+            self.member.heard = time.monotonic()
+            return data
+
+    def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+        self._limit(deadline)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
+            # Whoever refuses us, or a request that is too large, answers and hangs up while we still send.
+            self._http.request(request.method, request.target, request.body, {**headers, **request.headers})
+
+    @contextlib.contextmanager
+    def _closed_by_failure(self) -> Iterator[None]:
+        """Close it if this fails, and say what the failure means for the request."""
+        began = time.monotonic()
+        try:
+            yield
         except TimeoutError as error:
             self.close()
             raise SilenceError(f"no answer within {time.monotonic() - began:.1f} s", applied=True) from error
@@ -133,7 +196,7 @@ class Connection:
 
     def _hint(self) -> str:
         """What may be wrong if an endpoint hangs up without ever having said anything."""
-        if self._member.heard:
+        if self.member.heard:
             return ""
         if isinstance(self._sock, ssl.SSLSocket):
             return "; if it demands a certificate, give it one"
@@ -141,8 +204,8 @@ class Connection:
 
     def keep(self) -> None:
         """Leave it for the next request, unless it has served its time."""
-        if self._http.sock is not None and len(self._member.idle) < _IDLE:
-            self._member.idle.append(self)
+        if self._http.sock is not None and len(self.member.idle) < _IDLE:
+            self.member.idle.append(self)
         else:
             self.close()
 
@@ -187,6 +250,14 @@ class Transport:
             while not (idle := member.idle.pop()).is_silent():
                 idle.close()
             return idle
+        return self.connect(member, deadline)
+
+    def connect(self, member: Member, deadline: float) -> Connection:
+        """A new connection.
+
+        Raises:
+            AttemptError: There is none by `deadline`; nothing was sent.
+        """
         try:
             sock = self._reach(self._resolve(member.endpoint, deadline), deadline)
             return Connection(self, member, self._secure(sock, member.endpoint, deadline))
@@ -242,9 +313,10 @@ class Transport:
             return look_up(socket.AI_NUMERICHOST)
         # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
         answer = in_thread(lambda: look_up(0), f"rdzv-resolve-{endpoint.host}")
-        wait((answer, self._closed), max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
+        seconds = max(0.0, deadline - time.monotonic())
+        wait((answer, self._closed), seconds, FIRST_COMPLETED)
         if not answer.done():
-            raise TimeoutError("its name was not resolved in time")
+            raise TimeoutError(f"its name was not resolved within {seconds:.1f} s")
         return list(answer.result())
 
     def _reach(self, addresses: list[tuple[Any, ...]], deadline: float) -> socket.socket:
@@ -313,7 +385,7 @@ def _tls_failure(error: ssl.SSLError, *, applied: bool) -> AttemptError:
         return AttemptError("it does not speak TLS; set protocol=http", applied=False, denied=True)
     if "ALERT" in reason and "INTERNAL" not in reason:
         wanted = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-        text = f"it refused this client's certificate ({wanted}); check the options that name it"
+        text = f"it refused this client's certificate ({wanted}); check the options for the certificate and its key"
         return AttemptError(text, applied=False, denied=True)
     hint = "" if applied else "; if it does not speak TLS, set protocol=http"
     return AttemptError(f"TLS failed: {error}{hint}", applied=applied)

@@ -14,6 +14,7 @@ from ..backend import Snapshot
 from ..errors import RendezvousConnectionError, RendezvousError
 from ..threads import start_thread
 from .client import Hold
+from .connection import LONGEST
 
 __all__ = ["Follow", "Revision", "Watches"]
 
@@ -68,7 +69,7 @@ class Watches:
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, LONGEST)
         with self._lock:
             watch = self._by_prefix.pop(prefix, None) or _Watch(self._name, prefix, self._follow, self._check_open)
             self._by_prefix[prefix] = watch
