@@ -1,7 +1,7 @@
 """rdzv on etcd v3, over etcd's JSON gateway.
 
 `create_backend` makes the backend and its store from parameters, `EtcdV3Backend` is the class itself;
-it is imported (and urllib3 with it) when it is first used.
+it is imported (and ssl with it) when it is first used.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -2,7 +2,6 @@
 
 import contextlib
 import math
-import os
 import ssl
 import time
 from collections.abc import Sequence
@@ -11,9 +10,11 @@ from typing import Any, NamedTuple
 from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.http import ReplyLostError
 from rdzv.keys import escape
+from rdzv.per_process import PerProcess
 
-from .client import Client, ReplyLostError
+from .client import Client
 from .failures import LeaseNotFoundError
 from .watch import Watches, read_all
 from .wire import KeySpace, encode, read_entry
@@ -62,17 +63,20 @@ class EtcdV3Backend(KeyValueBackend):
             raise RendezvousParameterError("etcd needs an endpoint, a run id and a prefix; one of them is empty.")
         if (user is None) != (password is None):
             raise RendezvousParameterError("The options 'user' and 'password' need each other; one is missing.")
-        self._endpoints = tuple(endpoints)
         self._keys = KeySpace(f"/{prefix.strip('/')}/{escape(run_id)}/")
-        self._settings: dict[str, Any] = {
-            "tls": tls,
-            "server_name": server_name,
-            "user": user,
-            "password": password,
-            "request_timeout": request_timeout,
-        }
-        # One per process: what was made before a fork belongs to the parent.
-        self._links: dict[int, _Link] = {}
+
+        def link() -> _Link:
+            client = Client(
+                endpoints,
+                tls=tls,
+                server_name=server_name,
+                user=user,
+                password=password,
+                request_timeout=request_timeout,
+            )
+            return _Link(client, Watches(client, self._keys))
+
+        self._links = PerProcess(link, lambda link: link.client.http.abandon())
         self._closed = False
 
     @property
@@ -82,7 +86,7 @@ class EtcdV3Backend(KeyValueBackend):
         Raises:
             RendezvousConnectionError: There is no route to any endpoint.
         """
-        return self._client.local_address()
+        return self._client.http.local_address()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         """See `KeyValueBackend.read`."""
@@ -144,10 +148,8 @@ class EtcdV3Backend(KeyValueBackend):
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
         self._closed = True
-        for pid in list(self._links):
-            link = self._links.pop(pid, None)
-            if link is not None:
-                link.close() if pid == os.getpid() else link.abandon()
+        if (link := self._links.pop()) is not None:
+            link.close()
 
     @property
     def _client(self) -> Client:
@@ -155,20 +157,10 @@ class EtcdV3Backend(KeyValueBackend):
 
     @property
     def _link(self) -> "_Link":
-        pid = os.getpid()
-        link = self._links.get(pid) or self._make_link(pid)
+        link = self._links.get()
         if self._closed:
             link.close()
             raise RendezvousConnectionError(f"This backend of the run at {self._keys.root} was closed.")
-        return link
-
-    def _make_link(self, pid: int) -> "_Link":
-        # Without a lock, since one may be held for ever by a thread that the fork did not copy.
-        client = Client(self._endpoints, **self._settings)
-        link = self._links.setdefault(pid, _Link(client, Watches(client, self._keys)))
-        for other in list(self._links):
-            if other != pid and (inherited := self._links.pop(other, None)) is not None:
-                inherited.abandon()
         return link
 
 
@@ -207,11 +199,8 @@ class _Link(NamedTuple):
     watches: Watches
 
     def close(self) -> None:
-        self.client.close()
+        self.client.http.close()
         self.watches.close()
-
-    def abandon(self) -> None:
-        self.client.abandon()
 
 
 def _first_entry(reply: dict[str, Any]) -> Entry | None:

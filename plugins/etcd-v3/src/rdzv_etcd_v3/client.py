@@ -1,6 +1,6 @@
-"""Calls to etcd's JSON gateway: which endpoint, for how long, logged in as whom, and what an error means.
+"""Calls to etcd's JSON gateway, logged in where etcd demands it.
 
-One call is one attempt at each endpoint at most; trying again later is the core's affair.
+Which endpoint is asked, and for how long, is the affair of `rdzv.http`.
 """
 
 import json
@@ -10,27 +10,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-import urllib3
-import urllib3.exceptions
-from rdzv.endpoints import Endpoint, source_address
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError, RendezvousError
+from rdzv.http import LONGEST, AttemptError, Reply, Request, Stream
+from rdzv.http import Client as HttpClient
 
-from .failures import AttemptError, NoReplyError, NotConnectedError, RefusedError, parse_reply, tls_failure
-from .stream import Stream
-from .transport import Member, Transport
+from .failures import LoginExpiredError, LoginNotNeededError, Refusals
 
-__all__ = ["LONGEST", "Client", "ReplyLostError"]
+__all__ = ["Client"]
 
 _T = TypeVar("_T")
 
-LONGEST: Final = 86400.0
-"""The longest time, in seconds, that anything here waits in one go: sockets overflow after 24 days."""
+_ALIVE: Final = Request("GET", "/version")
+"""Every member answers this, and it is no call to etcd."""
 
-_JSON: Final = {"Content-Type": "application/json"}
-
-
-class ReplyLostError(RendezvousConnectionError):
-    """The request may have been applied, but no answer came."""
+_HAS_LEADER: Final = {"Grpc-Metadata-hasleader": "true"}
+"""A member that lost the others ends such a watch; any other would stay silent for ever."""
 
 
 class Client:
@@ -46,26 +41,25 @@ class Client:
         password: str | None = None,
         request_timeout: float = 3.0,
     ) -> None:
-        self.request_timeout = min(request_timeout, LONGEST)
-        self.patience = self.request_timeout * len(endpoints)
-        """Seconds within which every endpoint had its chance to answer."""
+        self._refusals = Refusals(user)
+        self.http = HttpClient(
+            "etcd",
+            endpoints,
+            self._refusals.check,
+            headers={"Content-Type": "application/json"},
+            tls=tls,
+            server_name=server_name,
+            request_timeout=request_timeout,
+            kind="etcd 3.4 or newer, with its gateway enabled",
+        )
+        """By which it is reached."""
         self.newest = 0
         """The newest revision that any answer told of."""
-        self._transport = Transport(tls, server_name)
-        self._scheme = "https" if tls else "http"
-        # What may be wrong if an endpoint hangs up without ever having said anything.
-        self._hint = (
-            "; if it demands a certificate, set cert and key" if tls else "; if it speaks TLS, set protocol=https"
-        )
-        self._members = tuple(self._transport.member(endpoint) for endpoint in endpoints)
-        self._streams: set[Stream] = set()
         self._user = user
         self._password = password
         # What logging in gave; "" if etcd demands none, None if it has not been asked yet.
         self._token: str | None = None if user else ""
         self._logging_in = threading.Lock()
-        self._lock = threading.Lock()
-        self.closed = False
 
     def call(
         self,
@@ -93,206 +87,78 @@ class Client:
             RendezvousParameterError: The request is too large.
         """
         data = json.dumps(body).encode()
+        deadline = time.monotonic() + timeout
 
-        def attempt(member: Member, deadline: float) -> _T:
-            reply = self._logged_in(member, deadline, lambda token: self._post(member, path, data, token, deadline))
-            try:
-                self.newest = max(self.newest, int(reply.get("header", {}).get("revision", 0)))
-                return read(reply)
-            except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-                raise NoReplyError(f"its answer is not etcd's: {str(reply)[:80]!r}") from error
+        def understand(reply: Reply) -> _T:
+            answer = json.loads(reply.body)
+            self.newest = max(self.newest, int(answer.get("header", {}).get("revision", 0)))
+            return read(answer)
 
-        return self._try_members(attempt, timeout, repeatable=repeatable)
+        def ask(token: str) -> _T:
+            request = Request("POST", path, data, repeatable, headers=_login(token))
+            return self.http.call(request, deadline - time.monotonic(), understand)
 
-    def open_stream(self, path: str, body: Mapping[str, Any], timeout: float) -> Stream:
-        """Call a method whose answer does not end; it need not have begun when this returns.
+        token = self._log_in(deadline)
+        try:
+            return ask(token)
+        except LoginExpiredError:
+            if not self.forget_login(token):
+                raise
+        return ask(self._log_in(deadline))
+
+    def watch(
+        self, body: Mapping[str, Any], timeout: float, read: Callable[[dict[str, Any]], _T]
+    ) -> tuple[Stream[_T], str]:
+        """Open a watch; etcd need not have confirmed it when this returns.
+
+        Args:
+            body: The request.
+            timeout: Seconds until it is sent.
+            read: Makes something of one of its messages.
+
+        Returns:
+            The messages, and the login with which it was opened.
 
         Raises:
             RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us).
         """
-        data = json.dumps(body).encode()
+        deadline = time.monotonic() + timeout
+        token = self._log_in(deadline)
+        request = Request("POST", "/v3/watch", json.dumps(body).encode(), headers=_HAS_LEADER | _login(token))
+        remaining = deadline - time.monotonic()
+        return self.http.open_stream(request, remaining, lambda reply: read(json.loads(reply.body)), _ALIVE), token
 
-        def attempt(member: Member, deadline: float) -> Stream:
-            token = self._login(member, deadline)
-            patience = deadline - time.monotonic()
-            stream = Stream(self._transport, member, path, data, token=token, timeout=patience)
-            with self._lock:
-                self._streams.add(stream)
-            return stream
-
-        return self._try_members(attempt, timeout)
-
-    def close_stream(self, stream: Stream) -> None:
-        """Close a stream. Closing twice is fine."""
-        with self._lock:
-            self._streams.discard(stream)
-        stream.close()
-
-    def ping(self, member: Member, timeout: float) -> None:
-        """Ask an endpoint for any sign of life.
-
-        Raises:
-            AttemptError: There was none within `timeout` seconds.
-        """
-        self._exchange(member, "GET", "/version", None, {}, time.monotonic() + timeout)
-
-    def demote(self, member: Member) -> None:
-        """Try an endpoint after all others from now on, and end what hangs on it, so that it moves."""
-        with self._lock:
-            if len(self._members) == 1:
-                return
-            self._members = (*(other for other in self._members if other is not member), member)
-            for stream in self._streams:
-                if stream.member is member:
-                    stream.interrupt()
+    def cancelled(self, reason: str) -> AttemptError | RendezvousError:
+        """What it means that etcd cancelled a watch, and said so."""
+        return self._refusals.cancelled(reason)
 
     def forget_login(self, token: str) -> bool:
         """Log in again before the next call, if `token` is the login in use; False if there is nobody to log in."""
-        with self._lock:
-            if self._user and self._token == token:
-                self._token = None
+        if self._user and self._token == token:
+            self._token = None
         return bool(self._user)
 
-    def explain(self, error: AttemptError | RefusedError) -> RendezvousError:
-        """The error for the caller when a stream failed."""
-        if isinstance(error, RefusedError):
-            return error.explain(self._user)
-        kind = RendezvousDeniedError if error.denied else RendezvousConnectionError
-        return kind(f"The watch of etcd broke: {error}")
-
-    def local_address(self) -> str:
-        """The source address of this machine towards etcd.
-
-        Raises:
-            RendezvousConnectionError: There is no route to any endpoint.
-        """
-        endpoints = [member.endpoint for member in self._members]
-        return self._transport.local_address() or source_address(endpoints, self.request_timeout)
-
-    def check_open(self) -> None:
-        """Raise `RendezvousConnectionError` after `close`."""
-        if self.closed:
-            raise RendezvousConnectionError("This backend was closed.")
-
-    def close(self) -> None:
-        """End every connection, also those in use."""
-        self.closed = True
-        self._transport.close()
-        for member in self._members:
-            member.pool.close()
-
-    def abandon(self) -> None:
-        """Forget, in a forked child, what belongs to the parent."""
-        self.closed = True
-        self._transport.abandon()
-
-    def _try_members(self, attempt: Callable[[Member, float], _T], timeout: float, *, repeatable: bool = True) -> _T:
-        """Attempt it at each endpoint until one does not fail."""
-        self.check_open()
-        started = time.monotonic()
-        timeout = min(timeout, LONGEST)
-        failures: list[tuple[Member, AttemptError]] = []
-        members = self._members
-        for left in range(len(members), 0, -1):
-            member = members[-left]
-            remaining = started + timeout - time.monotonic()
-            if remaining <= 0:
-                break
-            # The last one gets all the time that is left, the others leave some for those behind them.
-            patience = remaining if left == 1 else min(self.request_timeout, remaining / left)
-            try:
-                return attempt(member, time.monotonic() + patience)
-            except RefusedError as refusal:
-                raise refusal.explain(self._user) from refusal
-            except AttemptError as failure:
-                failures.append((member, failure))
-                self.demote(member)
-                if failure.applied and not repeatable:
-                    raise ReplyLostError(self._describe(failures, started)) from failure
-        self.check_open()
-        denied = bool(failures) and all(failure.denied for _, failure in failures)
-        kind = RendezvousDeniedError if denied else RendezvousConnectionError
-        raise kind(self._describe(failures, started)) from (failures[-1][1] if failures else None)
-
-    def _describe(self, failures: Sequence[tuple[Member, AttemptError]], started: float) -> str:
-        reasons = "; ".join(f"{self._scheme}://{member.endpoint}: {failure}" for member, failure in failures)
-        seconds = time.monotonic() - started
-        # What is refused at once says nothing of how long the caller goes on trying.
-        tried = f" (tried for {seconds:.1f} s)" if seconds >= 0.1 else ""
-        return f"etcd did not answer as it should{tried}: {reasons or 'no time was left'}"
-
-    def _logged_in(self, member: Member, deadline: float, request: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-        token = self._login(member, deadline)
-        try:
-            return request(token)
-        except RefusedError as refusal:
-            # Logins expire, and whoever refuses one has done nothing.
-            if not refusal.stale_token or not self.forget_login(token):
-                raise
-        return request(self._login(member, deadline))
-
-    def _login(self, member: Member, deadline: float) -> str:
+    def _log_in(self, deadline: float) -> str:
         token = self._token
         if token is not None:
             return token
-        if not self._logging_in.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise NotConnectedError("another thread still logs in")
+        if not self._logging_in.acquire(timeout=min(max(0.0, deadline - time.monotonic()), LONGEST)):
+            raise RendezvousConnectionError("etcd was not asked: another thread still logs in")
         try:
             if self._token is None:
-                self._token = self._authenticate(member, deadline)
+                self._token = self._authenticate(deadline - time.monotonic())
             return self._token
         finally:
             self._logging_in.release()
 
-    def _authenticate(self, member: Member, deadline: float) -> str:
+    def _authenticate(self, timeout: float) -> str:
         data = json.dumps({"name": self._user, "password": self._password}).encode()
+        request = Request("POST", "/v3/auth/authenticate", data)
         try:
-            return str(self._post(member, "/v3/auth/authenticate", data, "", deadline)["token"])
-        except RefusedError as refusal:
-            if refusal.no_login_needed:
-                return ""
-            raise
-        except (NoReplyError, KeyError) as error:
-            # The request proper was not sent yet.
-            raise NotConnectedError(f"logging in failed: {error}") from error
-
-    def _post(self, member: Member, path: str, data: bytes, token: str, deadline: float) -> dict[str, Any]:
-        headers = _JSON | {"Authorization": token} if token else _JSON
-        status, answer = self._exchange(member, "POST", path, data, headers, deadline)
-        try:
-            return parse_reply(status, answer)
-        except RefusedError as refusal:
-            if refusal.undecided:
-                raise NoReplyError(refusal.message) from refusal
-            raise
-
-    def _exchange(
-        self, member: Member, method: str, path: str, data: bytes | None, headers: Mapping[str, str], deadline: float
-    ) -> tuple[int, bytes]:
-        seconds = max(deadline - time.monotonic(), 0.001)
-        try:
-            response = member.pool.urlopen(
-                method,
-                path,
-                data,
-                headers,
-                retries=False,
-                assert_same_host=False,
-                timeout=urllib3.Timeout(total=seconds),
-            )
-        except urllib3.exceptions.HTTPError as error:
-            raise _failed_exchange(error, seconds, "" if member.heard else self._hint) from error
-        member.heard = time.monotonic()
-        return response.status, response.data
+            return self.http.call(request, timeout, lambda reply: str(json.loads(reply.body)["token"]))
+        except LoginNotNeededError:
+            return ""
 
 
-def _failed_exchange(error: urllib3.exceptions.HTTPError, seconds: float, hint: str) -> AttemptError:
-    cause = error.args[0] if error.args else None
-    if isinstance(error, urllib3.exceptions.SSLError) and isinstance(cause, ssl.SSLError):
-        failure = tls_failure(cause)
-        return failure if failure.denied else NoReplyError(f"{failure}{hint}")
-    if isinstance(error, urllib3.exceptions.TimeoutError):
-        return NoReplyError(f"no answer within {seconds:.1f} s")
-    if isinstance(error, urllib3.exceptions.ClosedPoolError):
-        return NotConnectedError("this backend was closed")
-    return NoReplyError(f"the connection broke: {error}{hint}")
+def _login(token: str) -> dict[str, str]:
+    return {"Authorization": token} if token else {}

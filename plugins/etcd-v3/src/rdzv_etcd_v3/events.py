@@ -3,19 +3,14 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from rdzv.backend import Entry
 
 from .client import Client
-from .failures import AttemptError, NoReplyError, RefusedError
 from .wire import KeySpace, read_entry
 
 __all__ = ["Change", "Events", "GapError"]
-
-_SILENCE: Final = 3
-"""How many request timeouts without a word from an endpoint it is asked whether it lives. (A node that
-keeps a lease alive hears more often than that, and never asks.)"""
 
 
 class GapError(Exception):
@@ -55,7 +50,7 @@ class Events:
         self._keys = keys
         self._start = start
         request = {"create_request": keys.under(prefix) | {"start_revision": str(start)}}
-        self._stream = client.open_stream("/v3/watch", request, timeout)
+        self._stream, self._login = client.watch(request, timeout, self._understand)
 
     @property
     def age(self) -> float:
@@ -67,46 +62,24 @@ class Events:
 
         Raises:
             GapError: See there.
-            AttemptError: The watch ended or is broken.
-            RefusedError: etcd does not let us watch.
+            RendezvousConnectionError: The watch ended or is broken (`RendezvousDeniedError`: etcd does not let us).
         """
-        silence = self._client.request_timeout * (_SILENCE if self.created else 1)
-        quiet_until = max(self._stream.opened, self._stream.member.heard) + silence
-        messages = self._stream.receive(min(quiet_until, deadline) - time.monotonic())
-        if not messages and quiet_until <= time.monotonic() < deadline:
-            self._make_sure(quiet_until, deadline)
-        try:
-            return [change for message in messages for change in self._understand(message["result"])]
-        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-            raise NoReplyError(f"its answer is not etcd's: {str(messages)[:80]!r}") from error
+        return [change for changes in self._stream.receive(deadline) for change in changes]
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close_stream(self._stream)
-
-    def demote(self) -> None:
-        """Have the next watch opened at another endpoint, if there is one."""
-        self._client.demote(self._stream.member)
+        self._stream.close()
 
     def log_in_again(self) -> bool:
         """Have the next watch log in anew; False if there is nobody to log in."""
-        return self._client.forget_login(self._stream.token)
+        return self._client.forget_login(self._login)
 
-    def _make_sure(self, quiet_until: float, deadline: float) -> None:
-        """Ask an endpoint that was silent for too long whether it lives: a frozen one keeps its connections."""
-        patience = self._client.request_timeout
-        try:
-            self._client.ping(self._stream.member, min(patience, deadline - time.monotonic()))
-        except AttemptError:
-            # Too little time for an answer proves nothing, but silence adds up from wait to wait.
-            if time.monotonic() < deadline or time.monotonic() > quiet_until + patience:
-                raise
-
-    def _understand(self, result: Mapping[str, Any]) -> list[Change]:
+    def _understand(self, message: Mapping[str, Any]) -> list[Change]:
+        result = message["result"]
         if result.get("canceled"):
             if "compact_revision" in result:
                 raise GapError
-            raise RefusedError.of_watch(str(result.get("cancel_reason", "the watch was cancelled")))
+            raise self._client.cancelled(str(result.get("cancel_reason", "the watch was cancelled")))
         if result.get("created"):
             # A watch of revisions that the service has lost would wait until they come again.
             if int(result["header"]["revision"]) < self._start - 1:

@@ -1,19 +1,15 @@
-"""The entry point: how the core finds this backend. It imports no client library until it must."""
+"""The entry point: how the core finds this backend. It imports nothing heavy until it must."""
 
 from typing import TYPE_CHECKING, Any
 
 from rdzv.backend import RendezvousBackend
 from rdzv.endpoints import parse_endpoints
-from rdzv.errors import RendezvousParameterError
 from rdzv.hooks import BackendPlugin, hookimpl
 from rdzv.options import parse_options
 
 from .options import OPTIONS
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Mapping
-
     from rdzv.parameters import RendezvousParameters
 
     from .backend import EtcdV3Backend
@@ -45,14 +41,16 @@ def create_backend(params: "RendezvousParameters") -> tuple[RendezvousBackend, A
     Raises:
         RendezvousParameterError: An endpoint, an option or a certificate cannot be used.
     """
+    from rdzv.http import tls_context
     from rdzv.store import KeyValueStore
 
     options = parse_options(params.config, OPTIONS)
+    files = {name: (name, options[name]) for name in ("ca_cert", "cert", "key", "server_name")}
     backend = _backend_type()(
         parse_endpoints(params.endpoint, _PORT),
         params.run_id,
         prefix=options["prefix"],
-        tls=_tls_context(options),
+        tls=tls_context(protocol=options["protocol"], **files),
         server_name=options["server_name"],
         user=options["user"],
         password=options["password"],
@@ -65,33 +63,3 @@ def _backend_type() -> "type[EtcdV3Backend]":
     from .backend import EtcdV3Backend
 
     return EtcdV3Backend
-
-
-def _tls_context(options: "Mapping[str, Any]") -> "ssl.SSLContext | None":
-    given = [name for name in ("ca_cert", "cert", "key", "server_name") if options[name] is not None]
-    if options["protocol"] == "http" and given:
-        raise RendezvousParameterError(
-            f"The option '{given[0]}' needs TLS, but protocol is http. Set protocol=https, or leave one of them out."
-        )
-    if options["protocol"] != "https" and not given:
-        return None
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=options["ca_cert"])
-    except (ssl.SSLError, OSError) as error:
-        raise RendezvousParameterError(f"The ca_cert '{options['ca_cert']}' cannot be used: {error}.") from error
-    if options["cert"] is not None:
-        try:
-            context.load_cert_chain(options["cert"], options["key"], password=_no_passphrase)
-        except (ssl.SSLError, OSError) as error:
-            files = " with the key ".join(f"'{options[name]}'" for name in ("cert", "key") if options[name])
-            raise RendezvousParameterError(f"The cert {files} cannot be used: {error}.") from error
-    elif options["key"] is not None:
-        raise RendezvousParameterError("The option 'key' needs 'cert', the certificate that it belongs to.")
-    return context
-
-
-def _no_passphrase() -> str:
-    # Without this, OpenSSL would ask for it on the terminal.
-    raise RendezvousParameterError("The client's key is encrypted. Give a key file without a passphrase.")

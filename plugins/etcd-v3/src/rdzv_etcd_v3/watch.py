@@ -11,10 +11,10 @@ from typing import Any, Final
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv.http import LONGEST
 
-from .client import LONGEST, Client
+from .client import Client
 from .events import Change, Events, GapError
-from .failures import AttemptError, RefusedError
 from .wire import KeySpace, contains
 
 __all__ = ["Watches", "read_all"]
@@ -58,7 +58,7 @@ class Watches:
         finally:
             with self._lock:
                 watch.users -= 1
-                if self._client.closed:
+                if self._client.http.closed:
                     self._close_idle(0)
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class _Watch:
         with self._changed:
             self._adopt(since)
             while self._doubtful or not _is_news(self._now, since):
-                self._client.check_open()
+                self._client.http.check_open()
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return since
@@ -132,7 +132,7 @@ class _Watch:
             raise
         except RendezvousConnectionError:
             # What only the end of the caller's time cut short proves nothing against the service.
-            if time.monotonic() < deadline or time.monotonic() - started >= self._client.request_timeout:
+            if time.monotonic() < deadline or time.monotonic() - started >= self._client.http.request_timeout:
                 raise
         finally:
             self._changed.acquire()
@@ -141,7 +141,7 @@ class _Watch:
 
     def _read(self, deadline: float) -> None:
         """One step towards news: read the prefix, or open the watch, or receive from it."""
-        timeout = min(deadline - time.monotonic(), self._client.patience)
+        timeout = min(deadline - time.monotonic(), self._client.http.patience)
         if self._doubtful:
             self._read_again(timeout)
         elif self._events is None:
@@ -169,26 +169,18 @@ class _Watch:
             # What was received and not merged (an interrupt may come in between) will not come again.
             self._doubtful = True
             self.close()
-            if isinstance(error, AttemptError | RefusedError):
-                self._go_on_after(error, events)
-            elif not isinstance(error, GapError):
+            if not isinstance(error, GapError) and not self._may_go_on(error, events):
                 raise
         else:
             self._logged_in_again = self._logged_in_again and not events.created
 
-    def _go_on_after(self, error: AttemptError | RefusedError, events: Events) -> None:
-        """Have the watch opened again, unless that is in vain or too soon: then tell the caller."""
-        if isinstance(error, RefusedError) and error.denied:
+    def _may_go_on(self, error: BaseException, events: Events) -> bool:
+        """Whether to open the watch again; else, or if it ended too soon for that, the caller gets the error."""
+        if isinstance(error, RendezvousDeniedError):
             # etcd says the same of a login that has expired.
-            if not self._logged_in_again and events.log_in_again():
-                self._logged_in_again = True
-                return
-            self._logged_in_again = False
-        else:
-            events.demote()
-            if events.age >= _HASTE:
-                return
-        raise self._client.explain(error) from error
+            self._logged_in_again = not self._logged_in_again and events.log_in_again()
+            return self._logged_in_again
+        return isinstance(error, RendezvousConnectionError) and events.age >= _HASTE
 
     def _merge(self, changes: list[Change]) -> None:
         with self._changed:
