@@ -493,7 +493,15 @@ def test_the_body_of_an_error_is_kept_whole() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"SSH-2.0-x\r\n\r\n", b"HTTP/1.1 ok\r\n\r\n", _HEAD + b"zz\r\n{}\r\n", _HEAD + b"-1\r\n{}\r\n", b"x" * 100_000],
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 ok\r\n\r\n",
+        _HEAD + b"zz\r\n{}\r\n",
+        _HEAD + b"-1\r\n{}\r\n",
+        _HEAD + b"-6\r\n{}\r\n",
+        b"HTTP/1.1\r\n\r\n",
+        b"x" * 100_000,
+    ],
 )
 def test_what_is_not_http_is_an_error(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"expected|invalid"):

@@ -192,6 +192,14 @@ class TestResigning:
         lane = stage.walk(leader.resign(node, stage.now + 3.0, earlier))
         assert lane.to_write(LEADER_KEY).lease is earlier
 
+    def test_a_claim_whose_lease_could_not_be_revoked_ends_with_it(self, stage: Stage) -> None:
+        node = stage.enrolled()
+        stage.lead(node)
+        node.lease = None
+        assert self.resign(stage, node).end() is None
+        # A tombstone without a lease would stay for ever.
+        assert stage.writes(LEADER_KEY) == 1
+
     def test_the_claim_of_another_stays(self, stage: Stage) -> None:
         node = stage.enrolled()
         stage.put(LEADER_KEY, claim("b").encode())

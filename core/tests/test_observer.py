@@ -28,6 +28,7 @@ from rdzv import (
 from rdzv.backend import Expect, Put, Token
 from rdzv.cli import main
 from rdzv.dynamic import create_handler, lift
+from rdzv.dynamic.records import NodeRecord
 from rdzv.observer import Observer
 from rdzv.service import Service
 from rdzv.settings import RendezvousSettings
@@ -162,6 +163,24 @@ class TestOutages:
             observer.wait(0.3)
             with pytest.raises(RendezvousConnectionError, match="it is away"):
                 observer.status(0.3)
+
+
+def test_a_world_that_is_formed_between_two_readings_is_not_abandoned(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, node = Observer._nodes, shared.node()
+    joined = threading.Event()
+
+    def come(self: Observer, deadline: float) -> list[NodeRecord]:
+        nodes = read(self, deadline)
+        if not joined.is_set():
+            joined.set()
+            node.next_rendezvous()
+        return nodes
+
+    monkeypatch.setattr(Observer, "_nodes", come)
+    with Observer(shared.params()) as observer:
+        assert observer.status(10.0).phase == "running"
 
 
 class TestPurging:

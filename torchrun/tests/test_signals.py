@@ -3,7 +3,7 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, cast
 
@@ -176,3 +176,27 @@ def test_one_that_comes_while_the_handlers_are_put_back_ends_the_call_too(monkey
     assert sent
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is _terminate_process_handler
+
+
+@pytest.mark.parametrize(
+    ("number", "names"), [(signal.SIGINT, None), (signal.SIGUSR1, "SIGTERM, SIGUSR1")], ids=["torch's own", "named"]
+)
+def test_each_signal_that_torch_handles_ends_a_call(
+    monkeypatch: pytest.MonkeyPatch, number: signal.Signals, names: str | None
+) -> None:
+    if names is None:
+        monkeypatch.delenv("TORCHELASTIC_SIGNALS_TO_HANDLE", raising=False)
+    else:
+        monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", names)
+
+    def survive() -> None:
+        with suppress(Exception):
+            signal.raise_signal(number)
+
+    before = signal.signal(number, _terminate_process_handler)
+    try:
+        with pytest.raises(SignalException):
+            ended_by_signals(survive)
+        assert signal.getsignal(number) is _terminate_process_handler
+    finally:
+        signal.signal(number, before)

@@ -20,10 +20,13 @@ import pytest
 
 from .suite.base import Conformance
 
-__all__ = ["DEFAULT", "Watchdog"]
+__all__ = ["DEFAULT", "WATCHDOG", "Watchdog"]
 
 DEFAULT: Final = 180.0
 """Seconds that a test may take, and as many to set it up and to take it down; a busy machine takes a tenth of that."""
+
+WATCHDOG: Final = "rdzv-conformance-watchdog"
+"""The name of the thread that watches a phase of a test."""
 
 _SIGNAL: Final = signal.SIGVTALRM
 """Used by nobody else: pytest-timeout has SIGALRM, profilers have SIGPROF."""
@@ -91,7 +94,9 @@ class Watchdog:
             yield
             return
         over = threading.Event()
-        watching = threading.Thread(target=self._watch, args=(item.nodeid, self._seconds, over), daemon=True)
+        watching = threading.Thread(
+            target=self._watch, args=(item.nodeid, self._seconds, over), name=WATCHDOG, daemon=True
+        )
         before = signal.signal(_SIGNAL, self._end_test)
         watching.start()
         try:

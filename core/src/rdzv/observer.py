@@ -146,8 +146,14 @@ class Observer:
             RendezvousStateError: What it holds is not readable.
         """
         deadline = time.monotonic() + timeout
-        control = self._control = self._service.read_all(CONTROL, deadline)
+        status = self._look(deadline)
+        # Between the two readings nodes may have come, and formed a world: then it is not abandoned.
+        return self._look(deadline) if status.phase == "abandoned" else status
+
+    def _look(self, deadline: float) -> Status:
+        # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
+        control = self._control = self._service.read_all(CONTROL, deadline)
         found = {key: control.get(key) for key in (STATE_KEY, LEADER_KEY, NOTICE_KEY)}
         state = decode(State, held.payload) if (held := found[STATE_KEY]) else None
         leader = decode(Leadership, held.payload) if (held := found[LEADER_KEY]) else None

@@ -37,7 +37,8 @@ def in_thread(work: Callable[[], _T], name: str) -> Future[_T]:
     def run() -> None:
         try:
             answer.set_result(work())
-        except Exception as error:
+        except BaseException as error:
+            # Of any class: the caller waits for this answer.
             answer.set_exception(error)
 
     start_thread(run, name=name)

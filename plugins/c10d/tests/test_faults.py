@@ -1,5 +1,6 @@
 """A store whose host is stopped, killed or replaced; something else at the endpoint; bytes that are not ours."""
 
+import itertools
 import socket
 import threading
 import time
@@ -14,6 +15,7 @@ from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousSt
 from rdzv_conformance.meanwhile import follow, in_background
 
 from rdzv_c10d import C10dRendezvousBackend
+from rdzv_c10d.run import Run
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore
@@ -201,3 +203,19 @@ def server_with() -> Any:
 
     yield serve
     made.clear()
+
+
+def test_keys_that_change_during_every_reading_are_not_listed(
+    server: ForkedStore, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, other = connect(server.endpoint), connect(server.endpoint)
+    backend.put("nodes/0", b"x", expect=ABSENT, timeout=CALL)
+    read, numbers = Run._read_values, itertools.count(1)
+
+    def disturbed(self: Run, *arguments: Any) -> Any:
+        other.put(f"nodes/{next(numbers)}", b"x", expect=ABSENT, timeout=CALL)
+        return read(self, *arguments)
+
+    monkeypatch.setattr(Run, "_read_values", disturbed)
+    with pytest.raises(RendezvousConnectionError, match=r"'nodes' was changed during each of \d+ readings"):
+        backend.read_all("nodes", timeout=CALL)

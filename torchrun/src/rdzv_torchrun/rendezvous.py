@@ -147,12 +147,13 @@ class TorchrunHandler(RendezvousHandler):
         Returns:
             Whether the others could be told.
         """
-        self._goodbye.detach()
         error = sys.exception()
         reason = self._unfinished(error) if self._handler.settings.on_shutdown == "auto" else None
         method = "shutdown"
         with self._failures_recorded(method), as_rendezvous_errors():
             told = ended_by_signals(self._handler.shutdown if reason is None else partial(self._handler.leave, reason))
+        # Not before: a signal may have ended the call, and then the process says it when it ends.
+        self._goodbye.detach()
         self._server = None
         if told:
             done = "has closed the rendezvous" if reason is None else "has left the rendezvous"

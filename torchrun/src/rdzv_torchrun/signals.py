@@ -13,7 +13,7 @@ __all__ = ["ended_by_signals"]
 
 _T = TypeVar("_T")
 
-_NAMES: Final = "SIGTERM,SIGHUP,SIGQUIT"
+_NAMES: Final = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"
 """Unless torchrun says otherwise; older ones do not say it."""
 
 
@@ -75,7 +75,7 @@ class _Handlers:
 
     def replace(self, unhandled: bool) -> None:
         """Have the call ended by what the handlers raise; where there is none, by what torchrun's would."""
-        names = os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _NAMES).split(",")
+        names = [name.strip() for name in os.environ.get("TORCHELASTIC_SIGNALS_TO_HANDLE", _NAMES).split(",")]
         for one in [signal.Signals[name] for name in names if name in signal.Signals.__members__]:
             handler = signal.getsignal(one)
             if callable(handler) or (unhandled and handler is signal.SIG_DFL):

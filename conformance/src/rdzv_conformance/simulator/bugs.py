@@ -197,7 +197,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "silent-gives-up-its-place": _bug(
         "After an outage, spares count as waiting for the places of members that are not back yet.",
-        {10},
+        {5},
         rules._notice,
         {"state.max_nodes - (len(state.world) - len(gone))": "state.max_nodes - len(inside) - returned"},
         "come",

@@ -148,7 +148,7 @@ class Invariants:
         inside = {machine.name for machine in self._scene.machines if machine.working and not machine.disturbed}
         room = state.max_nodes - len(state.world)
         if notice.waiting > room and inside.issuperset(state.world):
-            raise Violation(10, f"a world of {len(state.world)} with room for {room} more hears of {notice.waiting}")
+            raise Violation(5, f"a world of {len(state.world)} with room for {room} more hears of {notice.waiting}")
 
     # What nodes are told, and do.
 

@@ -328,6 +328,8 @@ def _processes_of_rank_0(store: Store, ended: threading.Event) -> int | None:
         except (RendezvousTimeoutError, RendezvousConnectionError, RuntimeError):
             # A service that is away gets all the time that the store gives it. (PyTorch's stores raise RuntimeErrors.)
             patient.check([_PROCESSES])
+            # A store that fails at once, though it is there, is not asked without a pause.
+            ended.wait(_POLL)
     return None
 
 

@@ -186,6 +186,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
         plugins.check_health(self._settings.run_id, self._settings.labels)
         self._start()
+        # Only after a first contact is it known which of this machine's addresses leads to the service.
         self._driver.run(member.first_look(self._node, deadline))
         address = self._local_addr or self._keys.local_address
         with _reserved_port(address) as port:

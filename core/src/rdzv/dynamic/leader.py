@@ -89,6 +89,9 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Lane[Lead
         leads = decode(Leadership, held.payload)
         if leads.node != node.id:
             return leads
+        if lease is None:
+            # Its claim ends with the lease that it had, which could not be revoked.
+            return None
         _, now = yield Put(LEADER_KEY, b"", deadline, after=held, lease=lease, deleted=True)
         if now is not None and now.token == held.token:
             # The lease is over, and the key with it.

@@ -172,7 +172,8 @@ class Lines:
         first, *fields = bytes(self._raw[: max(end, 0)]).lower().split(b"\r\n")
         if not first.startswith(b"http/1."):
             raise ValueError(f"an HTTP status line is expected, not {bytes(self._raw[:80])!r}")
-        self.status = int(first.split()[1])
+        _, _, code = first.partition(b" ")
+        self.status = int(code[:3])
         named = dict(field.split(b":", 1) for field in fields if b":" in field)
         self._chunked = b"chunked" in named.get(b"transfer-encoding", b"")
         self._left = int(named[b"content-length"]) if b"content-length" in named else None
@@ -190,6 +191,8 @@ class Lines:
         body = b""
         while (end := self._raw.find(b"\r\n")) >= 0:
             start, length = end + 2, int(self._raw[:end].partition(b";")[0], 16)
+            if length < 0:
+                raise ValueError(f"a chunk of {length} bytes is invalid")
             self.ended = not length
             if self.ended or len(self._raw) < start + length + 2:
                 break

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from ..backend import Snapshot
-from ..errors import RendezvousConnectionError, RendezvousError
+from ..errors import RendezvousConnectionError, RendezvousError, again
 from ..threads import start_thread
 from .client import Hold
 from .connection import LONGEST
@@ -111,7 +111,7 @@ class _Watch:
                 if self._is_news(since, known) and self._answer is not None:
                     return self._answer
                 if self._failure is not None and self._failure is not failure:
-                    raise type(self._failure)(str(self._failure)) from self._failure
+                    raise again(self._failure)
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     return since

@@ -122,7 +122,7 @@ class C10dRendezvousBackend(KeyValueBackend):
         self._check_open()
         return seat.hub
 
-    def _join(self, pid: int) -> "_Seat":
+    def _join(self, pid: int) -> _Seat:
         # Without a lock, since one may be held for ever by a thread that a fork did not copy.
         self._check_open()
         mine = _Seat(join_hub(self._place, self._root))

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, Outcome, Put, Token
+from rdzv.errors import RendezvousConnectionError
 
 from .store import Connection, Store, extend, peek
 from .values import Frame, Page, Roll, Version, nonce
@@ -119,6 +120,10 @@ class Run:
             if beside == announced or before == (announced, entries):
                 break
             before = announced, entries
+        else:
+            raise RendezvousConnectionError(
+                f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
+            )
         missing = {name: missed.get(name, now) for name in announced if _path(name) not in entries}
         if missing:
             self._missing[prefix] = missing
