@@ -236,6 +236,42 @@ class TestCleaningUp:
         there = self.leave(stage, node, state=running("a", "b"), notice=notice)
         assert there == {STATE_KEY, NOTICE_KEY, "store/0/key"}
 
+    def test_the_last_notice_says_who_has_left_and_why(self, stage: Stage, node: Node) -> None:
+        stage.publish(running("a", "b"))
+        stage.put(NOTICE_KEY, Notice(1, "re-forming", 1, 0, (Loss("b", 1, True, "too hot"),)).encode())
+        stage.look(node)
+        leaving = stage.walk(member.leave(node, "drained", stage.now + 30.0))
+        assert leaving.to_write(NOTICE_KEY).deadline == stage.now + 30.0
+        leaving.end()
+        held = stage.read(NOTICE_KEY)
+        assert held is not None
+        lost = (Loss("a", 0, True, "drained"), Loss("b", 1, True, "too hot"))
+        assert decode(Notice, held.payload) == Notice(1, "abandoned", 0, 0, lost)
+        # One call, on top of what the node knew.
+        assert sum(isinstance(step, Put) and step.key == NOTICE_KEY for step in leaving.taken) == 1
+
+    def test_news_of_a_leader_that_came_meanwhile_stay(self, stage: Stage, node: Node) -> None:
+        stage.publish(running("a", "b"))
+        write(stage, record("b", left="drained"))
+        stage.look(node)
+        leaving = stage.walk(member.leave(node, "drained", stage.now + 30.0))
+        leaving.to_write(NOTICE_KEY)
+        write(stage, record("c"))
+        news = Notice(1, "re-forming", 1, 0)
+        stage.put(NOTICE_KEY, news.encode())
+        leaving.end()
+        held = stage.read(NOTICE_KEY)
+        assert held is not None
+        assert decode(Notice, held.payload) == news
+        assert node_key(0, "b") in stage.names()
+
+    def test_a_closed_run_gets_no_last_notice(self, stage: Stage, node: Node) -> None:
+        stage.publish(running("a", "b", closed=ENOUGH))
+        stage.look(node)
+        leaving = stage.walk(member.leave(node, "drained", stage.now + 30.0))
+        leaving.end()
+        assert not any(isinstance(step, Put) and step.key == NOTICE_KEY for step in leaving.taken)
+
     def test_of_a_closed_run_only_the_state_stays(self, stage: Stage, node: Node) -> None:
         # Where the service has no leases, what is dead stays.
         stage.put("beats/0/lease", b"7")

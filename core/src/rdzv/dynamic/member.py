@@ -495,12 +495,12 @@ def _clean_up(node: Node, reason: str, deadline: float) -> Lane[None]:
         if any(record.left is None for record in records):
             return
         state = node.state
-        if state is None or not state.world or node.closed() is not None:
+        if state is None or node.closed() is not None:
             break
         known = decode(Notice, notice.payload) if notice is not None else None
         last = rules.last_notice(state, records, known, node.id, reason).encode()
         won, now = yield Put(NOTICE_KEY, last, deadline, after=notice)
-        if won or _same(notice, now):
+        if won:
             break
         notice = now
     for prefix in (yield from _ended(node, records, deadline)):
