@@ -348,6 +348,15 @@ class TestRegistering:
             self.fail(stage, lane, error)
 
 
+def test_a_node_that_leaves_while_it_waits_waits_no_more(stage: Stage) -> None:
+    node = stage.node()
+    lane = stage.walk(member.join(node, "a.host", 1, stage.now + 600.0))
+    lane.to(Changed)
+    node.record = None
+    with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
+        lane.end()
+
+
 class TestElecting:
     """An election is a matter of the watch: to who joins it is only quicker."""
 

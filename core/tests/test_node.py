@@ -236,12 +236,27 @@ class TestNotice:
         events = node.look(view(state=worlds[1], notice=Notice(2, "re-forming", 1, 1, (LOST,)).encode()))
         assert told(events)[1:] == [(EventKind.NODE_LOST, 2, "b", "its lease is over")]
 
+    def test_of_its_own_loss_a_node_is_not_told(self, clock: Clock) -> None:
+        node = made(clock)
+        world = state("a", "b", attempt=1).encode()
+        node.look(view(state=world))
+        lost = (replace(LOST, node="a"), LOST)
+        events = node.look(view(state=world, notice=Notice(1, "re-forming", 1, 1, lost).encode()))
+        assert told(events) == [(EventKind.NODE_LOST, 1, "b", "its lease is over")]
+
+    def test_what_was_lost_before_it_came_is_no_news(self, clock: Clock) -> None:
+        notice = Notice(1, "abandoned", 0, 0, (LOST,)).encode()
+        events = made(clock).look(view(state=state("a", "b", attempt=1).encode(), notice=notice))
+        assert [event.kind for event in events] == [EventKind.ROUND_PUBLISHED]
+
     def test_news_of_another_round_tell_of_no_loss(self, clock: Clock) -> None:
         node = made(clock)
         notice = Notice(1, "re-forming", 2, 1, (LOST,)).encode()
         assert node.look(view(notice=notice)) == []
-        events = made(clock).look(view(notice=notice, state=state("a", "b", attempt=1, round=2).encode()))
-        assert [event.kind for event in events] == [EventKind.ROUND_PUBLISHED]
+        assert node.look(view(notice=notice)) == []
+        later = state("a", "b", attempt=1, round=2).encode()
+        assert node.look(view(state=later)) != []
+        assert node.look(view(notice=notice, state=later)) == []
 
     def test_news_that_go_are_forgotten(self, clock: Clock) -> None:
         node = made(clock)
@@ -538,9 +553,11 @@ class TestAlone:
         return node
 
     def test_it_waits_for_the_alone_timeout_from_when_it_knows(self, node: Node, clock: Clock) -> None:
+        assert node.alone() is None
         assert node.alone_until() == 1060.0
         clock.now += 30.0
         assert node.alone_until() == 1060.0
+        assert node.alone() == 30.0
 
     @pytest.mark.parametrize("change", ["trouble", "record", "notice"])
     def test_whatever_makes_that_uncertain_lets_it_wait_anew(self, node: Node, clock: Clock, change: str) -> None:
