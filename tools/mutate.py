@@ -44,7 +44,7 @@ SOURCES: Final = ROOT / "core" / "src"
 SEEDS: Final = range(60)
 """What the simulator tries with a mutant that the tests let live."""
 PATIENCE: Final = 30
-"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, ten times as many."""
+"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, three times as many."""
 EXPLAINED: Final = ROOT / "tools" / "survivors.toml"
 
 Swap = tuple[ast.expr, ast.expr]
@@ -272,7 +272,7 @@ def _fork(mutant: Mutant | None, group: Group) -> int:
         noticed = Noticed.BY_TESTS
         try:
             signal.setitimer(signal.ITIMER_PROF, PATIENCE)
-            signal.alarm(10 * PATIENCE)
+            signal.alarm(3 * PATIENCE)
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nowhere, stream)

@@ -256,6 +256,23 @@ def test_a_silent_endpoint_costs_no_more_than_the_time(serve: Serve, connect: Co
     assert time.monotonic() - began < 2
 
 
+def test_an_answer_that_is_cut_is_a_broken_connection(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def cut() -> None:
+            listener.settimeout(5)
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+
+        cutting = pool.submit(cut)
+        with pytest.raises(RendezvousConnectionError, match="the connection broke: IncompleteRead") as cut_off:
+            connect(Endpoint("127.0.0.1", listener.getsockname()[1])).call(GET, 1.0, lambda reply: reply.body.decode())
+        assert not isinstance(cut_off.value, RendezvousDeniedError)
+        cutting.result(5)
+
+
 def test_a_poll_may_stay_without_an_answer(serve: Serve, connect: Connect) -> None:
     service = serve()
     service.speaks.clear()

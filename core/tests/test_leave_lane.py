@@ -265,6 +265,27 @@ class TestCleaningUp:
         assert decode(Notice, held.payload) == news
         assert node_key(0, "b") in stage.names()
 
+    def test_a_later_round_that_it_has_not_heard_of_keeps_its_last_notice(self, stage: Stage, node: Node) -> None:
+        stage.publish(running("a", "b"))
+        stage.look(node)
+        stage.publish(running("b", "c", round=2))
+        lost = (Loss("b", 0, True, "disk full"), Loss("c", 1, True, "drained"))
+        stage.put(NOTICE_KEY, Notice(2, "abandoned", 0, 0, lost).encode())
+        stage.run(member.leave(node, "drained", stage.now + 30.0))
+        held = stage.read(NOTICE_KEY)
+        assert held is not None
+        assert decode(Notice, held.payload) == Notice(2, "abandoned", 0, 0, lost)
+
+    def test_of_a_run_that_is_purged_meanwhile_nothing_stays(self, stage: Stage, node: Node) -> None:
+        stage.publish(running("a", "b"))
+        stage.put(NOTICE_KEY, Notice(1, "re-forming", 1, 0).encode())
+        stage.look(node)
+        leaving = stage.walk(member.leave(node, "drained", stage.now + 30.0))
+        leaving.to_write(NOTICE_KEY)
+        stage.forget()
+        leaving.end()
+        assert stage.names() == set()
+
     def test_a_closed_run_gets_no_last_notice(self, stage: Stage, node: Node) -> None:
         stage.publish(running("a", "b", closed=ENOUGH))
         stage.look(node)

@@ -407,7 +407,7 @@ def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanw
             # Not the leader's own news, and only once.
             if client is last and (method, key) == ("put", "control/notice") and nodes[1]._stopped and not joining:
                 joining.append(pool.submit(came.next_rendezvous))
-                wait_until(lambda: came.notice and came.notice.phase == "re-forming")
+                wait_until(lambda: came.notice and came.notice.phase == "re-forming" and len(came.notice.lost) == 2)
 
         shared.before = before
         assert nodes[1].leave("drained, too")

@@ -160,7 +160,7 @@ def test_it_reaches_the_caller_through_a_plugin() -> None:
 
 
 def test_one_that_comes_while_the_handlers_are_put_back_ends_the_call_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGHUP,SIGTERM")
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGUSR1,SIGTERM")
     replace, sent = signal.signal, False
 
     def put_back(number: int, handler: Any) -> Any:
@@ -174,8 +174,39 @@ def test_one_that_comes_while_the_handlers_are_put_back_ends_the_call_too(monkey
     with pytest.raises(SignalException):
         ended_by_signals(lambda: None, unhandled=True)
     assert sent
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
     assert signal.getsignal(signal.SIGTERM) is _terminate_process_handler
+
+
+def test_one_that_comes_while_an_inner_call_ends_leaves_no_handler_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHELASTIC_SIGNALS_TO_HANDLE", "SIGTERM,SIGUSR1")
+    replace, sent = signal.signal, False
+
+    def put_back(number: int, handler: Any) -> Any:
+        nonlocal sent
+        before = replace(number, handler)
+        # The inner call puts back the outer one's handlers, which end the outer one.
+        if number == signal.SIGTERM and not sent and depth == 2 and getattr(handler, "__self__", None) is not None:
+            sent = True
+            signal.raise_signal(signal.SIGTERM)
+        return before
+
+    depth = 0
+
+    def inner() -> None:
+        nonlocal depth
+        depth = 2
+
+    outer = replace(signal.SIGUSR1, _terminate_process_handler)
+    try:
+        monkeypatch.setattr("signal.signal", put_back)
+        with pytest.raises(SignalException):
+            ended_by_signals(lambda: ended_by_signals(inner))
+        assert sent
+        assert signal.getsignal(signal.SIGUSR1) is _terminate_process_handler
+        assert signal.getsignal(signal.SIGTERM) is _terminate_process_handler
+    finally:
+        replace(signal.SIGUSR1, outer)
 
 
 @pytest.mark.parametrize(

@@ -369,7 +369,7 @@ def test_without_host_and_port_lines_are_not_tried_and_it_is_said(pytester: pyte
     pytester.makepyfile(CAPABLE + server + body)
     result = pytester.runpytest("-k", "reply and register")
     result.assert_outcomes(skipped=1, deselected=result.parseoutcomes()["deselected"])
-    result.stdout.fnmatch_lines(["outages *1 not tried", "not tried: *takes host:port, *'/run/socket'"])
+    result.stdout.fnmatch_lines(["outages *1 not tried", "not tried: *needs a host:port, *'/run/socket'"])
 
 
 def test_declared_capabilities_that_nothing_tries_are_named(pytester: pytest.Pytester) -> None:

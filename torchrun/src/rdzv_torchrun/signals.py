@@ -52,11 +52,12 @@ def ended_by_signals(call: Callable[[], _T], *, unhandled: bool = False) -> _T:
         finally:
             handlers.restore()
     except _SignalError as met:
-        if met.handlers is not handlers:
-            # This call is part of another one.
-            raise
         # Also where it came in the middle of restoring.
         handlers.ends_calls = False
+        if met.handlers is not handlers:
+            # This call is part of another one.
+            handlers.restore()
+            raise
         error = met.error.with_traceback(met.__traceback__)
     handlers.restore()
     try:

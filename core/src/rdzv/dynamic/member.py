@@ -487,9 +487,12 @@ def _clean_up(node: Node, reason: str, deadline: float) -> Lane[None]:
 
     Nobody leads: a leader looks here after it has resigned.
     """
-    # From before the look at the nodes, so that it is not put over the news of a leader that comes after that.
-    notice = None if node.view is None else node.view.raw(NOTICE_KEY)
     while True:
+        # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What
+        # this node knew of the state is not enough: others may have had a round, or purged the run.
+        control = yield ReadAll(CONTROL, deadline)
+        yield from _tell_state(node, control.get(STATE_KEY))
+        notice = control.raw(NOTICE_KEY)
         view = yield ReadAll(NODES, deadline)
         records = nodes_in(view)
         if any(record.left is None for record in records):
@@ -497,12 +500,13 @@ def _clean_up(node: Node, reason: str, deadline: float) -> Lane[None]:
         state = node.state
         if state is None or node.closed() is not None:
             break
+        if control.get(STATE_KEY) is None:
+            return
         known = decode(Notice, notice.payload) if notice is not None else None
         last = rules.last_notice(state, records, known, node.id, reason).encode()
-        won, now = yield Put(NOTICE_KEY, last, deadline, after=notice)
+        won, _ = yield Put(NOTICE_KEY, last, deadline, after=notice)
         if won:
             break
-        notice = now
     for prefix in (yield from _ended(node, records, deadline)):
         yield Delete(prefix, deadline)
 

@@ -141,6 +141,8 @@ class Connection:
                 while pieces[-1] and not response.isclosed():
                     self._limit(deadline)
                     pieces.append(response.read1(_PIECE))
+                if response.length:
+                    raise http.client.IncompleteRead(b"".join(pieces), response.length)
                 self.member.heard = time.monotonic()
                 return Reply(response.status, response.headers, b"".join(pieces))
 
