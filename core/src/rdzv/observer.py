@@ -361,14 +361,12 @@ def _missing(state: State | None, news: Notice | None, nodes: list[NodeRecord]) 
     # The record of one that has left stays for a while, and one that was cut off may be back.
     recorded = {node.id for node in nodes}
     return tuple(
-        MissingNode(loss.node, loss.rank, f"{'left' if loss.left else 'missing'}: {loss.cause}", _reason(loss))
+        MissingNode(loss.node, loss.rank, f"left: {loss.cause}", loss.cause)
+        if loss.left
+        else MissingNode(loss.node, loss.rank, f"missing: {loss.cause}", None)
         for loss in sorted(losses.values(), key=lambda loss: loss.rank)
         if loss.node not in recorded
     )
-
-
-def _reason(loss: Loss) -> str | None:
-    return loss.cause if loss.left else None
 
 
 def _rank_first(node: NodeStatus) -> tuple[bool, int]:

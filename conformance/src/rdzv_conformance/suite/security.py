@@ -51,7 +51,7 @@ class Secured:
     """
 
     parameters: Parameters
-    strangers: Mapping[str, Parameters | Stranger]
+    strangers: Mapping[str, Stranger]
     also: Mapping[str, Parameters] = field(default_factory=dict)
     reader: Parameters | None = None
 
@@ -182,9 +182,8 @@ def _assert_strangers_are_told(locked: Secured, run_id: str) -> None:
         assert owner.read(KEY, timeout=CALL) == mine, "a stranger who was refused changed something"
 
 
-def _assert_each_is_told(strangers: Mapping[str, Parameters | Stranger], run_id: str) -> None:
-    for name, given in strangers.items():
-        stranger = given if isinstance(given, Stranger) else Stranger(given)
+def _assert_each_is_told(strangers: Mapping[str, Stranger], run_id: str) -> None:
+    for name, stranger in strangers.items():
         params = stranger.parameters(run_id)
         secrets = _secrets(params)
         with closing(_make(params)) as client:
