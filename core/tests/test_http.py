@@ -3,6 +3,8 @@
 import itertools
 import os
 import queue
+import re
+import select
 import socket
 import ssl
 import struct
@@ -10,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -273,6 +275,44 @@ def test_an_answer_that_is_cut_is_a_broken_connection(connect: Connect) -> None:
         cutting.result(5)
 
 
+@contextmanager
+def _dripping(piece: bytes, answer: bytes = b"") -> Iterator[Endpoint]:
+    """An endpoint that answers, and goes on with the same piece twenty times a second until its client hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        with listener.accept()[0] as peer, suppress(OSError):
+            peer.sendall(answer)
+            while not select.select([peer], [], [], 0.05)[0] or peer.recv(1 << 16):
+                peer.sendall(piece)
+
+    with closing(listener), ThreadPoolExecutor(1) as pool:
+        pool.submit(drip)
+        yield Endpoint(*listener.getsockname())
+
+
+@pytest.mark.parametrize(
+    ("piece", "answer"),
+    [
+        pytest.param(b"H", b"", id="the status line"),
+        pytest.param(b"A: b\r\n", b"HTTP/1.1 200 OK\r\n", id="the head"),
+        pytest.param(b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", id="the body"),
+        pytest.param(b"1\r\nx\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", id="chunks"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n", b"", id="continue"),
+    ],
+)
+def test_an_endpoint_that_drips_costs_no_more_than_the_time(
+    serve: Serve, connect: Connect, piece: bytes, answer: bytes
+) -> None:
+    service = serve()
+    with _dripping(piece, answer) as endpoint:
+        client = connect(endpoint, service.endpoint, request_timeout=0.5)
+        began = time.monotonic()
+        assert client.call(GET, 5.0, lambda reply: reply.status) == 200
+        assert 0.4 < time.monotonic() - began < 3.0
+    assert len(service.asked) == 1
+
+
 def test_a_poll_may_stay_without_an_answer(serve: Serve, connect: Connect) -> None:
     service = serve()
     service.speaks.clear()
@@ -484,13 +524,14 @@ _HEAD = b"HTTP/1.1 200 OK\r\nDate: today\r\nTransfer-Encoding: Chunked\r\n\r\n"
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_lines_do_not_depend_on_how_the_bytes_are_cut(size: int) -> None:
-    # Three chunks: a line and a half, the other half, an empty line; then the last chunk.
-    data = _HEAD + b'a;ext=1\r\n{"a":1}\n{"\r\n' + b'5\r\nb":2}\r\n' + b"2\r\n\n\n\r\n" + b"0\r\n\r\n"
+    # Three chunks: a line and a half, the other half, an empty line and a line that nothing ends; then the last chunk.
+    chunks = b'a;ext=1\r\n{"a":1}\n{"\r\n' + b'5\r\nb":2}\r\n' + b'9\r\n\n\n{"c":3}\r\n' + b"0\r\n\r\n"
+    data = b"HTTP/1.1 100 Continue\r\n\r\n" + _HEAD + chunks
     lines = Lines()
     found = [line for start in range(0, len(data), size) for line in lines.feed(data[start : start + size])]
     assert lines.status == 200
-    assert found == [b'{"a":1}', b'{"b":2}']
-    assert (lines.rest, lines.ended) == (b"", True)
+    assert found == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
+    assert (bytes(lines.rest), lines.ended) == (b"", "the answer ended")
 
 
 def test_a_body_without_chunks_is_read_as_well() -> None:
@@ -498,14 +539,23 @@ def test_a_body_without_chunks_is_read_as_well() -> None:
     assert lines.feed(b"HTTP/1.0 200 OK\r\n\r\n1\n2") == [b"1"]
     assert lines.feed(b"3\n") == [b"23"]
     assert not lines.ended
+    assert lines.feed(b"4\n5") == [b"4"]
+    assert lines.rest == b"5"
+
+
+def test_a_body_of_a_known_length_ends_with_its_last_line() -> None:
+    lines = Lines()
+    assert lines.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n1\n") == [b"1"]
+    assert lines.feed(b"2\n3 and what follows it") == [b"2", b"3"]
+    assert lines.ended == "the answer ended"
 
 
 def test_the_body_of_an_error_is_kept_whole() -> None:
     lines = Lines()
     assert lines.feed(b"HTTP/1.1 404 Not Found\r\nContent-Length: 10\r\n\r\nNot") == []
-    assert (lines.status, lines.rest, lines.ended) == (404, b"Not", False)
+    assert (lines.status, bytes(lines.rest), lines.ended) == (404, b"Not", "")
     assert lines.feed(b" Found\n") == []
-    assert (lines.status, lines.rest, lines.ended) == (404, b"Not Found\n", True)
+    assert (lines.status, bytes(lines.rest), lines.ended) == (404, b"Not Found\n", "the answer ended")
 
 
 @pytest.mark.parametrize(
@@ -513,16 +563,40 @@ def test_the_body_of_an_error_is_kept_whole() -> None:
     [
         b"SSH-2.0-x\r\n\r\n",
         b"HTTP/1.1 ok\r\n\r\n",
+        b"HTTP/1.1 -12\r\n\r\n",
+        b"HTTP/1.1 200\r\nContent-Length: -5\r\n\r\n123456",
+        b"HTTP/1.1 200\r\nContent-Length: 9999999999\r\n\r\n{}",
         _HEAD + b"zz\r\n{}\r\n",
         _HEAD + b"-1\r\n{}\r\n",
         _HEAD + b"-6\r\n{}\r\n",
+        _HEAD + b"f0000000\r\n{}\r\n",
+        _HEAD + b"f" * 100_000,
         b"HTTP/1.1\r\n\r\n",
         b"x" * 100_000,
     ],
 )
-def test_what_is_not_http_is_an_error(data: bytes) -> None:
-    with pytest.raises(ValueError, match=r"expected|invalid"):
-        Lines().feed(data)
+def test_what_is_not_http_ends_the_answer(data: bytes) -> None:
+    lines = Lines()
+    assert lines.feed(data) == []
+    assert re.search(r"broke: .*(expected|invalid)", lines.ended)
+
+
+def test_lines_before_what_is_not_http_are_given_and_a_cut_one_is_not() -> None:
+    lines = Lines()
+    assert lines.feed(_HEAD + b'a\r\n{"a":1}\n{"\r\nzz\r\n') == [b'{"a":1}']
+    assert lines.ended.startswith("the connection broke: ")
+
+
+def test_a_line_that_never_ends_costs_neither_memory_nor_time() -> None:
+    piece = b"%x\r\n%s\r\n" % (1 << 16, b"x" * (1 << 16))
+    lines = Lines()
+    lines.feed(_HEAD)
+    pieces = 0
+    while not lines.ended:
+        assert lines.feed(piece) == []
+        pieces += 1
+    assert pieces == 1025  # 64 MiB
+    assert "without the end of a line" in lines.ended
 
 
 class Followed:

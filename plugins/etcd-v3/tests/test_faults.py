@@ -18,11 +18,12 @@ from rdzv.errors import (
     RendezvousTimeoutError,
 )
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.line import Line as AnyLine
 from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.servers import EtcdServer
 
-from rdzv_etcd_v3 import EtcdV3Backend
+from rdzv_etcd_v3 import EtcdV3Backend, events, watch
 from rdzv_etcd_v3.events import Change, Events
 
 from .clients import CALL, Connect
@@ -114,6 +115,11 @@ def test_an_interrupt_between_receiving_and_understanding_loses_no_change(
         waiter.wait("interrupted", since, timeout=CALL)
     monkeypatch.undo()
     assert waiter.wait("interrupted", since, timeout=CALL).entries["interrupted"].value == b"x"
+
+
+def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(shared_etcd: EtcdServer, connect: Connect) -> None:
+    waiter, writer = (connect(shared_etcd.get_endpoint()) for _ in range(2))
+    assert check_interrupted_waits(waiter, writer, (events, watch), CALL) > 10
 
 
 @pytest.mark.parametrize("answer", _NOT_ETCD)

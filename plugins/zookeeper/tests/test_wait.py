@@ -6,10 +6,11 @@ import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 
-from rdzv_zookeeper import mirror
+from rdzv_zookeeper import mirror, session
 
 from .clients import CALL, Connect, patiently, watching
 
@@ -164,3 +165,10 @@ def test_a_frozen_server(zookeeper: ZooKeeperServer, connect: Connect) -> None:
         patiently(lambda: caller.put("key", b"after", expect=ANY, timeout=CALL))
         followed.result(30)
         assert patiently(lambda: lease.keep_alive(CALL))
+
+
+def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(
+    quiet_zookeeper: ZooKeeperServer, connect: Connect
+) -> None:
+    waiter, writer = (connect(quiet_zookeeper.get_endpoint(), run_id="interrupted") for _ in range(2))
+    assert check_interrupted_waits(waiter, writer, (mirror, session), CALL) > 10

@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import io
 import os
 import select
 import socket
@@ -11,10 +12,13 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from ..endpoints import Endpoint
 from ..threads import in_thread
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 __all__ = ["LONGEST", "AttemptError", "Connection", "Member", "Reply", "Request", "SilenceError", "Transport"]
 
@@ -125,7 +129,8 @@ class Connection:
         self._sock = sock
         self._http = http.client.HTTPConnection(member.endpoint.host.partition("%")[0], member.endpoint.port)
         self._http.auto_open = False
-        self._http.sock = sock
+        self._timed = _Timed(sock)
+        self._http.sock = self._timed
 
     def exchange(self, request: Request, headers: Mapping[str, str], deadline: float) -> Reply:
         """Send a request and receive its answer.
@@ -137,9 +142,8 @@ class Connection:
             self._send(request, headers, deadline)
             with self._http.getresponse() as response:
                 pieces = [response.read1(_PIECE)]
-                # Python 3.13 closes it, and perhaps the socket, with the last byte.
+                # Python 3.13 closes it with the last byte.
                 while pieces[-1] and not response.isclosed():
-                    self._limit(deadline)
                     pieces.append(response.read1(_PIECE))
                 if response.length:
                     raise http.client.IncompleteRead(b"".join(pieces), response.length)
@@ -174,7 +178,7 @@ class Connection:
             return data
 
     def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
-        self._limit(deadline)
+        self._timed.deadline = deadline
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             # Whoever refuses us, or a request that is too large, answers and hangs up while we still send.
             self._http.request(request.method, request.target, request.body, {**headers, **request.headers})
@@ -228,8 +232,43 @@ class Connection:
         self._transport.disconnect(self._sock)
         self._http.close()
 
-    def _limit(self, deadline: float) -> None:
-        self._sock.settimeout(max(deadline - time.monotonic(), 0.001))
+
+class _Timed(io.RawIOBase):
+    """A socket as `http.client` uses one, with one deadline for all that is sent and received.
+
+    A socket's own timeout begins again with every piece, so that a peer that drips is waited for without end.
+
+    Attributes:
+        deadline: On the monotonic clock.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self.deadline = 0.0
+
+    def sendall(self, data: "ReadableBuffer") -> None:
+        left = memoryview(data)
+        while left:
+            self._limit()
+            left = left[self._sock.send(left) :]
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        self._limit()
+        return self._sock.recv_into(buffer)
+
+    def close(self) -> None:
+        """Nothing: `http.client` closes it with each answer, and `Connection.close` the socket."""
+
+    def _limit(self) -> None:
+        if (remaining := self.deadline - time.monotonic()) <= 0:
+            raise TimeoutError
+        self._sock.settimeout(remaining)
 
 
 class Transport:

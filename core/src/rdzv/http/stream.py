@@ -26,6 +26,11 @@ _MOST_PIECES: Final = 64
 
 _LONGEST_HEAD: Final = 1 << 16
 
+_LONGEST_LINE: Final = 1 << 26
+"""64 MiB: more than a service says in one line, and less than a machine has."""
+
+_ENDED: Final = "the answer ended"
+
 
 class Stream(Generic[_T]):
     """An answer in progress, made by `Client.open_stream`; its user closes it. One thread at a time may receive.
@@ -80,7 +85,7 @@ class Stream(Generic[_T]):
             lines = [] if self._failure else self._receive(deadline)
             if self._failure and not lines:
                 if self._lines.status not in (0, 200):
-                    self._understand(self._reply(self._lines.rest))
+                    self._understand(self._reply(bytes(self._lines.rest)))
                 raise self._failure
             return [self._understand(self._reply(line)) for line in lines]
         except AttemptError as failure:
@@ -110,11 +115,9 @@ class Stream(Generic[_T]):
                     raise AttemptError("the connection ended", applied=True)
                 lines += self._lines.feed(data)
                 if self._lines.ended:
-                    raise AttemptError("the answer ended", applied=True)
+                    raise AttemptError(self._lines.ended, applied=True)
         except AttemptError as failure:
             self._failure = failure
-        except ValueError as error:
-            self._failure = AttemptError(f"the connection broke: {error}", applied=True)
         return lines
 
     def _make_sure(self, quiet_until: float, deadline: float) -> None:
@@ -135,14 +138,15 @@ class Lines:
 
     Attributes:
         status: Of the answer; 0 until its head is complete.
-        ended: Whether the answer says that this was all of it. (It may also end with the connection.)
+        ended: Why nothing more comes of it: it said so, or it is no HTTP; empty while more may come. (It may also
+            end with the connection.)
         rest: What follows the last complete line. If the status is not 200, all of the body.
     """
 
     def __init__(self) -> None:
         self.status = 0
-        self.ended = False
-        self.rest = b""
+        self.ended = ""
+        self.rest = bytearray()
         self._raw = bytearray()
         self._chunked = False
         self._left: int | None = None
@@ -151,51 +155,70 @@ class Lines:
         """Take more bytes.
 
         Returns:
-            The lines that are complete now.
-
-        Raises:
-            ValueError: This is no HTTP.
+            The lines that are complete now; with the end of the answer, also one that no newline ends.
         """
         self._raw += data
-        if not self.status and not self._take_head():
-            return []
-        self.rest += self._take_body()
-        if self.status != 200:
-            return []
-        *lines, self.rest = self.rest.split(b"\n")
-        return [line for line in lines if line]
+        known = len(self.rest)
+        try:
+            while not self.status:
+                if not self._take_head():
+                    return []
+            if self._chunked:
+                self._take_chunks()
+            else:
+                self._take_body()
+            if len(self.rest) > _LONGEST_LINE:
+                raise ValueError(f"more than {_LONGEST_LINE} bytes without the end of a line are invalid")
+        except ValueError as error:
+            self.ended = f"the connection broke: {error}"
+        return self._take_lines(known) if self.status == 200 else []
 
     def _take_head(self) -> bool:
         end = self._raw.find(b"\r\n\r\n")
         if end < 0 and len(self._raw) < _LONGEST_HEAD:
             return False
         first, *fields = bytes(self._raw[: max(end, 0)]).lower().split(b"\r\n")
-        if not first.startswith(b"http/1."):
-            raise ValueError(f"an HTTP status line is expected, not {bytes(self._raw[:80])!r}")
         _, _, code = first.partition(b" ")
-        self.status = int(code[:3])
+        if not first.startswith(b"http/1.") or not code[:3].isdigit():
+            raise ValueError(f"an HTTP status line is expected, not {bytes(self._raw[:80])!r}")
         named = dict(field.split(b":", 1) for field in fields if b":" in field)
         self._chunked = b"chunked" in named.get(b"transfer-encoding", b"")
-        self._left = int(named[b"content-length"]) if b"content-length" in named else None
+        if b"content-length" in named:
+            self._left = _size(named[b"content-length"], 10)
         del self._raw[: end + 4]
+        if not code.startswith(b"1"):  # 100 Continue and its like come before the answer.
+            self.status = int(code[:3])
         return True
 
-    def _take_body(self) -> bytes:
-        if not self._chunked:
-            body = bytes(self._raw[: self._left])
-            self._raw.clear()
-            if self._left is not None:
-                self._left -= len(body)
-                self.ended = not self._left
-            return body
-        body = b""
-        while (end := self._raw.find(b"\r\n")) >= 0:
-            start, length = end + 2, int(self._raw[:end].partition(b";")[0], 16)
-            if length < 0:
-                raise ValueError(f"a chunk of {length} bytes is invalid")
-            self.ended = not length
-            if self.ended or len(self._raw) < start + length + 2:
-                break
-            body += self._raw[start : start + length]
+    def _take_body(self) -> None:
+        self.rest += self._raw[: self._left]
+        if self._left is not None:
+            self._left -= min(self._left, len(self._raw))
+            self.ended = "" if self._left else _ENDED
+        self._raw.clear()
+
+    def _take_chunks(self) -> None:
+        while (end := self._raw.find(b"\r\n", 0, _LONGEST_HEAD)) >= 0:
+            start, length = end + 2, _size(self._raw[:end].partition(b";")[0], 16)
+            if not length:
+                self.ended = _ENDED
+            if not length or len(self._raw) < start + length + 2:
+                return
+            self.rest += self._raw[start : start + length]
             del self._raw[: start + length + 2]
-        return body
+        if len(self._raw) >= _LONGEST_HEAD:
+            raise ValueError(f"a chunk without a size is invalid: {bytes(self._raw[:80])!r}")
+
+    def _take_lines(self, known: int) -> list[bytes]:
+        """Those that are complete; of what is in `rest`, so many bytes were looked through before."""
+        end = len(self.rest) if self.ended == _ENDED else self.rest.rfind(b"\n", known) + 1
+        lines = bytes(self.rest[:end]).split(b"\n")
+        del self.rest[:end]
+        return [line for line in lines if line]
+
+
+def _size(text: bytes | bytearray, base: int) -> int:
+    """Of a body or a chunk, in bytes."""
+    if not 0 <= (size := int(text, base)) <= _LONGEST_LINE:
+        raise ValueError(f"{size} bytes in one piece are invalid: at most {_LONGEST_LINE}")
+    return size

@@ -48,16 +48,22 @@ class Watches:
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + min(timeout, LONGEST)
-        with self._lock:
-            watch = self._by_prefix.pop(prefix, None) or _Watch(self._client, self._keys, prefix)
-            self._by_prefix[prefix] = watch
-            watch.users += 1
-            self._close_idle(_IDLE_WATCHES)
+        used: _Watch | None = None
         try:
+            with self._lock:
+                watch = self._by_prefix.get(prefix) or _Watch(self._client, self._keys, prefix)
+                # From here to `used`, no call that an interrupt can follow: it must not leave a watch in use.
+                if prefix in self._by_prefix:
+                    del self._by_prefix[prefix]
+                self._by_prefix[prefix] = watch
+                watch.users += 1
+                used = watch
+                self._close_idle(_IDLE_WATCHES)
             return watch.wait(since, deadline)
         finally:
             with self._lock:
-                watch.users -= 1
+                if used:
+                    used.users -= 1
                 if self._client.http.closed:
                     self._close_idle(0)
 
@@ -95,16 +101,26 @@ class _Watch:
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
         with self._changed:
             self._adopt(since)
-            while self._doubtful or not _is_news(self._now, since):
-                self._client.http.check_open()
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    return since
-                if self._reading:
-                    self._changed.wait(remaining)
-                else:
-                    self._take_turn(deadline)
-            return self._now
+        while True:
+            my_turn = False
+            try:
+                with self._changed:
+                    if not self._doubtful and _is_news(self._now, since):
+                        return self._now
+                    self._client.http.check_open()
+                    if (remaining := deadline - time.monotonic()) <= 0:
+                        return since
+                    if self._reading:
+                        self._changed.wait(remaining)
+                        continue
+                    my_turn = self._reading = True
+                self._take_turn(deadline)
+            finally:
+                if my_turn:
+                    # First of all: an interrupt of the rest must not leave a turn that no thread has.
+                    self._reading = False
+                    with self._changed:
+                        self._changed.notify_all()
 
     def close(self) -> None:
         if self._events is not None:
@@ -123,8 +139,6 @@ class _Watch:
             self._doubtful = True
 
     def _take_turn(self, deadline: float) -> None:
-        self._reading = True
-        self._changed.release()
         started = time.monotonic()
         try:
             self._read(deadline)
@@ -134,10 +148,6 @@ class _Watch:
             # What only the end of the caller's time cut short proves nothing against the service.
             if time.monotonic() < deadline or time.monotonic() - started >= self._client.http.request_timeout:
                 raise
-        finally:
-            self._changed.acquire()
-            self._reading = False
-            self._changed.notify_all()
 
     def _read(self, deadline: float) -> None:
         """One step towards news: read the prefix, or open the watch, or receive from it."""

@@ -117,9 +117,7 @@ class Channel:
 
     def poll(self) -> None:
         """Take what has arrived, without waiting; an end that has come is noticed."""
-        with self._changed:
-            if self.broken is None and not self._reading:
-                self._read(0.0)
+        self._take_turn(lambda: self.broken is not None or self._reading, time.monotonic())
 
     def say_goodbye(self) -> None:
         """Ask for the session's end, if that takes no time."""
@@ -185,44 +183,51 @@ class Channel:
 
     def _read_until(self, done: Callable[[], bool], deadline: float) -> bool:
         """Take part in reading until `done`; False if the deadline has come."""
-        with self._changed:
-            while not done():
-                self._check(sent=True)
-                now = time.monotonic()
-                if now >= deadline:
-                    return False
-                if self._reading:
-                    self._changed.wait(deadline - now)
-                else:
-                    self._read(deadline)
+        while not self._take_turn(done, deadline):
+            if time.monotonic() >= deadline:
+                with self._changed:
+                    return done()
         return True
+
+    def _take_turn(self, done: Callable[[], bool], deadline: float) -> bool:
+        """Unless it is done: receive for all, or wait for the thread that does. Whether it was done."""
+        my_turn = False
+        try:
+            with self._changed:
+                if done():
+                    return True
+                self._check(sent=True)
+                if self._reading:
+                    self._changed.wait(max(0.0, deadline - time.monotonic()))
+                    return False
+                my_turn = self._reading = True
+            self._receive(deadline)
+            return False
+        finally:
+            if my_turn:
+                # First of all: an interrupt of the rest must not leave a turn that no thread has.
+                self._reading = False
+                with self._changed:
+                    self._changed.notify_all()
 
     def _check(self, *, sent: bool) -> None:
         if self.broken is not None:
             self.line.close()
             raise self.broken.again(sent=sent) from self.broken
 
-    def _read(self, deadline: float) -> None:
-        """Receive for all; holds the condition except while it waits for the line."""
-        self._reading = True
-        self._changed.release()
-        frames: list[bytes] = []
+    def _receive(self, deadline: float) -> None:
         failure: BrokenError | None = None
         try:
             frames = self.line.receive(deadline)
+            with self._changed:
+                for data in frames:
+                    self._dispatch(data)
         except BrokenError as error:
             failure = error
-        finally:
-            self._changed.acquire()
-            self._reading = False
-            self._changed.notify_all()
-        try:
-            for data in frames:
-                self._dispatch(data)
         except wire.MalformedError as error:
             failure = BrokenError(f"its answer is not ZooKeeper's: {error}")
         except BaseException as error:
-            # The answers and events after this one are lost, and others wait for them.
+            # Answers and events may be lost with it, and others wait for them.
             failure = BrokenError(f"reading it has failed: {error!r}")
             raise
         finally:
