@@ -20,6 +20,11 @@ def beat(backend: MemoryBackend) -> bytes:
     return entry.value
 
 
+def overwrite_first(backend: MemoryBackend, value: bytes) -> None:
+    """Write over the beat of the lease that was opened first, as another client may."""
+    backend.put(next(iter(backend.read_all("beats", timeout=CALL).entries)), value, expect=ANY, timeout=CALL)
+
+
 class VirtualTime(MemoryBackend):
     """Nothing takes time but waiting, and that only on the test's clock."""
 
@@ -223,3 +228,58 @@ def test_a_beat_that_is_always_lost_does_not_last_for_ever() -> None:
     with pytest.raises(RendezvousConnectionError):
         beats.open_lease(15.0, timeout=CALL)
     assert backend.now - began < CALL + 0.2
+
+
+@pytest.mark.parametrize(
+    "corrupt",
+    [
+        b"",
+        b"not ours",
+        b"[]",
+        b'"beat"',
+        b'{"beat": 1}',
+        b'{"ttl": null}',
+        b'{"ttl": -1}',
+        b'{"ttl": NaN}',
+        b'{"ttl": 1e999}',
+        b'{"ttl": 1' + 400 * b"0" + b"}",
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
+    ids=lambda corrupt: repr(corrupt[:16]),
+)
+@pytest.mark.parametrize("owners", [2, 5])
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_unreadable_beat_costs_at_most_its_owner(is_known: bool, owners: int, corrupt: bytes) -> None:
+    backend = VirtualTime()
+    owner, observer = (CountedBeats(backend, 5.0, lambda: backend.now) for _ in range(2))
+    leases = [owner.open_lease(15.0, timeout=CALL) for _ in range(owners)]
+    names = {f"nodes/{number}" for number in range(owners)}
+    for name, lease in zip(sorted(names), leases, strict=True):
+        owner.put(name, b"", expect=ABSENT, lease=lease, timeout=CALL)
+    if is_known:
+        observer.read_all("nodes", timeout=CALL)
+    overwrite_first(backend, corrupt)
+    view = observer.read_all("nodes", timeout=CALL)
+    assert view.entries.keys() == names, "its owner may still live"
+    died = backend.now
+    while view.entries.keys() == names:
+        assert backend.now <= died + 16.0
+        assert all(lease.keep_alive(CALL) for lease in leases[1:])
+        view = observer.wait("nodes", view, timeout=1.0)
+    assert backend.now >= died + 15.0
+    assert view.entries.keys() == names - {"nodes/0"}
+    assert not leases[0].keep_alive(CALL), "it is buried, like any other that has ended"
+
+
+def test_an_owner_writes_over_what_another_has_made_of_its_beat() -> None:
+    backend = VirtualTime()
+    beats = CountedBeats(backend, 5.0, lambda: backend.now)
+    lease = beats.open_lease(15.0, timeout=CALL)
+    beats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    view = beats.read_all("nodes", timeout=CALL)
+    for _ in range(10):
+        overwrite_first(backend, b"not ours")
+        assert beats.wait("nodes", view, timeout=5.0) is view
+        assert lease.keep_alive(CALL)
+        assert beats.wait("nodes", view, timeout=5.0) is view

@@ -1,10 +1,12 @@
 """Registers: classes written for PyTorch's contract, with its errors and its ambiguities, under the handler."""
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -28,6 +30,7 @@ from rdzv import (
 )
 from rdzv.dynamic.node import KEEP, LEAD, WATCH
 from rdzv.dynamic.register import RegisterKeys
+from rdzv.envelope import Envelope
 
 from .memory import Fault, MemoryService, SlowBackend
 
@@ -320,3 +323,30 @@ def test_the_register_of_a_backend_with_keys_has_one_deadline(monkeypatch: pytes
     assert written is not None
     assert written[2], "it finds out that it was itself who wrote"
     assert began < slow.latest <= began + slow.register_timeout
+
+
+@pytest.mark.parametrize("entry", ["not ours", None, {}, ["?", 1, 1], ["", "x", 1], ["", 1e999, 1], ["", 1, None], 7])
+def test_a_key_that_cannot_be_read_costs_only_who_reads_it(entry: Any) -> None:
+    value = Value()
+    keys = keys_of(Exact(value))
+    keys.put("nodes/a", b"of a", expect=ABSENT, timeout=CALL)
+    keys.put("nodes/b", b"of b", expect=ABSENT, timeout=CALL)
+    assert value.state is not None
+    envelope = Envelope.unpack(value.state)
+    content = json.loads(envelope.payload)
+    content["keys"]["nodes/a"] = entry
+    value.state, value.token = replace(envelope, payload=json.dumps(content).encode()).pack(), value.token + 1
+    found = keys.read_all("nodes", timeout=CALL).entries
+    assert found["nodes/b"].value == b"of b"
+    with pytest.raises(RendezvousStateError):
+        Envelope.unpack(found["nodes/a"].value)
+    # A write beside it goes on, and one over it mends it.
+    assert keys.put("nodes/c", b"of c", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+    there = keys.read("nodes/a", timeout=CALL)
+    assert there is not None
+    assert keys.put("nodes/a", b"again", expect=there.token, timeout=CALL).outcome is Outcome.WON
+    assert {key: entry.value for key, entry in keys.read_all("nodes", timeout=CALL).entries.items()} == {
+        "nodes/a": b"again",
+        "nodes/b": b"of b",
+        "nodes/c": b"of c",
+    }

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from rdzv.dynamic import leader, member, rules
+from rdzv.dynamic import leader, member, register, rules
 from rdzv.dynamic.beats import CountedBeats
 from rdzv.dynamic.node import Node
 from rdzv.dynamic.register import RegisterKeys
@@ -72,6 +72,8 @@ def _bug(
 ) -> Bug:
     return Bug(what, frozenset(breaks), (Change(where, edits),), faults, weather)
 
+
+_UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
 
 BUGS: Final[dict[str, Bug]] = {
     "unfenced-state": _bug(
@@ -281,6 +283,22 @@ BUGS: Final[dict[str, Bug]] = {
         CountedBeats._left,
         {"time_left(deadline, self._clock())": "10.0"},
         level="beats",
+    ),
+    "unreadable-beat": _bug(
+        "A beat that cannot be read is an error for all who look at what hangs on its lease.",
+        {4, 7},
+        CountedBeats._lives_until,
+        {"return before.until if before is not None else now + self._ttl": _UNREADABLE},
+        "garble",
+        level="beats",
+    ),
+    "unreadable-key": _bug(
+        "A key in a register that cannot be read is an error for all who look at the register.",
+        {4, 7},
+        register._entry,
+        {"return Entry(repr(there).encode(), 0, 0)": _UNREADABLE},
+        "garble",
+        level="register",
     ),
     "silence-is-no": _bug(
         "A register that does not tell whether it was written was not.",

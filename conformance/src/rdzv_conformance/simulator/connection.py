@@ -5,6 +5,7 @@ import json
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from rdzv import (
@@ -33,7 +34,18 @@ from .strand import Strands
 if TYPE_CHECKING:
     import random
 
-__all__ = ["LEVELS", "Adapted", "Connection", "Direct", "OvertimeError", "connect", "names", "state_key", "written"]
+__all__ = [
+    "LEVELS",
+    "Adapted",
+    "Connection",
+    "Direct",
+    "OvertimeError",
+    "connect",
+    "garbled",
+    "names",
+    "state_key",
+    "written",
+]
 
 LEVELS = ("leases", "beats", "register")
 """What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
@@ -147,9 +159,19 @@ def names(level: str, everything: Mapping[str, bytes]) -> frozenset[str]:
     return frozenset(_keys_in_register(everything[_REGISTER]) if level == "register" else everything)
 
 
+def garbled(level: str, key: str, everything: Mapping[str, bytes]) -> tuple[str, bytes]:
+    """The key of the service to overwrite, and with what, so that one key above it holds what is not ours."""
+    if level != "register":
+        return key, b"not ours"
+    envelope = Envelope.unpack(everything[_REGISTER])
+    content = json.loads(envelope.payload)
+    content["keys"][key] = "not ours"
+    return _REGISTER, replace(envelope, payload=json.dumps(content).encode()).pack()
+
+
 def _keys_in_register(value: bytes) -> dict[str, bytes]:
     keys = json.loads(Envelope.unpack(value).payload)["keys"]
-    return {name: base64.b64decode(text) for name, (text, _, _) in keys.items()}
+    return {name: base64.b64decode(entry[0]) for name, entry in keys.items() if len(entry) == 3}
 
 
 class _Wire:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rdzv.dynamic.records import STATE_KEY
+from rdzv.dynamic.records import BEATS, STATE_KEY
 from rdzv.dynamic.steps import Put, Step
 
-from .connection import state_key
+from .connection import garbled, names, state_key
 from .driver import Fuse, Hit
 from .machine import Machine
 from .network import Cut
@@ -204,6 +204,21 @@ def _corrupt(scene: Scene, seconds: float) -> None:
     scene.timeline.after(seconds, restore)
 
 
+def garble(scene: Scene, strike: Strike) -> None:
+    """Another client writes over a beat, of a node that lives or not. Its owner writes the next one."""
+    level, there = scene.plan.level, scene.service.everything()
+    if level == "leases" or there.get(state_key(level), b"not ours") == b"not ours":
+        return
+    # Leases of counted beats have an id.
+    owners = {f"{BEATS}/{getattr(one.node.lease, 'id', None)}": one for one in scene.machines}
+    known = names(level, there)
+    beats = [key for key in owners if key in known]
+    if beats:
+        one = beats[int(strike.who * len(beats))]
+        scene.story.say("a beat of {} is overwritten", owners[one].name)
+        scene.service.overwrite(*garbled(level, one, there))
+
+
 def unexpected(scene: Scene, strike: Strike) -> None:
     """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
     if one := victim(scene, strike, lambda machine: machine.driver.hit is None and not machine.node.failures):
@@ -303,6 +318,7 @@ FAULTS: Final[dict[str, Fault]] = {
         outage,
         forget,
         corrupt,
+        garble,
         unexpected,
         slow,
         jump,

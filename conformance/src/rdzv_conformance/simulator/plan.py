@@ -88,7 +88,7 @@ class Plan:
             low,
             rng.randint(low, nodes + 1),
             storm,
-            _draw_strikes(rng, nodes, storm, faults),
+            _draw_strikes(str(seed), rng, nodes, storm, faults),
             last_call=rng.choice((0.5, 2.0)),
             patience=rng.choice(((600.0,), (5.0, 30.0, 600.0))),
             level=rng.choices(("leases", "beats", "register"), (80, 15, 5))[0],
@@ -110,9 +110,11 @@ _ENDING = ("close", "shutdown", "relaunch")
 _OFTEN = {"near_miss": 2.0, "left_alone": 0.5, **dict.fromkeys(_ENDING, 0.25)}
 
 
-def _draw_strikes(rng: random.Random, nodes: int, storm: float, faults: Sequence[str]) -> tuple[Strike, ...]:
+def _draw_strikes(seed: str, rng: random.Random, nodes: int, storm: float, faults: Sequence[str]) -> tuple[Strike, ...]:
     strikes = [Strike(rng.uniform(0.0, 1.0), "come") for _ in range(nodes)]
-    for fault in faults or _draw_faults(rng):
+    # By a chance of its own, so that seeds of old stay what they were.
+    garbles = ["garble"] if chance(seed, "garble").random() < 0.2 else []
+    for fault in faults or [*_draw_faults(rng), *garbles]:
         rate = rng.choice((0.02, 0.05, 0.1, 0.2)) * _OFTEN.get(fault, 1.0)
         moment = 1.5
         while (moment := moment + rng.expovariate(rate)) < storm:

@@ -7,6 +7,7 @@ lease is one event, the same for everyone, and no timestamp ever crosses the net
 """
 
 import json
+import math
 import re
 import secrets
 import threading
@@ -28,13 +29,15 @@ from ..backend import (
     Token,
 )
 from ..deadline import time_left
-from ..errors import RendezvousConnectionError, RendezvousStateError
+from ..errors import RendezvousConnectionError
 from .records import BEATS
 
 __all__ = ["CountedBeats"]
 
 _BURIED: Final = b"buried"
 _LEASE: Final = re.compile(rb"(\w+/\w+)?")
+_USUAL: Final = 3
+"""Intervals that a lease with an unreadable beat lives, for an observer that has opened no lease itself."""
 _MANY: Final = 3
 """From so many leases on, one read of all beats is cheaper than one read for each."""
 _LOOK: Final = 0.75
@@ -84,6 +87,7 @@ class CountedBeats(KeyValueBackend):
         self._clock = clock
         self._folder = folder
         self._look_every = min(interval, _LOOK)
+        self._ttl = _USUAL * interval
         self._lock = threading.Lock()
         self._seen: dict[str, _Beat] = {}
         self._looked = clock()
@@ -150,6 +154,7 @@ class CountedBeats(KeyValueBackend):
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
         """See `KeyValueBackend`."""
+        self._ttl = ttl
         lease = _CountedLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl, self._clock)
         lease.keep_alive(timeout)
         return lease
@@ -206,12 +211,20 @@ class CountedBeats(KeyValueBackend):
             living = {lease: beat for lease, beat in beats.items() if beat.value != _BURIED}
             for lease, beat in living.items():
                 before = self._seen.get(lease)
-                until = before.until if before and before.token == beat.token else now + _ttl_of(beat)
-                self._seen[lease] = _Beat(beat.token, until, now)
+                self._seen[lease] = _Beat(beat.token, self._lives_until(beat, before, now), now)
             silent = {lease for lease in living if now > self._seen[lease].until}
         return frozenset(
             lease for lease, beat in living.items() if not (lease in silent and self._bury(lease, beat, deadline))
         )
+
+    def _lives_until(self, beat: Entry, before: _Beat | None, now: float) -> float:
+        """The moment at which a lease ends if this beat is its last one."""
+        if before is not None and before.token == beat.token:
+            return before.until
+        if (ttl := _ttl_of(beat)) is not None:
+            return now + ttl
+        # Another client wrote it, and the owner writes over it with its next beat: it says nothing of life or death.
+        return before.until if before is not None else now + self._ttl
 
     def _next_look(self, beneath: Snapshot) -> float:
         """Seconds after which a look at these leases may tell something: a life sign, or the end of one."""
@@ -294,8 +307,10 @@ def _unframed(entry: Entry) -> tuple[str, Entry]:
     return lease.decode("ascii", "replace"), Entry(value, entry.token, entry.order)
 
 
-def _ttl_of(beat: Entry) -> float:
+def _ttl_of(beat: Entry) -> float | None:
+    """The lease's time to live, in seconds; None if this is no beat."""
     try:
-        return float(json.loads(beat.value)["ttl"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise RendezvousStateError(f"A beat in the service was not written by rdzv: {beat.value[:80]!r}") from error
+        ttl = float(json.loads(beat.value)["ttl"])
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return ttl if 0 < ttl < math.inf else None

@@ -257,10 +257,16 @@ def _decode(data: bytes) -> tuple[_Keys, Envelope]:
         value: Any = json.loads(envelope.payload)
         if value["rdzv"] != _SCHEMA:
             raise ValueError("another schema")
-        keys = {
-            str(key): Entry(base64.b64decode(text, validate=True), int(token), int(order))
-            for key, (text, token, order) in value["keys"].items()
-        }
+        keys = {str(key): _entry(there) for key, there in value["keys"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RendezvousStateError(f"The register holds what rdzv did not write ({error!r}): {data[:80]!r}") from error
     return keys, envelope
+
+
+def _entry(there: Any) -> Entry:
+    try:
+        text, token, order = there
+        return Entry(base64.b64decode(text, validate=True), int(token), int(order))
+    except (ValueError, TypeError, OverflowError):
+        # For who reads this key to refuse, not for all who read others beside it.
+        return Entry(repr(there).encode(), 0, 0)
