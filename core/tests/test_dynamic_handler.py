@@ -223,6 +223,37 @@ class TestEnding:
         assert mine in fails(node.is_closed)
 
 
+class TestRemoval:
+    """A run whose state another client has removed from the service, while its nodes are there."""
+
+    REMOVED = r"The rendezvous 'run' was removed from the service while this node took part in it"
+
+    @pytest.fixture
+    def nodes(self, run: Run) -> list[DynamicRendezvousHandler]:
+        """A member that knows that the run was removed, and a spare that waits meanwhile."""
+        member, spare = run.nodes(2, 1, 1)
+        member.next_rendezvous()
+        waits = run.join(spare)[0]
+        wait_until(lambda: len(run.service.under("run/nodes")) == 2)
+        with run.service.changed:
+            run.service.remove("run/control")
+        with pytest.raises(RendezvousClosedError, match=self.REMOVED):
+            waits.result(5)
+        wait_until(member.is_closed)
+        return [member, spare]
+
+    def test_it_is_told_in_the_next_wait(self, run: Run, nodes: list[DynamicRendezvousHandler]) -> None:
+        for node in nodes:
+            with pytest.raises(RendezvousClosedError, match=self.REMOVED):
+                node.next_rendezvous()
+        assert f"run/{STATE_KEY}" not in run.service.entries
+
+    def test_the_run_id_can_be_used_again(self, run: Run, nodes: list[DynamicRendezvousHandler]) -> None:
+        for node in nodes:
+            node.leave()
+        assert run.node(1, 1).next_rendezvous().world_size == 1
+
+
 class TestAsking:
     def test_an_error_that_lasts_is_raised_until_the_run_is_closed(self, run: Run) -> None:
         node = run.node(1, 1)

@@ -271,12 +271,17 @@ class Node:
 
         Raises:
             RendezvousError: A loop of this node fails, and not just for a moment.
-            RendezvousClosedError: The attempt is closed or superseded.
+            RendezvousClosedError: The attempt is closed or superseded, or the run was removed.
             RendezvousGracefulExitError: The job is done, and this node was never needed.
             RendezvousParameterError: The run has other limits.
         """
         if self.state is not None:
             self._refuse_what_is_over(self.state)
+        if self.removed:
+            raise RendezvousClosedError(
+                f"The rendezvous '{self.settings.run}' was removed from the service while this node took part in it. "
+                "Start the nodes again to begin anew."
+            )
         self.raise_problem()
         self._check_limits()
 
