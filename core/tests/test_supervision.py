@@ -1,6 +1,7 @@
 """No loop of a node ends unseen, no error is kept for ever, and `next_rendezvous` ends at its deadline."""
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -14,6 +15,8 @@ import pytest
 
 from rdzv import (
     DynamicRendezvousHandler,
+    Event,
+    EventKind,
     Expect,
     Lease,
     Put,
@@ -29,7 +32,11 @@ from rdzv import (
     Snapshot,
     Token,
 )
+from rdzv.dynamic.driver import Driver
+from rdzv.dynamic.node import Node
+from rdzv.dynamic.steps import Changed, Lane, Lead, Tell
 from rdzv.errors import again
+from rdzv.service import Service
 
 from .memory import MemoryBackend, MemoryService
 from .test_rendezvous import INTERVAL, Run, wait_until
@@ -272,6 +279,39 @@ class TestLeading:
         monkeypatch.setattr(only._driver, "start", refuse_once)
         assert run.gather(only)[0].world_size == 1
         assert refused
+
+
+def test_lane_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    timeout, interval = RendezvousTimeout(), timedelta(seconds=INTERVAL)
+    node = Node(RendezvousSettings("run", 1, 1, timeout, interval, 3), "memory", time.monotonic)
+    over = threading.Event()
+
+    def hook(event: Event) -> None:
+        over.wait(10)
+
+    driver = Driver(node, Service(MemoryBackend(), node.id), hook)
+    heard: list[Exception] = []
+
+    def leads(node: Node, term: int) -> Lane[None]:
+        yield Tell((node.event(EventKind.LEADER_CHANGED, node.id, "a hook takes its time"),))
+
+    def watches() -> Lane[None]:
+        # A write that has won the election is answered while the node ends.
+        while not node.closing:
+            yield Changed(math.inf)
+        try:
+            yield Lead(1)
+        except RendezvousClosedError as error:
+            heard.append(error)
+
+    monkeypatch.setattr("rdzv.dynamic.driver.lead", leads)
+    driver.start("watch", watches())
+    try:
+        driver.stop(5.0)
+        assert [thread.name for thread in threading.enumerate() if node.id in thread.name] == []
+        assert heard
+    finally:
+        over.set()
 
 
 class ForeignRegister(RendezvousBackend):

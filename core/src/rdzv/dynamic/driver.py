@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..errors import RendezvousConnectionError, RendezvousError
+from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 from ..hooks import Event
 from ..service import Service
 from ..threads import start_thread
@@ -44,9 +44,16 @@ class Driver:
         self._threads: list[threading.Thread] = []
 
     def start(self, name: str, lane: Lane[None]) -> None:
-        """Run a lane on a thread of its own until it ends."""
+        """Run a lane on a thread of its own until it ends.
+
+        Raises:
+            RendezvousClosedError: The node ends.
+            RendezvousConnectionError: The system has no room for another thread.
+        """
         with self._changed:
-            # Under the lock: `stop` joins these, and a thread can be joined once it runs.
+            # Under the lock: `stop` joins what was started before it closes the node, and nothing starts after that.
+            if self._node.closing:
+                raise RendezvousClosedError(f"The node '{self._node.id}' ends; it starts no loop any more.")
             thread = start_thread(self._run_to_end, name, lane, name=f"rdzv-{name}-{self._node.id}")
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
@@ -89,10 +96,11 @@ class Driver:
         """
         with self._changed:
             self._node.closing = True
+            threads = self._threads
             self._changed.notify_all()
             self._stopped.notify_all()
         self._service.close()
-        for thread in self._threads:
+        for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(timeout)
                 if thread.is_alive():
