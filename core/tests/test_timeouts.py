@@ -1,6 +1,5 @@
 """Every error of a time that is over names the backend, and for how long was waited."""
 
-import itertools
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -24,19 +23,10 @@ from rdzv.dynamic.records import STORE
 from .memory import MemoryBackend, MemoryService
 
 SECONDS = 0.6
-PAUSE = 0.01
-"""Seconds between two attempts."""
 BUSY = 3.0
 """Seconds that a busy machine may add."""
 
 Node = Callable[..., tuple[DynamicRendezvousHandler, MemoryBackend]]
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who tries again gives up when the next pause would end too late: its length, which is drawn, decides when."""
-    for module in ("rdzv.service", "rdzv.store", "rdzv.dynamic.node"):
-        monkeypatch.setattr(f"{module}.backoff", lambda rng: itertools.repeat(PAUSE))
 
 
 @pytest.fixture
@@ -70,7 +60,7 @@ def late(kind: type[RendezvousError]) -> Iterator[None]:
     told = [float(number) for number in re.findall(r"(\d+\.\d) s\b", said)]
     assert told, said
     # What is told is rounded, and counted from a moment that may be some instructions after that of the deadline.
-    assert SECONDS - 2 * PAUSE - 0.1 < told[0] <= took + 0.05, said
+    assert SECONDS - 0.11 < told[0] <= took + 0.05, said
     assert took < SECONDS + BUSY
 
 

@@ -1,8 +1,13 @@
 """The deadline of a call that makes several: one moment for all of them."""
 
+from typing import Final
+
 from .errors import RendezvousConnectionError
 
-__all__ = ["time_left"]
+__all__ = ["pause_within", "time_left"]
+
+_LEAST: Final = 0.005
+"""Seconds that an attempt needs at the least."""
 
 
 def time_left(deadline: float, now: float) -> float:
@@ -20,3 +25,16 @@ def time_left(deadline: float, now: float) -> float:
             f"The time of this call is over ({now - deadline:.1f} s ago); give it a longer timeout."
         )
     return left
+
+
+def pause_within(left: float, pause: float) -> float | None:
+    """The seconds to pause before the next attempt; None: no time is left for one.
+
+    A pause takes half of what is left at the most, so that the last attempt is made just before the deadline.
+
+    Args:
+        left: The seconds until the deadline.
+        pause: The seconds to pause while there is time enough.
+    """
+    pause = min(pause, left / 2)
+    return pause if pause >= _LEAST else None

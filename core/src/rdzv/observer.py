@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from .backend import KeyValueBackend
+from .deadline import pause_within
 from .dynamic import lift, rules
 from .dynamic.records import (
     BEATS,
@@ -273,9 +274,9 @@ class Observer:
             except RendezvousDeniedError:
                 raise
             except RendezvousConnectionError:
-                if time.monotonic() + pause >= deadline:
+                if (paused := pause_within(deadline - time.monotonic(), pause)) is None:
                     raise
-                time.sleep(pause)
+                time.sleep(paused)
         raise AssertionError("backoff() never ends")
 
     def _limits(self, state: State | None, deadline: float) -> Leadership:

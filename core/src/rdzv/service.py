@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from .backend import ABSENT, Entry, KeyValueBackend, Lease, Outcome, Snapshot, Token, check_payload
+from .deadline import pause_within
 from .envelope import REMEMBERED, Envelope
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 
@@ -237,10 +238,11 @@ class Service:
             except RendezvousConnectionError as error:
                 self._troubled(error)
                 now = time.monotonic()
-                if now + pause >= deadline or self._closing.wait(pause):
+                paused = pause_within(deadline - now, pause)
+                if paused is None or self._closing.wait(paused):
                     raise RendezvousConnectionError(
                         f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error
-                logger.debug("trying again in %.2f s: %s", pause, error)
+                logger.debug("trying again after %.2f s: %s", paused, error)
         raise AssertionError("backoff() never ends")

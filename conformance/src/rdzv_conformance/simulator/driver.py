@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdzv import Event, RendezvousConnectionError, RendezvousDeniedError, RendezvousError, Snapshot
+from rdzv.deadline import pause_within
 from rdzv.dynamic import leader, steps
 from rdzv.dynamic.driver import call
 from rdzv.dynamic.node import Node
@@ -260,8 +261,8 @@ class SimulatedDriver:
                 self._node.contacted()
             elif isinstance(error, RendezvousConnectionError) and not isinstance(error, RendezvousDeniedError):
                 self._node.troubled(error)
-                pause = next(pauses)
-                if self._clock.seconds_until(planned.deadline) > pause:
+                pause = pause_within(self._clock.seconds_until(planned.deadline), next(pauses))
+                if pause is not None:
                     self._timeline.after(pause, self._process.does, attempt)
                     return
             self._resume(running, turn, result, error)

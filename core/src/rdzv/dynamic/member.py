@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 
 from ..backend import Lease
+from ..deadline import pause_within
 from ..errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -188,10 +189,9 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
                     strange.append(now)
                     if has_lasted(len(strange), now - strange[0]):
                         raise
-                pause = now + next(pauses)
-                if pause >= deadline:
+                if (pause := pause_within(deadline - now, next(pauses))) is None:
                     raise
-                yield Sleep(pause)
+                yield Sleep(now + pause)
     finally:
         node.writing = False
 

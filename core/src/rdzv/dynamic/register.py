@@ -27,7 +27,7 @@ from ..backend import (
     Snapshot,
     Token,
 )
-from ..deadline import time_left
+from ..deadline import pause_within, time_left
 from ..envelope import REMEMBERED, Envelope
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from ..handler import address_outwards
@@ -187,11 +187,11 @@ class RegisterKeys(KeyValueBackend):
             outcome = self._write(mine, there.token, deadline)
             if outcome is not Outcome.LOST:
                 return put if outcome is Outcome.WON else Put(Outcome.UNKNOWN)
-            if self._clock() + pause >= deadline:
+            if (paused := pause_within(deadline - self._clock(), pause)) is None:
                 raise RendezvousConnectionError(
                     f"The register of '{self.name}' was always changed by another within {timeout:.1f} s."
                 )
-            self._sleep(pause)
+            self._sleep(paused)
         raise AssertionError("backoff() never ends")
 
     def _write(self, mine: Envelope, token: Token, deadline: float) -> Outcome:
