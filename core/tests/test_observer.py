@@ -183,6 +183,35 @@ def test_a_world_that_is_formed_between_two_readings_is_not_abandoned(
         assert observer.status(10.0).phase == "running"
 
 
+@pytest.mark.parametrize("comes", [False, True], ids=["nobody comes", "a world is formed meanwhile"])
+def test_a_second_reading_that_fails_takes_nothing_from_the_first(
+    comes: bool, shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = shared.node(), shared.node()
+    first.next_rendezvous()
+    first.leave()
+    read = Observer._nodes
+    readings: list[list[NodeRecord]] = []
+
+    def interrupted(self: Observer, deadline: float) -> list[NodeRecord]:
+        if readings:
+            shared.clients[-1].disconnect()
+        readings.append(read(self, deadline))
+        if comes:
+            second.next_rendezvous()
+        return readings[-1]
+
+    monkeypatch.setattr(Observer, "_nodes", interrupted)
+    with Observer(shared.params()) as observer:
+        if comes:
+            # What was read of the nodes is older than the world: no answer is better than a wrong one.
+            with pytest.raises(RendezvousConnectionError, match="away"):
+                observer.status(0.5)
+        else:
+            assert observer.status(0.5).phase == "abandoned"
+    assert len(readings) == 1
+
+
 class TestPurging:
     def test_everything_goes(self, shared: Shared) -> None:
         for attempt in range(2):

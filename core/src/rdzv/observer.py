@@ -148,8 +148,18 @@ class Observer:
         """
         deadline = time.monotonic() + timeout
         status = self._look(deadline)
-        # Between the two readings nodes may have come, and formed a world: then it is not abandoned.
-        return self._look(deadline) if status.phase == "abandoned" else status
+        if status.phase != "abandoned":
+            return status
+        # Between the reading of the nodes and that of the state a world may have been formed: then it is not abandoned.
+        try:
+            return self._look(deadline)
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            if status.leader is not None:
+                # That world has a leader: the answer would be wrong.
+                raise
+            return status
 
     def _look(self, deadline: float) -> Status:
         # In this order: nodes that go after the run is closed are not missed.
