@@ -55,12 +55,19 @@ def test_a_value_is_parsed_by_kind(kind: Kind, given: Any, expected: Any) -> Non
         ("path", "/no/such/file"),
         ("pairs", "a"),
         ("pairs", "=a"),
+        ("pairs", "a=1;b=2;a=1"),
     ],
     ids=repr,
 )
 def test_an_impossible_value_names_option_and_value(kind: Kind, given: Any) -> None:
     with pytest.raises(RendezvousParameterError, match=re.escape(f"The option 'x' cannot be {given!r}: ")):
         Option("x", kind, None, "Help.").parse(given)
+
+
+def test_a_value_without_end_is_shown_in_short() -> None:
+    with pytest.raises(RendezvousParameterError) as refused:
+        Option("x", "integer", None, "Help.").parse([0] * 10_000)
+    assert len(str(refused.value)) < 200
 
 
 @pytest.mark.parametrize("given", ["abc", "", [], "1e999"])

@@ -266,6 +266,9 @@ def test_a_toml_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     path.write_bytes(b'backend = "\xff"')
     with pytest.raises(RendezvousParameterError, match=r"job\.toml' is not TOML"):
         RendezvousParameters.from_toml(path)
+    path.write_text(f"backend = {100_000 * '['}")
+    with pytest.raises(RendezvousParameterError, match=r"job\.toml' .*nested"):
+        RendezvousParameters.from_toml(path)
     path.write_text("nnodes = 2")
     with pytest.raises(RendezvousParameterError, match=r"job\.toml' gives no backend, no run_id"):
         RendezvousParameters.from_toml(path)
@@ -321,6 +324,10 @@ def test_the_environment_of_this_process_is_the_default(monkeypatch: pytest.Monk
         ({"RDZV_OPTIONS": "x=1,join_timeout=3; password=geheim"}, "item 2 has a semicolon before another name"),
         ({"RDZV_OPTIONS": "password=geheim,"}, "item 2 is neither"),
         ({"RDZV_OPTIONS": '{"password": "geheim"'}, "RDZV_OPTIONS begins as JSON and is not"),
+        ({"RDZV_OPTIONS": '{"x": 1, "y": 2, "x": 1}'}, "RDZV_OPTIONS names 'x' twice in one JSON object."),
+        ({"RDZV_OPTIONS": '{"labels": {"rack": "1", "rack": "2"}}'}, "RDZV_OPTIONS names 'rack' twice"),
+        ({"RDZV_OPTIONS": f'{{"x": {21 * "["}{21 * "]"}}}'}, "RDZV_OPTIONS has JSON of more than 20 levels"),
+        ({"RDZV_OPTIONS": 100_000 * '{"x":'}, "RDZV_OPTIONS has JSON of more than 20 levels"),
         ({"RDZV_OPTIONS": "run_id=r"}, "has 'run_id' among the options"),
     ],
 )
@@ -351,6 +358,14 @@ def test_parameters_survive_the_environment(params: RendezvousParameters) -> Non
         "RDZV_NNODES": "8", "RDZV_OPTIONS": "x=1", "RDZV_LOCAL_ADDR": "10.0.0.9", "RDZV_ENDPOINT": "elsewhere:1",
     }  # fmt: skip
     assert RendezvousParameters.from_env({**inherited, **params.to_env()}) == params
+
+
+def test_a_value_without_end_would_not_survive_the_environment() -> None:
+    endless: list[Any] = []
+    for _ in range(100_000):
+        endless = [endless]
+    with pytest.raises(RendezvousParameterError, match=r"The options \(x\) cannot be passed"):
+        make(x=endless).to_env()
 
 
 @pytest.mark.parametrize("value", [(1, 2), {1: "a"}, b"bytes", math.nan, math.inf, Path("x"), {"a": ("b",)}])

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from .credentials import file_option, take_secrets, variable
 from .errors import RendezvousParameterError
 from .near import near_name
+from .shown import shown
 
 __all__ = ["Option", "parse_options", "read_options", "secret_names", "with_files"]
 
@@ -56,7 +57,7 @@ class Option:
         try:
             return self._parse(value)
         except (ValueError, TypeError, OSError) as error:
-            given = "what was given" if self.secret else repr(value)
+            given = "what was given" if self.secret else shown(repr(value))
             raise RendezvousParameterError(f"The option '{self.name}' cannot be {given}: {error}.") from error
 
     def _parse(self, value: Any) -> Any:
@@ -164,5 +165,7 @@ def _parse_pairs(value: Any) -> dict[str, str]:
         name, equals, text = item.partition("=")
         if not equals or not name.strip():
             raise ValueError(f"'{item}' is not name=value")
+        if name.strip() in pairs:
+            raise ValueError(f"it names '{name.strip()}' twice")
         pairs[name.strip()] = text.strip()
     return pairs

@@ -30,6 +30,8 @@ _FALSE: Final = ("0", "false", "f", "no", "n")
 _SECRET: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
 _SEMICOLON: Final = re.compile(r"[^=]*;\s*[A-Za-z_]+\s*=.*", re.DOTALL)
 """A value that goes on with another option; one that has pairs, as in ``labels=a=1;b=2``, begins with a name."""
+_DEEPEST: Final = 20
+"""Levels that RDZV_OPTIONS may have: what is far deeper can be read, and then neither shown nor handed on."""
 _URL: Final = re.compile(
     r"(?P<backend>[A-Za-z][A-Za-z0-9+._-]*):(?://(?P<authority>[^/?#]*))?(?P<path>[^?#]*)(?:\?(?P<query>[^#]*))?"
 )
@@ -112,6 +114,8 @@ class RendezvousParameters:
             raise RendezvousParameterError(f"{name} cannot be read: {error.strerror or error}.") from error
         except ValueError as error:
             raise RendezvousParameterError(f"{name} is not TOML: {error}.") from error
+        except RecursionError as error:
+            raise RendezvousParameterError(f"{name} has tables or lists nested too deeply.") from error
         return cls(**_arguments(content, name))
 
     @classmethod
@@ -173,7 +177,7 @@ class RendezvousParameters:
             options = json.dumps(self.config, allow_nan=False)
             if json.loads(options) != self.config:
                 raise ValueError("a tuple or a key that is not text")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise RendezvousParameterError(
                 f"The options ({', '.join(self.config)}) cannot be passed through the environment: {error}. "
                 "Use texts, numbers, booleans, lists and tables."
@@ -360,11 +364,7 @@ def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
     """
     text = environ.get("RDZV_OPTIONS", "")
     if text.lstrip().startswith("{"):
-        try:
-            given: dict[str, Any] = json.loads(text)
-        except ValueError as error:
-            raise RendezvousParameterError(f"RDZV_OPTIONS begins as JSON and is not: {error}.") from error
-        return given
+        return _json_object(text)
     options: dict[str, Any] = {}
     pairs = [item.partition("=") for item in text.split(",")] if text.strip() else []
     for position, (name, _, value) in enumerate(pairs, start=1):
@@ -381,3 +381,35 @@ def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
             raise RendezvousParameterError(f"RDZV_OPTIONS names the option '{name.strip()}' twice.")
         options[name.strip()] = value.strip()
     return options
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        given: dict[str, Any] = json.loads(text, object_pairs_hook=_each_once)
+        if _depth(given) > _DEEPEST:
+            raise RecursionError
+    except RendezvousParameterError:
+        raise
+    except ValueError as error:
+        raise RendezvousParameterError(f"RDZV_OPTIONS begins as JSON and is not: {error}.") from error
+    except RecursionError as error:
+        raise RendezvousParameterError(
+            f"RDZV_OPTIONS has JSON of more than {_DEEPEST} levels; an option is a text, a number, true, false or an "
+            "object of texts."
+        ) from error
+    return given
+
+
+def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise RendezvousParameterError(f"RDZV_OPTIONS names '{shown(name)}' twice in one JSON object.")
+        found[name] = value
+    return found
+
+
+def _depth(value: Any) -> int:
+    """How many objects and lists are one in another."""
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
