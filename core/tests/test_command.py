@@ -171,6 +171,9 @@ def test_whoever_waits_is_told_of_the_timeout_that_ends_the_wait(
             "no option --epochs; see --help. Options of CMD come after --.",
         ),
         (["run", *RUN, "python", "-c", "pass"], "rdzv run: error: unrecognized arguments: -c"),
+        (["run", *RUN], "rdzv run: error: give the program to start after --, as in: rdzv run ... -- python train.py"),
+        (["run", *RUN, "--"], "rdzv run: error: give the program to start after --, as in: "),
+        (["run", *RUN, "-x"], "rdzv run: error: unrecognized arguments: -x Write -- first."),
         (
             ["run", *RUN, "--nproc-per-node", "two", "--", "true"],
             "'two' is neither a number from 1 to 999999999 nor one of auto",
@@ -204,10 +207,38 @@ def test_an_argument_that_cannot_be_used_is_named_with_the_usage_of_its_command(
     assert "invalid" not in said
 
 
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "give a command: run, status, close, backends or doctor."),
+        (["stauts", "--run-id", "x"], "there is no command 'stauts'; did you mean status?"),
+        (["help"], "there is no command 'help'; give run, status, close, backends or doctor."),
+        (["--run-id", "x", "status"], "there is no option --run-id; see --help. Options of a command come after it."),
+        (["--verison"], "there is no option --verison; did you mean --version? Options of a command come after it."),
+    ],
+)
+def test_a_command_that_does_not_exist_is_named_with_the_nearest(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rdzv", *arguments])
+    for given in (arguments, None):
+        with pytest.raises(SystemExit) as ended:
+            main(given)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == f"usage: rdzv [-h] [--version] COMMAND ...\nrdzv: error: {complaint}\n"
+
+
 @pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
+        (
+            ["--option", "attempt=3", "--option", "geheim"],
+            "such as join_timeout=60; what --option number 2 gives is not",
+        ),
+        (["--option", "=geheim"], "such as join_timeout=60; what --option number 1 gives is not of that form."),
+        (["--nnodes", "0"], "--nnodes is '0'; MIN:MAX, such as 2:4, or one number is expected, with 1 <= MIN <= MAX."),
+        (["--nnodes", "3:2"], "--nnodes is '3:2'; MIN:MAX, such as 2:4, or one number is expected, with 1 <= MIN"),
         (["--option", "attempt=3", "--attempt", "2"], "--option attempt=3 and --attempt 2 contradict each other"),
         (["--option", "attempt=3", "--option", "attempt=2"], "--option gives attempt twice, with different values"),
         (["--nnodes", 5000 * "9"], f"--nnodes is '{LONG}'; MIN:MAX"),
@@ -222,6 +253,7 @@ def test_what_cannot_be_meant_is_one_sentence(
     assert main(["run", *RUN, *arguments, "--", "true"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
+    assert "geheim" not in line
 
 
 @pytest.mark.usefixtures("memory")

@@ -243,15 +243,17 @@ def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
         name: Where, for the message.
 
     Raises:
-        RendezvousParameterError: It is neither.
+        RendezvousParameterError: It is neither, or they are not 1 <= MIN <= MAX.
     """
     low, colon, high = text.partition(":")
+    expected = f"{name} is '{shown(text)}'; MIN:MAX, such as 2:4, or one number is expected"
     try:
-        return int(low), int(high if colon else low)
+        least, most = int(low), int(high if colon else low)
     except ValueError as error:
-        raise RendezvousParameterError(
-            f"{name} is '{shown(text)}'; MIN:MAX, such as 2:4, or one number is expected."
-        ) from error
+        raise RendezvousParameterError(f"{expected}.") from error
+    if not 1 <= least <= most:
+        raise RendezvousParameterError(f"{expected}, with 1 <= MIN <= MAX.")
+    return least, most
 
 
 def _arguments(

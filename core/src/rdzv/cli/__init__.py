@@ -11,14 +11,14 @@ from ..agent import Outcome
 from ..errors import RendezvousError
 from . import backends, close, doctor, log, run, status
 from .exits import EXIT_CODES
-from .parser import CommandParser
+from .parser import CommandParser, RootParser
 
 __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = argparse.ArgumentParser(
+    parser = RootParser(
         prog="rdzv",
         description="Rendezvous for distributed jobs on any coordination service.",
         epilog=EXIT_CODES,
@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
     for module in (run, status, close, backends, doctor):
         module.add_parser(commands)
+    parser.commands = tuple(commands.choices)
     for command in commands.choices.values():
         command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
     options = parser.parse_args(arguments)

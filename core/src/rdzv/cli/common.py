@@ -77,7 +77,8 @@ def parameters(
         if not name or not equals:
             # What stands there may be a password.
             raise RendezvousParameterError(
-                f"--option takes NAME=VALUE, such as join_timeout=60; number {position} of them is none."
+                f"--option takes NAME=VALUE, such as join_timeout=60; what --option number {position} gives is not of "
+                "that form."
             )
         if given.setdefault(name, value) != value:
             raise RendezvousParameterError(f"--option gives {name} twice, with different values: leave one out.")

@@ -80,8 +80,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         action="store_true",
         help="let CMD see the passwords and tokens, too; it needs none if they are in files",
     )
-    parser.add_argument("program", metavar="-- CMD", help="the program")
-    parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
+    program = parser.add_argument("program", metavar="-- CMD", help="the program")
+    arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
+    # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
+    program.required = arguments.required = False
     parser.set_defaults(run=run)
 
 
