@@ -1,15 +1,12 @@
 """The command ``rdzv``: each subcommand is a module with ``add_parser`` and ``run``."""
 
 import argparse
-import os
-import signal
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
 from ..agent import Outcome
 from ..errors import RendezvousError
-from . import backends, close, doctor, log, run, status
+from . import backends, close, doctor, log, output, run, status
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
@@ -31,14 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.commands = tuple(commands.choices)
     for command in commands.choices.values():
         command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
-    options = parser.parse_args(arguments)
-    log.begin(options.verbose)
+    output.begin()
     try:
+        options = parser.parse_args(arguments)
+        log.begin(options.verbose)
         return int(options.run(options))
-    except BrokenPipeError:
-        # Whoever read our output has seen enough; the interpreter must not try to flush what is left.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 128 + signal.SIGPIPE
+    except output.OutputError as error:
+        return output.fail(error)
     except RendezvousError as error:
         log.say(str(error))
         return Outcome.of(error).value

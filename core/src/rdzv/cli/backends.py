@@ -8,6 +8,7 @@ from ..hooks import BackendPlugin
 from ..options import Option, with_files
 from ..plugins import installed_backends, load_backend_plugin
 from ..settings import CORE_OPTIONS
+from .output import show
 
 __all__ = ["add_parser", "run"]
 
@@ -30,35 +31,35 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     installed = installed_backends()
     if not installed:
-        print("No backend is installed. The embedded default comes with: pip install rdzv-sqlite")
+        show("No backend is installed. The embedded default comes with: pip install rdzv-sqlite")
     for name, package in sorted(installed.items()):
         try:
             about = load_backend_plugin(name).summary
         except RendezvousError as error:
             about = f"broken: {error}"
-        print(f"{name:12} {about} ({package.name} {package.version})")
+        show(f"{name:12} {about} ({package.name} {package.version})")
     return 0
 
 
 def _show(plugin: BackendPlugin) -> None:
-    print(f"{plugin.name}: {plugin.summary}")
+    show(f"{plugin.name}: {plugin.summary}")
     if plugin.default_endpoint is not None:
-        print(f"default endpoint: {plugin.default_endpoint or 'none is needed'}")
+        show(f"default endpoint: {plugin.default_endpoint or 'none is needed'}")
     kind = plugin.backend_type()
-    print("\ncapabilities:")
+    show("\ncapabilities:")
     if issubclass(kind, KeyValueBackend):
         for capability in Capability:
             has = capability in kind.capabilities
             why = capability.value if has else kind.lacking.get(capability, "no reason declared")
-            print(f"  {'yes' if has else 'no':4} {capability.name.lower():15} {why}")
+            show(f"  {'yes' if has else 'no':4} {capability.name.lower():15} {why}")
     else:
-        print("  level 1: a register; the core keeps everything in it")
+        show("  level 1: a register; the core keeps everything in it")
     _show_options(f"options of {plugin.name}", plugin.options)
     _show_options("options of the core", CORE_OPTIONS)
 
 
 def _show_options(title: str, options: tuple[Option, ...]) -> None:
-    print(f"\n{title}:")
+    show(f"\n{title}:")
     for option in with_files(options):
         default = "" if option.default is None else f" (default: {option.default})"
-        print(f"  {option.name:24} {option.kind:8} {option.help}{default}")
+        show(f"  {option.name:24} {option.kind:8} {option.help}{default}")

@@ -9,6 +9,7 @@ from ..errors import RendezvousTimeoutError
 from ..observer import Observer
 from ..shown import shown
 from .common import add_run_options, parameters, seconds
+from .output import show
 
 __all__ = ["add_parser", "run"]
 
@@ -35,9 +36,9 @@ def run(arguments: argparse.Namespace) -> int:
         shown_id = shown(arguments.run_id)
         was_used = observer.status(arguments.timeout).phase != "unknown"
         closed = observer.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
-        print(f"The run '{shown_id}' is closed: {closed.reason} (by {closed.by}).")
+        show(f"The run '{shown_id}' is closed: {shown(closed.reason, 500)} (by {shown(closed.by)}).")
         if not was_used:
-            print("There is no trace of a node in it: if that is not as you expect, check the run id.")
+            show("There is no trace of a node in it: if that is not as you expect, check the run id.")
         if arguments.purge:
             left = observer.purge(deadline - time.monotonic())
             if left:
@@ -45,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
                     f"Nothing was purged; still there after {arguments.timeout:.0f} s: {', '.join(left)}. "
                     "Stop these nodes and purge again."
                 )
-            print(f"Every key of the run '{shown_id}' is removed.")
+            show(f"Every key of the run '{shown_id}' is removed.")
     return 0
 
 

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from ..agent import Outcome
 from ..errors import RendezvousError, RendezvousParameterError
 from ..plugins import installed_backends, installed_hooks, load_backend_plugin
+from .output import show
 
 __all__ = ["add_parser", "run"]
 
@@ -50,9 +51,9 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         lines = list(findings)
         if lines:
-            print(f"{title}:")
+            show(f"{title}:")
         for finding in lines:
-            print(f"  {finding.state:6} {finding.name:16} {finding.about}")
+            show(f"  {finding.state:6} {finding.name:16} {finding.about}")
         broken = broken or any(finding.state == "BROKEN" for finding in lines)
     return Outcome.ERROR.value if broken else Outcome.DONE.value
 

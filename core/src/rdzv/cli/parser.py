@@ -7,11 +7,19 @@ from typing import Any
 
 from ..near import near_name
 from ..shown import shown
+from .output import show
 
 __all__ = ["CommandParser", "RootParser"]
 
 
 class _Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse passes over what cannot be written.
+        if file is sys.stdout:
+            show(message.removesuffix("\n"))
+        else:
+            super()._print_message(message, file)
+
     def refuse(self, name: str, hint: str = "") -> None:
         """End with an error if this is an option, and none of this parser; the hint is for those of another."""
         known = [option for option in self._option_string_actions if option.startswith("--")]

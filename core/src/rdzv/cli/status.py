@@ -8,6 +8,7 @@ from ..observer import Observer, Status
 from ..shown import shown
 from .common import add_run_options, parameters, seconds
 from .log import moment
+from .output import show
 
 __all__ = ["add_parser", "run"]
 
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
                 if arguments.watch and not arguments.json:
                     gap = "\n" if before else ""
                     text = f"{gap}{moment()} {text}"
-                print(text, flush=True)
+                show(text)
                 before = status
             if not arguments.watch:
                 return 0
