@@ -396,6 +396,27 @@ def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys:
         node.leave()
 
 
+@pytest.mark.parametrize("way_out", ["attempt", "purge"])
+def test_an_abandoned_run_refuses_other_limits_and_names_the_ways_out(shared: Shared, way_out: str) -> None:
+    node = shared.node()
+    node.next_rendezvous()
+    node.leave("drained")
+    other = shared.node(nodes=2)
+    with pytest.raises(RendezvousParameterError) as refused:
+        other.next_rendezvous()
+    other.leave()
+    assert str(refused.value) == (
+        "The rendezvous 'run' was started for 1 to 1 nodes; this node asks for 2 to 2. All nodes of a run need the "
+        "same limits; to start the run anew with others, use a higher attempt (`rdzv run --attempt 1`), or remove what "
+        "its nodes have left behind with `rdzv close --purge`."
+    )
+    if way_out == "purge":
+        assert main(["close", *WHERE, "--purge"]) == 0
+    nodes = [shared.node(nodes=2, attempt=int(way_out == "attempt")) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        assert {future.result(15).world_size for future in [pool.submit(one.next_rendezvous) for one in nodes]} == {2}
+
+
 def test_a_run_whose_nodes_have_died_is_abandoned(shared: Shared) -> None:
     nodes = [shared.node(nodes=2) for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
