@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -85,9 +86,10 @@ class Shared:
         return BackendPlugin("shared", "For tests.", (), create, lambda: MemoryBackend, "")
 
     def params(self, **options: Any) -> RendezvousParameters:
-        """What asks for it; `nodes` of them make a world."""
-        nodes = options.pop("nodes", 1)
-        return RendezvousParameters("shared", "", "run", nodes, nodes, **OPTIONS | options)
+        """What asks for it; `nodes` of them make a world, or `min_nodes` after the last call."""
+        most = options.pop("nodes", 1)
+        least = options.pop("min_nodes", most)
+        return RendezvousParameters("shared", "", "run", least, most, **OPTIONS | options)
 
     def node(self, **options: Any) -> DynamicRendezvousHandler:
         """A handler on a client of its own."""
@@ -357,8 +359,12 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
         said = wait_until(seen)
     assert f"  rank {rank[leaves]:2}  {leaves.node_id}  left: drained\n" in said
     assert f"  rank {rank[dies]:2}  {dies.node_id}  missing: its " in said
+    before = datetime.now(UTC)
     assert main(["status", *WHERE, "--json"]) == 0
-    missing = {node["id"]: node for node in json.loads(capsys.readouterr().out)["missing"]}
+    told = json.loads(capsys.readouterr().out)
+    assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(told["time"]) <= datetime.now(UTC)
+    assert told["time"].endswith("+00:00")
+    missing = {node["id"]: node for node in told["missing"]}
     assert missing[leaves.node_id] == {
         "id": leaves.node_id,
         "rank": rank[leaves],
@@ -367,6 +373,50 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
     }
     assert missing[dies.node_id]["left"] is None
     stays.leave()
+
+
+def test_a_run_whose_nodes_went_before_they_had_a_world_is_unknown(
+    shared: Shared, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gives_up = shared.node(nodes=2, join_timeout=0.5)
+    with pytest.raises(RendezvousTimeoutError):
+        gives_up.next_rendezvous()
+    gives_up.leave()
+    # Each waits on until its time is over, though its lease is not kept any more.
+    dies = [shared.node(min_nodes=2, nodes=3, last_call_timeout=60.0, join_timeout=4.0) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool, Observer(shared.params()) as observer:
+        for node in dies:
+            pool.submit(node.next_rendezvous)
+        seen = wait_until(lambda: (now := observer.status(5.0)).phase == "last call" and now)
+        assert (seen.waiting, [node.doing for node in seen.nodes]) == (2, ["waiting", "waiting"])
+        for node in dies:
+            crash(node)
+        wait_until(lambda: not observer.status(5.0).nodes)
+        assert observer.status(5.0).phase == "unknown"
+    assert main(["status", *WHERE]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "run run: unknown, attempt 0, round 0",
+        "  no node is here: none has come yet, or all that came went before they had a world",
+    ]
+
+
+def test_who_waits_is_counted_and_who_is_lost_is_not(shared: Shared) -> None:
+    limits = {"min_nodes": 1, "nodes": 2, "last_call_timeout": 60.0}
+    stays, dies = nodes = [shared.node(**limits) for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool, Observer(shared.params()) as observer:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+        assert observer.status(5.0).waiting == 0
+        spare = shared.node(**limits)
+        waits = pool.submit(spare.next_rendezvous)
+        status = wait_until(lambda: len((now := observer.status(5.0)).nodes) == 3 and now)
+        assert (status.phase, status.waiting) == ("running", 1)
+        spare.leave()
+        assert isinstance(waits.exception(15), RendezvousClosedError)
+        wait_until(lambda: len(observer.status(5.0).nodes) == 2)
+        crash(dies)
+        wait_until(lambda: stays.num_nodes_waiting() == 1)
+        assert observer.status(5.0).waiting == 0
 
 
 def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:

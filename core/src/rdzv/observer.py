@@ -5,7 +5,7 @@ import random
 import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from .backend import KeyValueBackend
 from .deadline import pause_within
@@ -37,6 +37,8 @@ from .settings import RendezvousSettings
 from .shown import shown
 
 __all__ = ["MissingNode", "NodeStatus", "Observer", "Status"]
+
+_WAITING: Final = "waiting"
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,9 @@ class Status:
 
     Attributes:
         run_id: Which run.
-        phase: ``unknown`` (no trace of a node), ``gathering``, ``last call``, ``running``,
-            ``re-forming``, ``abandoned`` (no node is left of an open run that had a world) or ``closed``.
+        phase: ``unknown`` (no node is here, and none of those that came, if any, had a world),
+            ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` (no node is left of an open run
+            that had a world) or ``closed``.
         attempt: The scheduler's restart count.
         round: How many worlds there were.
         min_nodes: The smallest world; 0 while unknown.
@@ -90,7 +93,7 @@ class Status:
         leader: The id of the node that leads; None if nobody does.
         nodes: Who is there or has just left, in rank order, then in arrival order.
         missing: The members of the round that are gone, without those among `nodes`.
-        waiting: How many nodes wait for a world that would differ from the running one.
+        waiting: How many of `nodes` wait: for the next world, or as spares.
         closed_by: Who closed the run.
         closed_reason: Why; None while it is open.
     """
@@ -340,7 +343,7 @@ def _describe(
         leader.node if leader else None,
         tuple(known),
         _missing(state, news, nodes),
-        news.waiting if news else 0,
+        sum(node.doing == _WAITING for node in known),
         state.closed.by if state and state.closed else None,
         state.closed.reason if state and state.closed else None,
     )
@@ -350,8 +353,10 @@ def _phase(state: State | None, posted: Notice | None, nodes: list[NodeRecord]) 
     if state is not None and state.closed:
         return "closed"
     if state is None or not state.world:
-        last_call = posted is not None and posted.phase == "last call"
-        return "last call" if last_call else "gathering" if nodes else "unknown"
+        if not nodes:
+            return "unknown"
+        # A leader that died has left its last notice.
+        return "last call" if posted is not None and posted.phase == "last call" else "gathering"
     if not _living(nodes):
         return "abandoned"
     inside = {node.id for node in nodes if node.left is None and node.last_round < state.round}
@@ -360,7 +365,7 @@ def _phase(state: State | None, posted: Notice | None, nodes: list[NodeRecord]) 
 
 def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int]) -> NodeStatus:
     inside = state is not None and node.id in ranks and node.last_round < state.round
-    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else "waiting"
+    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else _WAITING
     return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing, node.left)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import json
 from dataclasses import asdict
+from datetime import UTC, datetime
 
 from ..observer import Observer, Status
 from ..shown import shown
@@ -36,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         while True:
             status = observer.status(arguments.timeout)
             if status != before:
-                text = json.dumps(asdict(status)) if arguments.json else _text(status)
+                text = _json(status) if arguments.json else _text(status)
                 if arguments.watch and not arguments.json:
                     gap = "\n" if before else ""
                     text = f"{gap}{moment()} {text}"
@@ -47,10 +48,18 @@ def run(arguments: argparse.Namespace) -> int:
             observer.wait(5.0)
 
 
+def _json(status: Status) -> str:
+    # For whoever reads it: no process compares the clocks of two.
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"time": now, **asdict(status)})
+
+
 def _text(status: Status) -> str:
     lines = [f"run {shown(status.run_id)}: {status.phase}, attempt {status.attempt}, round {status.round}"]
     if status.closed_reason is not None:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
+    if status.phase == "unknown":
+        lines.append("  no node is here: none has come yet, or all that came went before they had a world")
     lines.append(f"  leader: {status.leader or 'nobody'}")
     if status.min_nodes:
         here = sum(node.left is None for node in status.nodes)

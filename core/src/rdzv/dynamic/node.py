@@ -311,9 +311,9 @@ class Node:
         if theirs != mine:
             raise RendezvousParameterError(
                 f"The rendezvous '{self.settings.run}' was started for {theirs[0]} to {theirs[1]} nodes; "
-                f"this node asks for {mine[0]} to {mine[1]}. All nodes of a run need the same limits; to start the run "
-                f"anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove what its "
-                "nodes have left behind with `rdzv close --purge`."
+                f"this node asks for {mine[0]} to {mine[1]}. All nodes of a run need the same limits; to start the "
+                f"run anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove "
+                "what its nodes have left behind with `rdzv close --purge`."
             )
 
     def is_evicted(self) -> bool:
