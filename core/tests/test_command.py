@@ -104,7 +104,7 @@ def test_whoever_waits_hears_of_a_silent_service(
     backend = MemoryBackend()
     handler = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, keep_alive_interval=0.1)
     progress = run._Progress(handler, 1, 1)
-    monkeypatch.setattr(run, "_EVERY", 0.0)
+    monkeypatch.setattr(run, "_MOST", 0.0)
 
     def waits(seconds: float) -> str:
         progress.waiting(seconds)
@@ -123,7 +123,6 @@ def test_whoever_waits_hears_of_a_silent_service(
         assert re.search(r"\(no call to the service has succeeded for \d s: it is away\), 12 s of 600 s$", waits(12.0))
         # On a terminal, a line that wraps could not be taken away again.
         monkeypatch.setattr(progress, "_terminal", True)
-        monkeypatch.setattr(progress, "_said", 0.0)
         monkeypatch.setenv("COLUMNS", "60")
         shown = waits(12.0).removeprefix("\r\x1b[K")
         assert shown.startswith("rdzv: waiting")
@@ -134,11 +133,25 @@ def test_whoever_waits_hears_of_a_silent_service(
         handler.leave()
 
 
+def test_a_wait_is_told_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1)
+    progress = run._Progress(handler, 1, 1)
+
+    def told(until: int) -> list[float]:
+        for tick in range(20 * until):
+            progress.waiting(tick / 20)
+        return [float(line.rpartition(", ")[2].split()[0]) for line in capsys.readouterr().err.splitlines()]
+
+    assert told(130) == [2, 4, 8, 16, 32, 62, 92, 122]
+    # The next wait begins anew.
+    assert told(5) == [2, 4]
+
+
 @pytest.mark.parametrize(("join", "told"), [(300.0, r"alone for \d s of 60 s"), (30.0, "7 s of 30 s")])
 def test_whoever_waits_is_told_of_the_timeout_that_ends_the_wait(
     join: float, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run, "_EVERY", 0.0)
+    monkeypatch.setattr(run, "_MOST", 0.0)
     with contextlib.closing(Run("memory")) as world:
         stays, *leave = nodes = world.nodes(3, 3, 3, join=join)
         progress = run._Progress(stays, 3, 3)

@@ -7,7 +7,6 @@ import os
 import shutil
 import sys
 import textwrap
-import time
 
 from ..agent import Agent, Outcome
 from ..credentials import withhold
@@ -26,8 +25,11 @@ from .log import say, speak_as, write
 
 __all__ = ["add_parser", "run"]
 
-_EVERY = 10.0
-"""Seconds between two progress lines where there is no terminal to refresh one on."""
+_FIRST = 2.0
+"""Seconds of a wait before its first line: most waits are over by then."""
+
+_MOST = 30.0
+"""Seconds between two lines, at most, where there is no terminal to refresh one on."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -139,15 +141,22 @@ class _Progress:
         self._handler = handler
         self._wanted = _nodes(low, high)
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
-        self._said = time.monotonic()
+        self._waited = 0.0
+        self._due = _FIRST
         self._shown = False
 
     def waiting(self, seconds: float) -> None:
-        """Show one line: refreshed on a terminal, now and then elsewhere."""
-        now = time.monotonic()
-        if seconds < 1 or now - self._said < (0.5 if self._terminal else _EVERY):
+        """Show one line: refreshed on a terminal; elsewhere ever more seldom, the longer the wait.
+
+        Args:
+            seconds: How long it has waited; less than the last time: it is another wait.
+        """
+        if seconds < self._waited:
+            self._due = _FIRST
+        self._waited = seconds
+        if seconds < self._due:
             return
-        self._said = now
+        self._due = seconds + (0.5 if self._terminal else min(seconds, _MOST))
         notice = self._handler.notice
         here = f"{notice.phase}, {notice.present} here" if notice else "nothing known of the others yet"
         trouble, silence = self._handler.trouble, self._handler.silence

@@ -388,8 +388,9 @@ def _missing_nodes(node: Node, here: list[NodeRecord], waited: float, *, alone: 
     if alone:
         seconds = node.settings.timeout.alone.total_seconds()
         message += (
-            f" No other node has come for {seconds:g} s: start nodes sooner, or give a longer alone_timeout "
-            "(as long as join_timeout: no wait ends early)."
+            f" No other node has come for {seconds:g} s: look at why the others have left, then start the run again. "
+            "Where a new node takes longer to come, give a longer alone_timeout (as long as join_timeout: no wait ends "
+            "early)."
         )
     elif not missing and not inside:
         message += _what_lacks(node, waited)
