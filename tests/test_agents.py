@@ -276,6 +276,12 @@ os._exit(0)
         assert "has left: " in last.said
         assert "ended with exit code 7" in last.said
         assert "alone_timeout" in last.said
+        told = status(local)
+        assert told["phase"] == "abandoned"
+        reasons = [str(node["left"]) for node in told["nodes"] + told["missing"]]
+        failed, gave_up = sorted(reasons, key=lambda reason: reason.startswith("gave up"))
+        assert re.search("ended with exit code 7", failed)
+        assert re.fullmatch(r"gave up after \d+\.\d s: 1 of at least 2 nodes", gave_up)
 
 
 class TestSignals:

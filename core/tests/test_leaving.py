@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import re
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -149,8 +150,9 @@ def test_node_whose_world_has_left_for_good_waits_no_longer_than_it_is_told(run:
     told = (
         rf"'{leaves.node_id}' has left: python ended with exit code 1\. No other node has come for 0\.5 s: look at why "
     )
-    with pytest.raises(RendezvousTimeoutError, match=told):
+    with pytest.raises(RendezvousTimeoutError, match=told) as raised:
         run.join(waits)[0].result(30)
+    assert re.fullmatch(r"gave up after \d\.\d s: 1 of at least 2 nodes", raised.value.summary)
 
 
 def test_node_whose_world_is_lost_waits_as_long_as_joining_may_take(run: Run) -> None:

@@ -26,7 +26,13 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """Something did not happen in time; the message says what was waited for, and how long."""
+    """Something did not happen in time; the message says what was waited for, and how long.
+
+    Attributes:
+        summary: The same in a few words, as the reason of a node that leaves for it; empty: there are none.
+    """
+
+    summary: str = ""
 
 
 class RendezvousConnectionError(RendezvousError, ConnectionError):

@@ -84,11 +84,13 @@ class Verdict:
         outcome: The kind of end.
         reason: In words.
         signal: The signal that ended it, with `Outcome.SIGNALLED`.
+        summary: The reason in a few words, for the others of the run; empty: the reason itself.
     """
 
     outcome: Outcome
     reason: str
     signal: int = 0
+    summary: str = ""
 
     @property
     def exit_code(self) -> int:
@@ -145,7 +147,8 @@ class Agent:
                 while (verdict := self._one_round(keeper)) is None:
                     pass
             except RendezvousError as error:
-                verdict = Verdict(Outcome.of(error), str(error))
+                summary = error.summary if isinstance(error, RendezvousTimeoutError) else ""
+                verdict = Verdict(Outcome.of(error), str(error), summary=summary)
             except BaseException as error:
                 self._handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise
@@ -292,7 +295,7 @@ class Agent:
         if verdict.outcome is Outcome.DONE:
             self._handler.shutdown()
         else:
-            self._handler.leave(verdict.reason)
+            self._handler.leave(verdict.summary or verdict.reason)
 
     @contextlib.contextmanager
     def _taking_signals(self) -> Iterator[None]:

@@ -371,7 +371,9 @@ def _give_up(node: Node, waited: float, *, alone: bool) -> Lane[None]:
         logger.debug("node '%s' gives up: %r", node.id, error)
         reason = error
     because = f" The last error: {reason}" if reason else ""
-    raise RendezvousTimeoutError(f"{_missing_nodes(node, here, waited, alone=alone)}{because}") from reason
+    timeout = RendezvousTimeoutError(f"{_missing_nodes(node, here, waited, alone=alone)}{because}")
+    timeout.summary = f"gave up after {waited:.1f} s: {len(here)} of at least {node.settings.min_nodes} nodes"
+    raise timeout from reason
 
 
 def _missing_nodes(node: Node, here: list[NodeRecord], waited: float, *, alone: bool) -> str:
