@@ -14,7 +14,7 @@ from ..deadlines import eventually
 from ..meanwhile import follow, in_background
 from ..processes import Processes
 from ..servers import free_ports
-from .base import CALL, CLUSTER, KEY, entry_of, refusal, remove_keys, requires
+from .base import CALL, CLUSTER, KEY, ROOT, entry_of, refusal, remove_keys, requires
 from .nodes import FORM, Nodes, gather
 from .server import ConnectTo, Server, ServerConformance, Site, patiently
 
@@ -29,6 +29,10 @@ _LOSS: Final = 30.0
 _MOVED: Final = 5.0
 """Seconds within which a wait has found another member, once a call of the same client has."""
 _TURNS: Final = 60
+
+_SHORT: Final = 1.0
+_LEASES: Final = 40
+"""How many leases are kept alive in turn, in the second in which they are about to end."""
 
 _harms = pytest.mark.parametrize(("who", "harm"), [("leader", "kill"), ("leader", "pause"), ("follower", "kill")])
 
@@ -103,6 +107,32 @@ class ClusterConformance(ServerConformance):
         client = site.client(",".join(dead))
         error = refusal(lambda: client.read(KEY, timeout=CALL), RendezvousConnectionError)
         assert all(one in str(error) for one in dead), f"of {dead} the error does not name each: {error}"
+
+    @requires(Capability.MULTI_ENDPOINT)
+    @requires(Capability.LEASE)
+    def test_a_lease_that_was_kept_alive_at_the_last_moment_lives_for_its_time(
+        self, ensemble: Cluster, to: Callable[..., KeyValueBackend]
+    ) -> None:
+        """What a follower answers is true of the whole service: a lease that it has kept alive does not end before its
+        time to live is over, also if it was about to end."""
+        leader = ensemble.leader()
+        client = to(next(member for member in ensemble.members if member is not leader), alone=True)
+        leases = {f"{ROOT}/{number}": client.open_lease(_SHORT, timeout=CALL) for number in range(_LEASES)}
+        began = time.monotonic()
+        for key, lease in leases.items():
+            assert client.put(key, b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is Outcome.WON
+        until: dict[str, float] = {}
+        for number, (key, lease) in enumerate(leases.items()):
+            moment = began + lease.ttl * 0.95 + number / _LEASES
+            time.sleep(max(0.0, moment - time.monotonic()))
+            asked = time.monotonic()
+            if lease.keep_alive(CALL):
+                until[key] = asked + lease.ttl
+        seen = client.read_all(ROOT, timeout=CALL)
+        while until := {key: moment for key, moment in until.items() if moment > time.monotonic()}:
+            missing = until.keys() - seen.entries.keys()
+            assert not missing, f"{missing} ended though a keep-alive said yes less than a time to live ago"
+            seen = client.wait(ROOT, seen, timeout=min(until.values()) - time.monotonic())
 
     @requires(Capability.MULTI_ENDPOINT)
     @_harms

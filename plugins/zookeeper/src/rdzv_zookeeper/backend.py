@@ -201,6 +201,7 @@ class ZooKeeperLease(Lease):
         self.identity = identity
         self.ended = False
         self._backend = backend
+        self._kept = time.monotonic()
 
     @property
     def ttl(self) -> float:
@@ -209,11 +210,17 @@ class ZooKeeperLease(Lease):
 
     def keep_alive(self, timeout: float) -> bool:
         """See `Lease.keep_alive`."""
-        link = self._backend._link
+        link, began = self._backend._link, time.monotonic()
         if not self.ended:
+            session = link.of(self)
+            if began - self._kept > self.ttl / 2:
+                # A follower tells the leader of signs of life up to half a tick late, too late for a session that is
+                # about to end; of a new connection it tells at once.
+                session.disconnect()
             try:
                 # The leader answers it, and knows which sessions live.
-                link.of(self).call([wire.Sync("/")], time.monotonic() + timeout)
+                session.call([wire.Sync("/")], began + timeout)
+                self._kept = began
             except SessionEndedError:
                 link.forget(self)
         return not self.ended
