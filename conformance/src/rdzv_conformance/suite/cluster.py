@@ -31,7 +31,7 @@ _MOVED: Final = 5.0
 _TURNS: Final = 60
 
 _SHORT: Final = 1.0
-_LEASES: Final = 40
+_LEASES: Final = 20
 """How many leases are kept alive in turn, in the second in which they are about to end."""
 
 _harms = pytest.mark.parametrize(("who", "harm"), [("leader", "kill"), ("leader", "pause"), ("follower", "kill")])
