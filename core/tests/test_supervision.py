@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import sys
 import threading
 import time
@@ -440,12 +441,15 @@ class TestJoinTimeout:
     @pytest.mark.parametrize("method", ["open_lease", "put"])
     def test_service_that_refuses_writes(self, run: Run, method: str) -> None:
         node = refusing_node(run, join=0.5)
+        # It is in touch: what is left of half a second on a busy machine may be too little for that.
+        assert not node.is_closed()
         run.backends[0].refuse(NO_SPACE, method)
         with ends_within(0.5), pytest.raises(RendezvousTimeoutError) as late:
             node.next_rendezvous()
         said = str(late.value)
-        for part in ("'run'", "'memory'", "within 0.", node.node_id, "its disk is full"):
+        for part in ("'run'", "'memory'", node.node_id, "its disk is full"):
             assert part in said
+        assert re.search(r"within \d+\.\d s", said)
         assert "could not be reached" not in said
         assert not run.service.under("run/nodes")
 
@@ -460,17 +464,19 @@ class TestJoinTimeout:
 
         monkeypatch.setattr(run, "backend", lambda: Hanging(run.service))
         node = refusing_node(run, join=0.5)
-        with ends_within(0.5), pytest.raises(RendezvousTimeoutError, match=r"'run' on backend 'memory' .* 0\.\d s"):
+        assert not node.is_closed()
+        with ends_within(0.5), pytest.raises(RendezvousTimeoutError, match=r"'run' on backend 'memory' .* \d+\.\d s"):
             node.next_rendezvous()
 
     def test_keep_alive_loop_that_registers_again(self, run: Run) -> None:
-        node = refusing_node(run, join=0.5)
+        # Twice it has to get a world in this time.
+        node = refusing_node(run, join=2.0)
         run.gather(node)
         run.backends[0].refuse(NO_SPACE, "open_lease")
         with run.service.changed:
             lose_lease(run, node)
         wait_until(lambda: node._node.writing and node.trouble)
-        with ends_within(0.5), pytest.raises(RendezvousTimeoutError, match="its disk is full") as late:
+        with ends_within(2.0), pytest.raises(RendezvousTimeoutError, match="its disk is full") as late:
             node.next_rendezvous()
         assert "could not be reached" not in str(late.value)
         run.backends[0].accept()
@@ -478,7 +484,8 @@ class TestJoinTimeout:
         assert run.gather(node)[0].round == 2
 
     def test_service_that_is_away_while_the_loop_registers_again(self, run: Run) -> None:
-        node = refusing_node(run, join=0.5)
+        # Twice it has to get a world in this time.
+        node = refusing_node(run, join=2.0)
         run.gather(node)
         run.backends[0].refuse(NO_SPACE, "open_lease")
         with run.service.changed:
@@ -486,16 +493,16 @@ class TestJoinTimeout:
         wait_until(lambda: node._node.writing and node.trouble)
         run.backends[0].disconnect("the service is away")
         # Answers from before may be as young as the wait.
-        with ends_within(0.5), pytest.raises(RendezvousError, match="the service is away") as late:
+        with ends_within(2.0), pytest.raises(RendezvousError, match="the service is away") as late:
             node.next_rendezvous()
         assert isinstance(late.value, RendezvousConnectionError | RendezvousTimeoutError)
 
     def test_service_that_goes_away_while_nobody_comes(self, run: Run) -> None:
-        node = run.node(2, 2, join=0.5)
+        node = run.node(2, 2, join=2.0)
         waiting = run.join(node)[0]
         wait_until(lambda: node._node.leading)
         run.backends[0].disconnect("the service is away")
-        with ends_within(0.5), pytest.raises(RendezvousTimeoutError, match=r"'run' .* The last error: .*is away"):
+        with ends_within(2.0), pytest.raises(RendezvousTimeoutError, match=r"'run' .* The last error: .*is away"):
             waiting.result(30)
 
 

@@ -151,8 +151,7 @@ BUGS: Final[dict[str, Bug]] = {
             "if node.may_lead() and not node.leading and": "if won and node.may_lead() and",
         },
         "kill",
-        "cut",
-        "outage",
+        "unexpected",
     ),
     "own-truth": _bug(
         "A node returns an address of its own.",
