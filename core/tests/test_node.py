@@ -389,6 +389,13 @@ class TestRefusal:
         with pytest.raises(RendezvousClosedError, match=r"is at attempt 3; this node belongs to attempt 1\. "):
             node.refuse()
 
+    def test_a_run_that_was_removed_takes_no_node_that_took_part_in_it(self, clock: Clock) -> None:
+        node = made(clock)
+        shows(node, "b", "c")
+        node.removed = True
+        with pytest.raises(RendezvousClosedError, match="'run' was removed from the service while this node took part"):
+            node.refuse()
+
     def test_an_earlier_attempt_may_be_closed(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c", attempt=0, closed=DONE, max_nodes=9)
