@@ -130,7 +130,7 @@ class ClusterConformance(ServerConformance):
             with contextlib.suppress(RendezvousConnectionError):
                 if lease.keep_alive(CALL):
                     until[key] = asked + lease.ttl
-        assert until, "no lease was kept alive, though each was asked for before or just after its time to live was over"
+        assert until, "no lease was kept alive, though each was asked for about when its time to live was over"
         seen = client.read_all(ROOT, timeout=CALL)
         while until := {key: moment for key, moment in until.items() if moment > time.monotonic()}:
             missing = until.keys() - seen.entries.keys()
