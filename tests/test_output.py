@@ -59,6 +59,18 @@ class TestOutput:
             os.close(write)
 
 
+def test_a_closed_output_is_one_clear_error(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        ["sh", "-c", '"$0" -m rdzv backends >&-', sys.executable],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (7, "rdzv: The standard output cannot be written: it is closed.\n")
+
+
 def test_what_the_encoding_of_the_output_lacks_is_an_escape(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "rdzv", "close", *ON_FILE, "--reason", "größer"],

@@ -244,7 +244,8 @@ def try_all(chosen: Sequence[Mutant | None], group: Group) -> list[Noticed]:
     """Who notices which; each in a process of its own, on all cores. What no test notices is printed at once."""
     found: dict[int, Noticed] = {}
     running: dict[int, int] = {}
-    at_once = len(os.sched_getaffinity(0))
+    # Two a core: half of their time is waiting, for threads of the tests and for the disk.
+    at_once = 2 * len(os.sched_getaffinity(0))
 
     def reap() -> None:
         number = _reap(running, found)

@@ -260,6 +260,8 @@ def test_an_unreadable_beat_costs_at_most_its_owner(is_known: bool, owners: int,
     if is_known:
         observer.read_all("nodes", timeout=CALL)
     overwrite_first(backend, corrupt)
+    if not is_known:
+        observer.open_lease(15.0, timeout=CALL)
     view = observer.read_all("nodes", timeout=CALL)
     assert view.entries.keys() == names, "its owner may still live"
     died = backend.now
@@ -270,6 +272,27 @@ def test_an_unreadable_beat_costs_at_most_its_owner(is_known: bool, owners: int,
     assert backend.now >= died + 15.0
     assert view.entries.keys() == names - {"nodes/0"}
     assert not leases[0].keep_alive(CALL), "it is buried, like any other that has ended"
+
+
+def test_an_observer_without_a_lease_buries_none_that_it_cannot_read() -> None:
+    """It does not know their time to live; its own interval may be far shorter."""
+    backend = VirtualTime()
+    owner = CountedBeats(backend, 60.0, lambda: backend.now)
+    lease = owner.open_lease(180.0, timeout=CALL)
+    owner.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    overwrite_first(backend, b"not ours")
+    observer = CountedBeats(backend, 5.0, lambda: backend.now)
+    view = observer.read_all("nodes", timeout=CALL)
+    assert observer.wait("nodes", view, timeout=59.0) is view
+    assert lease.keep_alive(CALL)
+    # One that opens a lease later knows one: nodes of one run have the same.
+    overwrite_first(backend, b"not ours")
+    began = backend.now
+    observer.read_all("nodes", timeout=CALL)
+    observer.open_lease(180.0, timeout=CALL)
+    while "nodes/a" in view.entries:
+        assert backend.now <= began + 181.0
+        view = observer.wait("nodes", view, timeout=1.0)
 
 
 def test_an_owner_writes_over_what_another_has_made_of_its_beat() -> None:

@@ -185,6 +185,7 @@ def test_whoever_waits_is_told_of_the_timeout_that_ends_the_wait(
         ),
         (["run", *RUN, "python", "-c", "pass"], "rdzv run: error: unrecognized arguments: -c"),
         (["run", *RUN], "rdzv run: error: give the program to start after --, as in: rdzv run ... -- python train.py"),
+        (["status", "--run-id", "x", "--"], "rdzv status: error: unrecognized arguments: --"),
         (["run", *RUN, "--"], "rdzv run: error: give the program to start after --, as in: "),
         (["run", *RUN, "-x"], "rdzv run: error: unrecognized arguments: -x Write -- first."),
         (
@@ -227,7 +228,7 @@ def test_an_argument_that_cannot_be_used_is_named_with_the_usage_of_its_command(
         (["stauts", "--run-id", "x"], "there is no command 'stauts'; did you mean status?"),
         (["help"], "there is no command 'help'; give run, status, close, backends or doctor."),
         (["--run-id", "x", "status"], "there is no option --run-id; see --help. Options of a command come after it."),
-        (["--verison"], "there is no option --verison; did you mean --version? Options of a command come after it."),
+        (["--verison"], "there is no option --verison; did you mean --version?"),
     ],
 )
 def test_a_command_that_does_not_exist_is_named_with_the_nearest(

@@ -42,8 +42,8 @@ def pauses(seconds: float, drawn: Callable[[], float]) -> Iterator[float]:
 def test_the_last_attempt_is_just_before_the_deadline(seconds: float) -> None:
     rng = random.Random(7)
     taken = list(pauses(seconds, lambda: rng.uniform(0.5, 1.0)))
-    assert seconds - 0.01 <= sum(taken) <= seconds
-    assert len(taken) <= 2 * seconds + 9
+    assert max(0.0, seconds - 0.1) == pytest.approx(sum(taken))
+    assert len(taken) <= 2 * seconds + 2
 
 
 class Recovering(MemoryBackend):
@@ -68,11 +68,11 @@ class Recovering(MemoryBackend):
 
 @pytest.mark.usefixtures("long_pauses")
 def test_a_service_that_is_back_before_the_deadline_is_asked_again() -> None:
-    backend = Recovering(away=3)
+    backend = Recovering(away=1)
     assert Service(backend, "a").read("key", time.monotonic() + CALL) is None
-    assert len(backend.allowed) == 4
-    # Each is allowed what is left.
-    assert CALL >= backend.allowed[0] > backend.allowed[1] > backend.allowed[2] > backend.allowed[3]
+    first, last = backend.allowed
+    # Each is allowed what is left, and the last one enough for an answer.
+    assert CALL >= first > last > 0.09
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -80,7 +80,7 @@ def test_a_service_that_stays_away_is_an_error_at_the_deadline() -> None:
     backend, began = Recovering(away=1000), time.monotonic()
     with pytest.raises(RendezvousConnectionError, match="it is away"):
         Service(backend, "a").read("key", began + CALL)
-    assert time.monotonic() - began >= CALL - 0.01
+    assert time.monotonic() - began >= CALL - 0.1
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -90,11 +90,10 @@ def test_a_node_tries_to_register_until_its_deadline() -> None:
     node.record = stage.enrolled().record
     deadline = stage.now + CALL
     enrolling = stage.walk(member._enroll(node, deadline))
-    while stage.now < deadline - 0.02:
-        enrolling.to(OpenLease)
-        assert isinstance(enrolling.throw(RendezvousConnectionError("it is away")), Sleep)
+    enrolling.to(OpenLease)
+    assert isinstance(enrolling.throw(RendezvousConnectionError("it is away")), Sleep)
     enrolling.to(Put)
-    assert stage.now < deadline
+    assert stage.now == pytest.approx(deadline - 0.1)
 
 
 class Contended(RendezvousBackend):
@@ -103,7 +102,7 @@ class Contended(RendezvousBackend):
     name = "contended"
 
     def __init__(self) -> None:
-        self.now, self.others = 0.0, 3
+        self.now, self.others = 0.0, 1
         self.state: bytes | None = None
 
     def get_state(self) -> tuple[bytes, Token] | None:

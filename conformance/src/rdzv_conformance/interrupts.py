@@ -1,4 +1,4 @@
-"""Interrupts at chosen moments: what a signal's handler raises may come between any two calls of an adapter."""
+"""Interrupts at chosen lines: the handler of a signal may raise around any call that an adapter makes."""
 
 import inspect
 import sys

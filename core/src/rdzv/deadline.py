@@ -6,8 +6,8 @@ from .errors import RendezvousConnectionError
 
 __all__ = ["pause_within", "time_left"]
 
-_LEAST: Final = 0.005
-"""Seconds that an attempt needs at the least."""
+_LEAST: Final = 0.1
+"""Seconds that are left to the last attempt: one that is cut off hides the reason of those before it."""
 
 
 def time_left(deadline: float, now: float) -> float:
@@ -30,11 +30,11 @@ def time_left(deadline: float, now: float) -> float:
 def pause_within(left: float, pause: float) -> float | None:
     """The seconds to pause before the next attempt; None: no time is left for one.
 
-    A pause takes half of what is left at the most, so that the last attempt is made just before the deadline.
+    A pause is cut short, so that the last attempt is made shortly before the deadline.
 
     Args:
         left: The seconds until the deadline.
         pause: The seconds to pause while there is time enough.
     """
-    pause = min(pause, left / 2)
-    return pause if pause >= _LEAST else None
+    pause = min(pause, left - _LEAST)
+    return pause if pause > 0 else None

@@ -16,7 +16,7 @@ class OutputError(Exception):
 
 
 def begin() -> None:
-    """Write what the encoding of the standard output does not have as an escape, as Python does on the other one."""
+    """Write characters that the encoding of the standard output lacks as escapes, as Python does on standard error."""
     with contextlib.suppress(AttributeError, ValueError):
         # A stream of another class needs neither.
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
@@ -29,6 +29,8 @@ def show(text: str) -> None:
         OutputError: It cannot be written.
     """
     try:
+        if sys.stdout is None:
+            raise ValueError("it is closed")
         print(text, flush=True)
     except (OSError, ValueError) as error:
         raise OutputError from error
@@ -36,7 +38,7 @@ def show(text: str) -> None:
 
 def fail(error: OutputError) -> int:
     """Say that the output cannot be written, unless its reader has gone; returns the exit code."""
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, AttributeError):
         # At its end, the interpreter would try to write what is left.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     cause = error.__cause__

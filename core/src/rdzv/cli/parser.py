@@ -21,11 +21,14 @@ class _Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
 
     def refuse(self, name: str, hint: str = "") -> None:
-        """End with an error if this is an option, and none of this parser; the hint is for those of another."""
+        """End with an error if this is an option that this parser does not have.
+
+        The hint follows if no option of it has a similar name: it may be one of another parser.
+        """
         known = [option for option in self._option_string_actions if option.startswith("--")]
         if name.startswith("--") and not any(option.startswith(name) for option in known):
             near = near_name(name, known)
-            self.error(f"there is no option {name}; {f'did you mean {near}?' if near else 'see --help.'}{hint}")
+            self.error(f"there is no option {name}; {f'did you mean {near}?' if near else f'see --help.{hint}'}")
 
 
 class RootParser(_Parser):
@@ -65,7 +68,7 @@ class CommandParser(_Parser):
             self.refuse(name.partition("=")[0], " Options of CMD come after --." if starts else "")
         parsed, more = super().parse_known_args(args, namespace)
         # With nothing behind it, a separator is left over.
-        if more and more != ["--"]:
+        if more and not (starts and more == ["--"]):
             self.error(f"unrecognized arguments: {' '.join(more)}{' Write -- first.' if starts else ''}")
         if starts and parsed.program is None:
             self.error("give the program to start after --, as in: rdzv run ... -- python train.py")

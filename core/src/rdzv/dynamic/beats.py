@@ -36,8 +36,6 @@ __all__ = ["CountedBeats"]
 
 _BURIED: Final = b"buried"
 _LEASE: Final = re.compile(rb"(\w+/\w+)?")
-_USUAL: Final = 3
-"""Intervals that a lease with an unreadable beat lives, for an observer that has opened no lease itself."""
 _MANY: Final = 3
 """From so many leases on, one read of all beats is cheaper than one read for each."""
 _LOOK: Final = 0.75
@@ -87,7 +85,8 @@ class CountedBeats(KeyValueBackend):
         self._clock = clock
         self._folder = folder
         self._look_every = min(interval, _LOOK)
-        self._ttl = _USUAL * interval
+        # Of the leases that are opened here. An observer, which opens none, buries none that it cannot read.
+        self._ttl = math.inf
         self._lock = threading.Lock()
         self._seen: dict[str, _Beat] = {}
         self._looked = clock()
@@ -219,6 +218,8 @@ class CountedBeats(KeyValueBackend):
 
     def _lives_until(self, beat: Entry, before: _Beat | None, now: float) -> float:
         """The moment at which a lease ends if this beat is its last one."""
+        if before is not None and before.until == math.inf:
+            before = None
         if before is not None and before.token == beat.token:
             return before.until
         if (ttl := _ttl_of(beat)) is not None:

@@ -356,9 +356,12 @@ def _give_up(node: Node, waited: float, *, alone: bool) -> Lane[None]:
     # The deadline is over: what is left to do takes less than an interval in all.
     patience = node.clock() + node.interval / 2
     here: list[NodeRecord] = []
+    count = ""
     try:
         view = yield ReadAll(NODES, node.clock() + node.interval / 4)
         here = [record for record in nodes_in(view) if record.left is None]
+        if len(here) < node.settings.min_nodes:
+            count = f": {len(here)} of at least {node.settings.min_nodes} nodes"
         yield from _withdraw(node, patience)
         yield from _tell_state(node, (yield Read(STATE_KEY, patience)))
         if node.standing() is Standing.MEMBER:
@@ -372,7 +375,7 @@ def _give_up(node: Node, waited: float, *, alone: bool) -> Lane[None]:
         reason = error
     because = f" The last error: {reason}" if reason else ""
     timeout = RendezvousTimeoutError(f"{_missing_nodes(node, here, waited, alone=alone)}{because}")
-    timeout.summary = f"gave up after {waited:.1f} s: {len(here)} of at least {node.settings.min_nodes} nodes"
+    timeout.summary = f"gave up after {waited:.1f} s{count}"
     raise timeout from reason
 
 

@@ -213,10 +213,10 @@ class ZooKeeperLease(Lease):
         link, began = self._backend._link, time.monotonic()
         if not self.ended:
             session = link.of(self)
-            if began - self._kept > self.ttl / 2:
-                # A follower tells the leader of signs of life up to half a tick late, too late for a session that is
-                # about to end; of a new connection it tells at once.
-                session.disconnect()
+            if began - self._kept > self.ttl * 2 / 3:
+                # A follower tells the leader of signs of life up to half a tick late (a quarter of the shortest time to
+                # live), too late for a session that is about to end; of a new connection it tells at once.
+                session.leave()
             try:
                 # The leader answers it, and knows which sessions live.
                 session.call([wire.Sync("/")], began + timeout)

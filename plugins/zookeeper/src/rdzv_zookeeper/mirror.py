@@ -44,7 +44,6 @@ class Mirrors:
         self._ensemble = ensemble
         self._layout = layout
         self._lock = threading.Lock()
-        # The one that was used last is last.
         self._by_path: dict[str, _Mirror] = {}
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
@@ -77,19 +76,23 @@ class Mirrors:
 
     @contextmanager
     def _mirror(self, prefix: str, deadline: float) -> Iterator["_Mirror"]:
-        path = self._layout.path(prefix)
-        with self._lock:
-            mirror = self._by_path.pop(path, None) or _Mirror(
-                path, self._layout, self.session, self._ensemble.login.who
-            )
-            self._by_path[path] = mirror
-            mirror.users += 1
+        path, now = self._layout.path(prefix), time.monotonic()
+        used: _Mirror | None = None
         try:
+            with self._lock:
+                mirror = self._by_path.get(path) or _Mirror(path, self._layout, self.session, self._ensemble.login.who)
+                # From here to `used`, no call that an interrupt can follow: it must not leave a mirror in use. And the
+                # mirror is never taken out in between: events come at any moment.
+                self._by_path[path] = mirror
+                mirror.used_at = now
+                mirror.users += 1
+                used = mirror
             self._retire(deadline)
             yield mirror
         finally:
-            with self._lock:
-                mirror.users -= 1
+            if used:
+                with self._lock:
+                    used.users -= 1
 
     def _retire(self, deadline: float) -> None:
         """Watch no more what nobody has asked for lately: half of it at once, since that costs one flight."""
@@ -97,7 +100,7 @@ class Mirrors:
             idle = [mirror for mirror in self._by_path.values() if not mirror.users]
             if len(idle) < _IDLE_MIRRORS:
                 return
-            idle = idle[: _IDLE_MIRRORS // 2]
+            idle = sorted(idle, key=lambda mirror: mirror.used_at)[: _IDLE_MIRRORS // 2]
             for mirror in idle:
                 mirror.users += 1
         locked = [mirror for mirror in idle if mirror.reading.acquire(blocking=False)]
@@ -135,6 +138,7 @@ class _Mirror:
     Attributes:
         path: The prefix as a node.
         users: How many threads use it, or are about to.
+        used_at: When one last began to, on the monotonic clock.
         reading: Held by whoever reads.
         channel: The connection that the watch hangs on; None until everything was read once.
     """
@@ -142,6 +146,7 @@ class _Mirror:
     def __init__(self, path: str, layout: Layout, session: Session, who: str) -> None:
         self.path = path
         self.users = 0
+        self.used_at = 0.0
         self.reading = threading.Lock()
         self.channel: Channel | None = None
         self._layout = layout

@@ -231,7 +231,8 @@ class Channel:
             failure = BrokenError(f"reading it has failed: {error!r}")
             raise
         finally:
-            self.broken = self.broken or failure
+            if failure is not None:
+                self.fail(failure)
 
     def _dispatch(self, data: bytes) -> None:
         number, _, _ = wire.parse_header(data)
@@ -374,6 +375,12 @@ class Session:
         channel = self._channel
         if channel is not None:
             channel.say_goodbye()
+
+    def leave(self) -> None:
+        """Have the next call make a new connection."""
+        channel = self._channel
+        if channel is not None:
+            channel.fail(BrokenError("the connection was left"))
 
     def disconnect(self) -> None:
         """Let go of the connection; the session lives on until its time is up."""
