@@ -221,6 +221,33 @@ def test_node_that_has_left_is_not_named_among_those_who_are_here() -> None:
     assert "gone" not in str(late.value)
 
 
+@pytest.mark.parametrize(
+    ("others", "summary"),
+    [
+        (0, "gave up after 600.0 s: 1 of at least 2 nodes"),
+        # Enough are here: it was not for the number.
+        (1, "gave up after 600.0 s"),
+        (None, "gave up after 600.0 s"),
+    ],
+)
+def test_a_node_that_gives_up_leaves_the_number_of_nodes_if_that_was_why(others: int | None, summary: str) -> None:
+    node, lane, enrolled = writing_its_record()
+    node.clock = lambda: 600.0
+    lane.send((True, held(enrolled.payload)))
+    assert node.record is not None
+    here = [node.record, *(replace(node.record, id=f"other{number}") for number in range(others or 0))]
+    records = {one.key: Entry(Envelope.seal(one.encode(), writer="other").pack(), 2, 1) for one in here}
+
+    def give_up() -> None:
+        step = lane.throw(RendezvousConnectionError("gone")) if others is None else lane.send(View(Snapshot(records)))
+        while step:
+            step = lane.send(None)
+
+    with pytest.raises(RendezvousTimeoutError) as late:
+        give_up()
+    assert late.value.summary == summary
+
+
 def control(state: State) -> View:
     """What a look at the run shows."""
     return View(Snapshot({STATE_KEY: Entry(Envelope.seal(state.encode(), writer="other").pack(), 2, 1)}))
