@@ -277,12 +277,52 @@ class TestRemoval:
         keep = stage.walk(member.keep(node))
         keep.to(KeepAlive)
         assert keep.go() == Read(STATE_KEY, node.soon())
+        # The service may have forgotten everything, the lease too, after it has renewed that.
+        assert node.lease is not None
+        assert keep.go() == KeepAlive(node.lease, node.soon())
+        assert node.closed() is None
         keep.go()
         assert node.closed() == Closed("", "the run was removed from the service", done=False)
         assert node.held is None
         # That is certain now, and not asked again.
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
+
+    def test_a_service_that_forgets_everything_after_a_keep_alive_has_not_removed_the_run(
+        self, stage: Stage, node: Node
+    ) -> None:
+        keep = stage.walk(member.keep(node))
+        keep.to(KeepAlive)
+        node.vanished = True
+        assert isinstance(keep.send(True), Read)
+        stage.forget()
+        assert isinstance(keep.go(), KeepAlive)
+        assert isinstance(keep.go(), OpenLease)
+        keep.to(Sleep)
+        assert node.closed() is None
+        # Its fence has put the state back.
+        there = stage.read(STATE_KEY)
+        assert there is not None
+        assert there.payload == running("a", "b").encode()
+
+    def test_a_lease_that_another_lane_replaces_meanwhile_proves_nothing(self, stage: Stage, node: Node) -> None:
+        stage.service.delete(STATE_KEY, stage.now)
+        stage.look(node)
+        keep = stage.walk(member.keep(node))
+        keep.to(Read)
+        assert isinstance(keep.go(), KeepAlive)
+        node.lease = stage.service.open_lease(TTL, stage.now)
+        assert isinstance(keep.send(False), Sleep)
+        assert node.closed() is None
+
+    def test_a_lease_that_is_not_settled_may_be_younger_than_the_loss(self, stage: Stage, node: Node) -> None:
+        stage.service.delete(STATE_KEY, stage.now)
+        stage.look(node)
+        node.settled, node.writing = False, True
+        keep = stage.walk(member.keep(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
 
     def test_a_state_that_is_there_after_all_is_looked_at(self, stage: Stage, node: Node) -> None:
         node.look_at_state(None)
@@ -305,8 +345,20 @@ class TestRemoval:
         keep = stage.walk(member.keep(node))
         keep.to(Read)
         node.held = None
-        keep.go()
+        assert isinstance(keep.go(), Sleep)
         assert node.closed() is None
+
+    def test_a_state_that_comes_back_during_the_keep_alive_was_not_removed(self, stage: Stage, node: Node) -> None:
+        stage.service.delete(STATE_KEY, stage.now)
+        stage.look(node)
+        keep = stage.walk(member.keep(node))
+        keep.to(Read)
+        assert isinstance(keep.go(), KeepAlive)
+        stage.publish(running("a", "b", round=2))
+        stage.look(node)
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
+        assert node.held is not None
 
 
 class TestEnrolling:

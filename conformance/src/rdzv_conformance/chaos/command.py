@@ -81,12 +81,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _limits(text: str) -> tuple[int, int]:
     try:
-        low, high = parse_nnodes(text)
+        return parse_nnodes(text)
     except RendezvousParameterError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX, such as 4:7") from error
-    if not 1 <= low <= high:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MIN:MAX with 1 <= MIN <= MAX")
-    return low, high
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _option(text: str) -> tuple[str, str]:

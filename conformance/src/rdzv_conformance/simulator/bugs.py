@@ -100,7 +100,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
-        frozenset({2}),
+        frozenset({1, 2}),
         (
             Change(member._write_record, {"node.settled = not node.known": "pass"}),
             Change(member._come_back, {"_lose_lease(node)": "_lose_lease(node)\n    node.settled = False"}),
@@ -215,7 +215,7 @@ BUGS: Final[dict[str, Bug]] = {
         "Whoever has waited in vain closes the run for all.",
         {7},
         member._give_up,
-        {"    raise Rendezvous": '    yield from close(node, "I give up", False, patience)\n    raise Rendezvous'},
+        {"    raise timeout": '    yield from close(node, "I give up", False, patience)\n    raise timeout'},
         "interrupt",
     ),
     "last-one-out": _bug(
@@ -306,6 +306,14 @@ BUGS: Final[dict[str, Bug]] = {
         {"return self._find_out(mine, deadline)": "return Outcome.LOST"},
         level="register",
         mute=1.0,
+    ),
+    "hasty-removal": _bug(
+        "A node whose lease is younger than the loss of the state takes a service that forgot for a run that was removed.",
+        {7},
+        member._verify_state,
+        {"not node.vanished or not node.settled": "not node.vanished"},
+        "forget",
+        "fail_many",
     ),
     "unforgotten": _bug(
         "Whoever knew a state that the service has forgotten does not believe what is there now.",

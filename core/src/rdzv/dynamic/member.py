@@ -116,18 +116,26 @@ def _renew(node: Node, sent: float) -> Lane[None]:
             yield from _come_back(node, node.soon())
             return
         node.lease_until = sent + lease.ttl
-        yield from _verify_state(node)
+        yield from _verify_state(node, lease)
     done = node.lease is not None and (node.settled or node.closed() is not None)
     if not done and not node.writing:
         yield from _enroll(node, node.soon())
 
 
-def _verify_state(node: Node) -> Lane[None]:
+def _verify_state(node: Node, lease: Lease) -> Lane[None]:
     """Find out whether the state is gone although our lease lives: then somebody removed the run."""
-    if not node.vanished:
+    # A lease that is not settled may be younger than the loss; its fence puts the state back.
+    if not node.vanished or not node.settled:
         return
     held = yield Read(STATE_KEY, node.soon())
     if held is None and node.held is not None:
+        # Asked once more: a service that has forgotten everything may have done so since the lease was renewed.
+        alive = yield KeepAlive(lease, node.soon())
+        if node.lease is not lease or not node.vanished:
+            return
+        if not alive:
+            yield from _come_back(node, node.soon())
+            return
         node.removed, node.held = True, None
     yield from _tell_state(node, held)
 

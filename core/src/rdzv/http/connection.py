@@ -12,13 +12,10 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..endpoints import Endpoint
 from ..threads import in_thread
-
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
 
 __all__ = ["LONGEST", "AttemptError", "Connection", "Member", "Reply", "Request", "SilenceError", "Transport"]
 
@@ -246,7 +243,7 @@ class _Timed(io.RawIOBase):
         self._sock = sock
         self.deadline = 0.0
 
-    def sendall(self, data: "ReadableBuffer") -> None:
+    def sendall(self, data: bytes) -> None:
         left = memoryview(data)
         while left:
             self._limit()
@@ -258,7 +255,7 @@ class _Timed(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: "WriteableBuffer") -> int:
+    def readinto(self, buffer: Any) -> int:
         self._limit()
         return self._sock.recv_into(buffer)
 
