@@ -308,7 +308,7 @@ BUGS: Final[dict[str, Bug]] = {
         mute=1.0,
     ),
     "hasty-removal": _bug(
-        "A node whose lease is younger than the loss of the state takes a service that forgot for a run that was removed.",
+        "A node on a lease younger than the loss of the state takes a service that forgot for a run that was removed.",
         {7},
         member._verify_state,
         {"not node.vanished or not node.settled": "not node.vanished"},
