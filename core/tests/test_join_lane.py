@@ -384,6 +384,35 @@ def test_a_node_that_leaves_while_it_waits_waits_no_more(stage: Stage) -> None:
         lane.end()
 
 
+def waits_for(stage: Stage, state: State) -> Walk[State]:
+    """The lane of a node, which offers port 1 of a.host, once this world was published."""
+    node = stage.node()
+    lane = stage.walk(member.join(node, "a.host", 1, stage.now + 600.0))
+    lane.to(Changed)
+    node.look_at_state(stage.publish(state))
+    return lane
+
+
+@pytest.mark.parametrize(("address", "port"), [("a.old", 1), ("a.host", 2)])
+def test_a_world_that_is_where_its_rank_0_was_when_it_waited_before_is_not_returned(
+    stage: Stage, address: str, port: int
+) -> None:
+    lane = waits_for(stage, State(0, 1, ("a", "b"), address, port, 2, 4))
+    lane.send(None)
+    lane.to(Changed)
+    there = stage.read(NodeRecord("a", 0, 0, 2, 4, "a.host", 1).key)
+    assert there is not None
+    # It waits for the next one.
+    assert decode(NodeRecord, there.payload) == NodeRecord("a", 0, 1, 2, 4, "a.host", 1)
+
+
+@pytest.mark.parametrize(
+    "state", [State(0, 1, ("a", "b"), "a.host", 1, 2, 4), State(0, 1, ("b", "a"), "b.host", 29500, 2, 4)]
+)
+def test_a_world_that_is_where_its_rank_0_is_now_is_returned(stage: Stage, state: State) -> None:
+    assert waits_for(stage, state).end() == state
+
+
 class TestElecting:
     """An election is a matter of the watch: to who joins it is only quicker."""
 

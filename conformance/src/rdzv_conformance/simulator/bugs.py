@@ -100,7 +100,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
-        frozenset({1, 2}),
+        frozenset({2}),
         (
             Change(member._write_record, {"node.settled = not node.known": "pass"}),
             Change(member._come_back, {"_lose_lease(node)": "_lose_lease(node)\n    node.settled = False"}),
@@ -161,7 +161,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "stale-address": _bug(
         "A round keeps the address of the round before, although another node may be its rank 0.",
-        {1},
+        {1, 4},
         rules._next_round,
         {"address=first.address": "address=state.address or first.address"},
         "fail_many",

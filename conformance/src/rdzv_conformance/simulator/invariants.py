@@ -171,11 +171,12 @@ class Invariants:
             )
 
     def _check_place(self, machine: Machine, state: State) -> None:
-        """A world is where its rank 0 says now, and not where another one, or itself, once was."""
+        """A world is where its rank 0 says, or has said: one that joins again after the leader looked does not return it."""
         if self._scene.amnesia:
             # A record from before may be what the service was told again.
             return
-        if state.world[0] == machine.name and machine.joining and (state.address, state.port) != machine.place:
+        said = state.address.startswith(f"{machine.name}.")
+        if state.world[0] == machine.name and machine.joining and not said:
             there = f"{state.address}:{state.port}"
             raise Violation(1, f"round {state.round} is at {there}, and its rank 0, {machine.name}, at {machine.place}")
 
@@ -193,6 +194,8 @@ class Invariants:
         if (got != published and not self._scene.amnesia) or machine.name not in state.world:
             raise Violation(1, f"{machine.name} got {got} as round {state.round}, which is {published}")
         rank = state.world.index(machine.name)
+        if rank == 0 and not self._scene.amnesia and (state.address, state.port) != machine.place:
+            raise Violation(1, f"{machine.name} returns round {state.round} as its rank 0, and offers {machine.place}")
         self._scene.story.say("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)
 
     def overdue(self, machine: Machine) -> None:

@@ -309,6 +309,9 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
         raise
     assert node.state is not None  # noqa: S101 - a member has seen the state
     node.round = node.state.round
+    if node.id == node.state.world[0] and (node.state.address, node.state.port) != (address, port):
+        # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
+        return (yield from join(node, address, port, deadline))
     return node.state
 
 
