@@ -169,7 +169,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "stale-port": _bug(
         "A round keeps the port of the round before, although its rank 0 keeps another one free.",
-        {1},
+        {1, 4},
         rules._next_round,
         {"port=first.port": "port=state.port or first.port"},
         "fail_many",
