@@ -171,7 +171,7 @@ class Invariants:
             )
 
     def _check_place(self, machine: Machine, state: State) -> None:
-        """A world is where its rank 0 says, or has said: one that joins again after the leader looked does not return it."""
+        """A world is where its rank 0 says, or has said: one that has joined again since does not return it."""
         if self._scene.amnesia:
             # A record from before may be what the service was told again.
             return
