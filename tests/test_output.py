@@ -59,27 +59,19 @@ class TestOutput:
             os.close(write)
 
 
-def test_a_closed_output_is_one_clear_error(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        ["sh", "-c", '"$0" -m rdzv backends >&-', sys.executable],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
+def run(command: list[str], folder: Path, **env: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, env={**os.environ, **env}, cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )
+
+
+def test_a_closed_output_is_one_clear_error(tmp_path: Path) -> None:
+    ended = run(["sh", "-c", '"$0" -m rdzv backends >&-', sys.executable], tmp_path)
     assert (ended.returncode, ended.stderr) == (7, "rdzv: The standard output cannot be written: it is closed.\n")
 
 
 def test_what_the_encoding_of_the_output_lacks_is_an_escape(tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-m", "rdzv", "close", *ON_FILE, "--reason", "größer"],
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    close = [sys.executable, "-m", "rdzv", "close", *ON_FILE, "--reason", "größer"]
+    ended = run(close, tmp_path, PYTHONIOENCODING="ascii")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert "gr\\xf6\\xdfer (by" in ended.stdout

@@ -268,6 +268,14 @@ class TestRemoval:
         stage.look(node)
         return node
 
+    def finds_no_state(self, stage: Stage, node: Node) -> Walk[None]:
+        """The lane that keeps its lease, about to read a state that is gone."""
+        stage.service.delete(STATE_KEY, stage.now)
+        stage.look(node)
+        keep = stage.walk(member.keep(node))
+        keep.to(Read)
+        return keep
+
     def test_who_keeps_its_lease_while_the_state_goes_knows_that_the_run_was_removed(
         self, stage: Stage, node: Node
     ) -> None:
@@ -288,6 +296,17 @@ class TestRemoval:
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
 
+    def test_a_purge_of_an_earlier_attempt_removes_nothing_of_the_next(self, stage: Stage) -> None:
+        stage.publish(running("x", "y", closed=Closed("x", "done", done=True)))
+        node = stage.enrolled(attempt=1)
+        stage.look(node)
+        keep = self.finds_no_state(stage, node)
+        keep.to(Sleep)
+        assert node.closed() is None
+        assert not node.removed
+        # Nothing is there to write over.
+        assert node.held is None
+
     def test_a_service_that_forgets_everything_after_a_keep_alive_has_not_removed_the_run(
         self, stage: Stage, node: Node
     ) -> None:
@@ -306,10 +325,7 @@ class TestRemoval:
         assert there.payload == running("a", "b").encode()
 
     def test_a_lease_that_another_lane_replaces_meanwhile_proves_nothing(self, stage: Stage, node: Node) -> None:
-        stage.service.delete(STATE_KEY, stage.now)
-        stage.look(node)
-        keep = stage.walk(member.keep(node))
-        keep.to(Read)
+        keep = self.finds_no_state(stage, node)
         assert isinstance(keep.go(), KeepAlive)
         node.lease = stage.service.open_lease(TTL, stage.now)
         assert isinstance(keep.send(False), Sleep)
@@ -340,19 +356,13 @@ class TestRemoval:
         assert isinstance(keep.go(), Sleep)
 
     def test_a_state_that_another_lane_brings_back_was_not_removed(self, stage: Stage, node: Node) -> None:
-        stage.service.delete(STATE_KEY, stage.now)
-        stage.look(node)
-        keep = stage.walk(member.keep(node))
-        keep.to(Read)
+        keep = self.finds_no_state(stage, node)
         node.held = None
         assert isinstance(keep.go(), Sleep)
         assert node.closed() is None
 
     def test_a_state_that_comes_back_during_the_keep_alive_was_not_removed(self, stage: Stage, node: Node) -> None:
-        stage.service.delete(STATE_KEY, stage.now)
-        stage.look(node)
-        keep = stage.walk(member.keep(node))
-        keep.to(Read)
+        keep = self.finds_no_state(stage, node)
         assert isinstance(keep.go(), KeepAlive)
         stage.publish(running("a", "b", round=2))
         stage.look(node)

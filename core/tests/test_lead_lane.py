@@ -23,7 +23,7 @@ from rdzv.dynamic.records import (
     intent_key,
     node_key,
 )
-from rdzv.dynamic.steps import Delete, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
+from rdzv.dynamic.steps import Changed, Delete, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from rdzv.hooks import EventKind
 
@@ -465,6 +465,21 @@ class TestReforming:
         assert lead.node.state == running("c", "d")
         lead.lane.to(Wait)
         assert stage.writes(STATE_KEY) == 1
+
+    def test_over_a_state_that_is_gone_nothing_is_published_until_the_keeper_has_found_out_why(
+        self, stage: Stage
+    ) -> None:
+        stage.publish(running("x", "y", closed=Closed("x", "done", done=True)))
+        write(stage, "bcd", attempt=1)
+        lead = Leader(stage, attempt=1)
+        lead.lane.to_write(STATE_KEY)
+        stage.service.delete(STATE_KEY, stage.now)
+        assert lead.lane.go() == Changed(stage.now + INTERVAL)
+        assert lead.node.vanished
+        lead.node.held = None
+        lead.lane.to_write(STATE_KEY)
+        lead.go()
+        assert (state_of(stage).attempt, state_of(stage).round) == (1, 2)
 
 
 class TestNews:

@@ -18,7 +18,13 @@ __all__ = [
 
 
 class RendezvousError(Exception):
-    """The base of every error that rdzv raises."""
+    """The base of every error that rdzv raises.
+
+    Attributes:
+        summary: The same in a few words, as the reason of a node that leaves for it; empty: there are none.
+    """
+
+    summary: str = ""
 
 
 class RendezvousClosedError(RendezvousError):
@@ -26,13 +32,7 @@ class RendezvousClosedError(RendezvousError):
 
 
 class RendezvousTimeoutError(RendezvousError, TimeoutError):
-    """Something did not happen in time; the message says what was waited for, and how long.
-
-    Attributes:
-        summary: The same in a few words, as the reason of a node that leaves for it; empty: there are none.
-    """
-
-    summary: str = ""
+    """Something did not happen in time; the message says what was waited for, and how long."""
 
 
 class RendezvousConnectionError(RendezvousError, ConnectionError):

@@ -315,6 +315,13 @@ BUGS: Final[dict[str, Bug]] = {
         "forget",
         "fail_many",
     ),
+    "foreign-removal": _bug(
+        "A node that waits takes the purge of an earlier attempt for the removal of its own.",
+        {7},
+        member._verify_state,
+        {"node.state.attempt == node.settings.attempt": "True"},
+        "purge",
+    ),
     "unforgotten": _bug(
         "Whoever knew a state that the service has forgotten does not believe what is there now.",
         {4},

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rdzv.dynamic.records import BEATS, STATE_KEY
+from rdzv.dynamic.records import BEATS, STATE_KEY, STORE, State, decode
 from rdzv.dynamic.steps import Put, Step
+from rdzv.envelope import Envelope
 
 from .connection import garbled, names, state_key
 from .driver import Fuse, Hit
@@ -304,6 +305,39 @@ def relaunch(scene: Scene, strike: Strike) -> None:
         scene.timeline.after(strike.who, scene.arrive)
 
 
+def purge(scene: Scene, strike: Strike) -> None:
+    """All programs have finished, and what they have left is purged while the next attempt begins."""
+    for one in scene.living():
+        scene.story.say("{} shuts down", one.name)
+        one.process.does(one.shut_down)
+    scene.timeline.after(1.0, _begin, scene, strike)
+
+
+def _begin(scene: Scene, strike: Strike) -> None:
+    scene.attempt += 1
+    scene.story.say("attempt {} begins", scene.attempt)
+    for number in range(scene.plan.max_nodes):
+        scene.timeline.after(number * strike.who * scene.plan.ttl, scene.arrive)
+    scene.timeline.after(strike.amount * scene.plan.ttl, _purge, scene)
+
+
+def _purge(scene: Scene) -> None:
+    held = None if scene.service.down else scene.service.read(STATE_KEY, timeout=1.0)
+    # Where the adapters put more around a value, a purge is the same.
+    if held is None or held.value == b"not ours" or scene.plan.level != "leases":
+        return
+    before = Envelope.unpack(held.value)
+    state = decode(State, before.payload)
+    if state.closed is None or any(one.settings.attempt <= state.attempt for one in scene.living()):
+        return
+    scene.story.say("what attempt {} has left is removed", state.attempt)
+    for number in range(state.round + 1):
+        scene.service.delete(f"{STORE}/{number}", timeout=1.0)
+    tombstone = Envelope.seal(b"", writer="purge", after=before, deleted=True)
+    scene.service.put(STATE_KEY, tombstone.pack(), expect=held.token, timeout=1.0)
+    scene.service.delete(STATE_KEY, timeout=1.0)
+
+
 FAULTS: Final[dict[str, Fault]] = {
     fault.__name__: fault
     for fault in (
@@ -329,5 +363,6 @@ FAULTS: Final[dict[str, Fault]] = {
         close,
         shutdown,
         relaunch,
+        purge,
     )
 }

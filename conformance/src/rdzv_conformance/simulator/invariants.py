@@ -85,6 +85,8 @@ class Invariants:
         if envelope.deleted:
             if key == LEADER_KEY and self._leads not in ("", envelope.writer):
                 raise Violation(7, f"{envelope.writer} resigns, and takes the lead from {self._leads}")
+            if key == STATE_KEY:
+                self.state = None
             return
         if key == STATE_KEY:
             self._wrote_state(decode(State, envelope.payload))

@@ -107,14 +107,15 @@ _STRIKES = (
     "interrupt", "jump", "corrupt", "unexpected",
 )  # fmt: skip
 _ENDING = ("close", "shutdown", "relaunch")
-_OFTEN = {"near_miss": 2.0, "left_alone": 0.5, **dict.fromkeys(_ENDING, 0.25)}
+_LATER = {"garble": 0.2, "purge": 0.1}
+_OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, **dict.fromkeys(_ENDING, 0.25)}
 
 
 def _draw_strikes(seed: str, rng: random.Random, nodes: int, storm: float, faults: Sequence[str]) -> tuple[Strike, ...]:
     strikes = [Strike(rng.uniform(0.0, 1.0), "come") for _ in range(nodes)]
     # By a chance of its own, so that existing seeds give the same plans.
-    garbles = ["garble"] if chance(seed, "garble").random() < 0.2 else []
-    for fault in faults or [*_draw_faults(rng), *garbles]:
+    later = [fault for fault, often in _LATER.items() if chance(seed, fault).random() < often]
+    for fault in faults or [*_draw_faults(rng), *later]:
         rate = rng.choice((0.02, 0.05, 0.1, 0.2)) * _OFTEN.get(fault, 1.0)
         moment = 1.5
         while (moment := moment + rng.expovariate(rate)) < storm:

@@ -147,8 +147,7 @@ class Agent:
                 while (verdict := self._one_round(keeper)) is None:
                     pass
             except RendezvousError as error:
-                summary = error.summary if isinstance(error, RendezvousTimeoutError) else ""
-                verdict = Verdict(Outcome.of(error), str(error), summary=summary)
+                verdict = Verdict(Outcome.of(error), str(error), summary=error.summary)
             except BaseException as error:
                 self._handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise

@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _json(status: Status) -> str:
-    # For whoever reads it: no process compares the clocks of two.
+    # For people: no process compares it with its own clock.
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     return json.dumps({"time": now, **asdict(status)})
 

@@ -29,7 +29,7 @@ from .records import (
     decode,
     intent_key,
 )
-from .steps import Delete, Lane, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
+from .steps import Changed, Delete, Lane, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
 from .supervisor import is_passing, supervised
 
 __all__ = ["elect", "lead", "outdated", "resign"]
@@ -157,6 +157,9 @@ def _publish(node: Node, decision: rules.Publish, held: Held | None) -> Lane[Non
     _, now = yield Put(STATE_KEY, decision.state.encode(), node.soon(), after=held)
     if events := node.look_at_state(now):
         yield Tell(tuple(events))
+    if node.vanished:
+        # Trying again at once is of no use: first the keeper finds out what became of the state.
+        yield Changed(node.clock() + node.interval)
 
 
 def outdated(view: View, state: State, until: int) -> list[str]:
