@@ -463,6 +463,8 @@ class TestReforming:
         told = lead.lane.go()
         assert isinstance(told, Tell)
         assert lead.node.state == running("c", "d")
+        # It looks at once what that makes of the nodes.
+        assert isinstance(lead.lane.go(), Put)
         lead.lane.to(Wait)
         assert stage.writes(STATE_KEY) == 1
 

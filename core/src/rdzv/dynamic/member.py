@@ -136,9 +136,9 @@ def _verify_state(node: Node, lease: Lease) -> Lane[None]:
         if not alive:
             yield from _come_back(node, node.soon())
             return
+        assert node.state is not None  # noqa: S101 - what is held was read
         # What an earlier attempt has left may be purged while this one begins.
-        node.removed = node.state is not None and node.state.attempt == node.settings.attempt
-        node.held = None
+        node.removed, node.held = node.state.attempt == node.settings.attempt, None
     yield from _tell_state(node, held)
 
 
