@@ -15,6 +15,7 @@ import sys
 import venv
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().with_name("dev")))
 from tools import services
 
 if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python is to read this, not a traceback

@@ -15,7 +15,8 @@ from nox.project import dependency_groups, load_toml
 
 ROOT = Path(__file__).parent
 SAMPLE = ROOT / "examples" / "third-party"
-PACKAGES = sorted(path.parent for pattern in ("*/", "plugins/*/") for path in ROOT.glob(f"{pattern}pyproject.toml"))
+FOLDERS = ("*", "plugins/*", "launchers/*")
+PACKAGES = sorted(path.parent for folder in FOLDERS for path in ROOT.glob(f"{folder}/pyproject.toml"))
 
 nox.needs_version = ">=2025.2"
 nox.options.default_venv_backend = "none"
@@ -39,11 +40,14 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check the types of everything, strictly."""
     # One run per package, inside it: test files of different packages have the same names.
+    mypy = ("mypy", "--config-file", str(ROOT / "pyproject.toml"))
     for package in (*PACKAGES, SAMPLE):
         with session.chdir(package):
-            run_module(session, "mypy", "--config-file", str(ROOT / "pyproject.toml"), "src", "tests", MYPYPATH="src")
-    scripts = ["dev.py", "noxfile.py", "conftest.py", "tools", "tests", "examples", "bench", "docs"]
-    run_module(session, "mypy", "--exclude", str(SAMPLE.relative_to(ROOT)), *scripts)
+            run_module(session, *mypy, "src", "tests", MYPYPATH=f"src:{ROOT}")
+    with session.chdir(ROOT / "dev"):
+        run_module(session, *mypy, "bench", "tools", "tests", MYPYPATH=f".:{ROOT}:{ROOT / 'core' / 'tests'}")
+    scripts = ["dev.py", "noxfile.py", "examples", "docs"]
+    run_module(session, "mypy", "--exclude", str(SAMPLE.relative_to(ROOT)), *scripts, MYPYPATH="dev")
 
 
 @nox.session
@@ -66,20 +70,23 @@ def bench(session: nox.Session) -> None:
     run_module(session, "uv", "venv", "--quiet", "--allow-existing", "--python", sys.executable, str(folder))
     # NVIDIA's wheels are for a newer glibc than many systems have; what is used of them is Python alone.
     install = ["uv", "pip", "install", "--quiet", "--python", python, "--python-platform", "x86_64-manylinux_2_39"]
-    run_module(session, *install, f"torch=={version('torch')}", "-r", "bench/nodes/requirements.txt")
-    run_module(session, "bench", "--peers", python, *session.posargs)
+    run_module(session, *install, f"torch=={version('torch')}", "-r", "dev/bench/nodes/requirements.txt")
+    run_module(session, "bench", "--peers", python, *session.posargs, PYTHONPATH=str(ROOT / "dev"))
 
 
 @nox.session
 def simulate(session: nox.Session) -> None:
     """Look for violations in simulated runs, on all cores: `simulate --minutes 60`."""
-    run_module(session, "rdzv_conformance.simulator", *session.posargs)
+    run_module(session, "simulator", *session.posargs, PYTHONPATH=str(ROOT / "core" / "tests"))
 
 
 @nox.session
 def chaos(session: nox.Session) -> None:
     """Hurt real agents and a real service, and check what they saw: `chaos --backend etcd-v3 --minutes 10`."""
-    run_module(session, "rdzv_conformance.chaos", *session.posargs)
+    # `--bug NAME` puts a bug of the simulator back into the core, which is then found.
+    session.run(
+        sys.executable, "dev/tools/chaos.py", *session.posargs, env={"PYTHONPATH": str(ROOT / "core" / "tests")}
+    )
 
 
 @nox.session
@@ -125,7 +132,7 @@ def sample(session: nox.Session) -> None:
         dist, source, environment, shared = (Path(folder, name) for name in ("dist", "source", "environment", "shared"))
         python = str(environment / "bin" / "python")
         shutil.copytree(SAMPLE, source, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        for place in (ROOT / "core", ROOT / "conformance", source):
+        for place in (ROOT / "core", ROOT / "launchers" / "cli", ROOT / "conformance", source):
             run_module(session, "uv", "build", "--quiet", "--wheel", "--out-dir", str(dist), str(place))
         run_module(session, "uv", "venv", "--quiet", "--python", sys.executable, str(environment))
         run_module(session, "uv", "pip", "install", "--python", python, *map(str, dist.glob("*.whl")))
@@ -142,22 +149,22 @@ def sample(session: nox.Session) -> None:
 @nox.session
 def capabilities(session: nox.Session) -> None:
     """Run the suite on all plugins, or on those named, and write docs/capabilities.md from what it reports."""
-    plugins = {path.name: path for path in PACKAGES if path.parent.name == "plugins"}
+    plugins = {path.parents[1].name: path.parents[1] for path in ROOT.glob("plugins/*/tests/test_conformance.py")}
     reports = {name: ROOT / ".nox" / "reports" / f"{name}.json" for name in plugins}
     for name in session.posargs or plugins:
         tests = str(plugins[name] / "tests" / "test_conformance.py")
         # Where CI is set, a service that is missing is a failure.
         run_module(session, "pytest", "--quiet", f"--rdzv-report={reports[name]}", tests, CI="true")
-    session.run(sys.executable, "tools/capabilities.py", *map(str, reports.values()))
+    session.run(sys.executable, "dev/tools/capabilities.py", *map(str, reports.values()))
 
 
 @nox.session(name="torch-names")
 def torch_names(session: nox.Session) -> None:
     """Name what is new in PyTorch's rendezvous: `torch-names [SITE-PACKAGES]`, a folder that has another torch."""
-    session.run(sys.executable, "tools/torch_names.py", *session.posargs)
+    session.run(sys.executable, "dev/tools/torch_names.py", *session.posargs)
 
 
 @nox.session
 def mutate(session: nox.Session) -> None:
     """Break the core in one place at a time; fails if no test notices: `mutate [rules.decide]`."""
-    session.run(sys.executable, "tools/mutate.py", *session.posargs)
+    session.run(sys.executable, "dev/tools/mutate.py", *session.posargs)

@@ -72,7 +72,7 @@ def test_our_option_exists(row: list[str]) -> None:
 
 
 def test_theirs_exist() -> None:
-    """That none is forgotten is a matter of tools/torch_names.py."""
+    """That none is forgotten is a matter of dev/tools/torch_names.py."""
     pytest.importorskip(TORCH)
     for module, table in (("api", API), ("dynamic_rendezvous", DYNAMIC), ("", BACKENDS)):
         for name in (_names(row[0])[0] for row in table):

@@ -23,7 +23,7 @@ import pytest
 from rdzv_conformance.servers import EtcdServer, require_service
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md"]
+PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md", ROOT / "launchers" / "cli" / "README.md"]
 TIMEOUT = 120.0
 
 _BLOCK = re.compile(
@@ -117,6 +117,8 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
         "TMPDIR": str(folder),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "80",
+        # The simulator is no package that can be installed.
+        "PYTHONPATH": str(ROOT / "core" / "tests"),
         "PYTHONWARNINGS": "error",
     }
     with subprocess.Popen(

@@ -35,8 +35,8 @@ from rdzv.backend import (
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
-from rdzv.per_process import PerProcess
 from rdzv.threads import in_thread
+from rdzv_transport import PerProcess
 
 from rdzv_conformance.processes import Link, Processes, Worker
 

@@ -5,13 +5,13 @@ from datetime import timedelta
 from typing import Any, Generic, TypeVar
 
 from rdzv.backend import ABSENT, Snapshot
-from rdzv.dynamic import steps
-from rdzv.dynamic.driver import call
-from rdzv.dynamic.node import Node
-from rdzv.dynamic.records import LEADER_KEY, NodeRecord, State
-from rdzv.dynamic.steps import Lane, Put, Step
-from rdzv.envelope import Envelope
-from rdzv.service import Held, Service, View
+from rdzv.engine import steps
+from rdzv.engine.driver import call
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.node import Node
+from rdzv.engine.records import LEADER_KEY, NodeRecord, State
+from rdzv.engine.service import Held, Service, View
+from rdzv.engine.steps import Lane, Put, Step
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import MemoryBackend, MemoryService

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from rdzv.backend import ABSENT, ANY, Entry, Expect, Lease, Outcome, Put, Snapshot, Token
-from rdzv.dynamic.beats import CountedBeats
+from rdzv.engine.beats import CountedBeats
 from rdzv.errors import RendezvousConnectionError
 
 from .memory import Fault, MemoryBackend

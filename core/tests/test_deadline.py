@@ -11,10 +11,10 @@ import pytest
 from rdzv import Entry, RendezvousBackend, RendezvousConnectionError, Token
 from rdzv.backend import ABSENT
 from rdzv.deadline import pause_within
-from rdzv.dynamic import member
-from rdzv.dynamic.register import RegisterKeys
-from rdzv.dynamic.steps import OpenLease, Put, Sleep
-from rdzv.service import Service
+from rdzv.engine import member
+from rdzv.engine.register import RegisterKeys
+from rdzv.engine.service import Service
+from rdzv.engine.steps import OpenLease, Put, Sleep
 
 from .lanes import Stage
 from .memory import MemoryBackend
@@ -27,7 +27,7 @@ CALL = 0.8
 
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rdzv.service", "rdzv.dynamic.node", "rdzv.dynamic.register"):
+    for module in ("rdzv.engine.service", "rdzv.engine.node", "rdzv.engine.register"):
         monkeypatch.setattr(f"{module}.backoff", lambda rng: itertools.repeat(LONG))
 
 

@@ -26,10 +26,10 @@ from rdzv import (
     register_hooks,
     unregister_hooks,
 )
-from rdzv.dynamic.handler import _reserved_port, assign_ranks
-from rdzv.dynamic.node import WATCH
-from rdzv.dynamic.records import NOTICE_KEY, STATE_KEY, Closed, State, decode
-from rdzv.envelope import Envelope
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.handler import _reserved_port, assign_ranks
+from rdzv.engine.node import WATCH
+from rdzv.engine.records import NOTICE_KEY, STATE_KEY, Closed, State, decode
 
 from .memory import Fault, MemoryBackend
 from .test_rendezvous import Run, seconds, wait_until

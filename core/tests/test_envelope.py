@@ -1,6 +1,6 @@
 """What an envelope tells of its value."""
 
-from rdzv.envelope import REMEMBERED, Envelope
+from rdzv.engine.envelope import REMEMBERED, Envelope
 
 
 def chain(length: int) -> list[Envelope]:

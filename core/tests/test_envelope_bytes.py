@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.envelope import REMEMBERED, Envelope
+from rdzv.engine.envelope import REMEMBERED, Envelope
 from rdzv.errors import RendezvousStateError
 
 FIRST = Envelope(b"\n\0 anything", "a", "0a1b2c")

@@ -6,9 +6,10 @@ from datetime import timedelta
 import pytest
 
 from rdzv.backend import Entry, Lease, Snapshot
-from rdzv.dynamic import member
-from rdzv.dynamic.node import WATCH, Node
-from rdzv.dynamic.records import (
+from rdzv.engine import member
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.node import WATCH, Node
+from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
     NOTICE_KEY,
@@ -20,8 +21,8 @@ from rdzv.dynamic.records import (
     State,
     decode,
 )
-from rdzv.dynamic.steps import Changed, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step, Tell
-from rdzv.envelope import Envelope
+from rdzv.engine.service import Held, View
+from rdzv.engine.steps import Changed, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Step, Tell
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -29,7 +30,6 @@ from rdzv.errors import (
     RendezvousError,
     RendezvousTimeoutError,
 )
-from rdzv.service import Held, View
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .lanes import Stage, Walk

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rdzv.dynamic import member
-from rdzv.dynamic.node import KEEP, WATCH, Node
-from rdzv.dynamic.records import (
+from rdzv.engine import member
+from rdzv.engine.node import KEEP, WATCH, Node
+from rdzv.engine.records import (
     CONTROL,
     LEADER_KEY,
     STATE_KEY,
@@ -18,7 +18,7 @@ from rdzv.dynamic.records import (
     decode,
     intent_key,
 )
-from rdzv.dynamic.steps import Changed, KeepAlive, OpenLease, Put, Read, ReadAll, Sleep, Tell, Wait
+from rdzv.engine.steps import Changed, KeepAlive, OpenLease, Put, Read, ReadAll, Sleep, Tell, Wait
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rdzv.dynamic import leader
-from rdzv.dynamic.node import LASTING, LEAD, Node
-from rdzv.dynamic.records import (
+from rdzv.engine import leader
+from rdzv.engine.node import LASTING, LEAD, Node
+from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
     NOTICE_KEY,
@@ -23,7 +23,7 @@ from rdzv.dynamic.records import (
     intent_key,
     node_key,
 )
-from rdzv.dynamic.steps import Changed, Delete, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
+from rdzv.engine.steps import Changed, Delete, Lead, Put, Read, ReadAll, Sleep, Tell, Wait
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from rdzv.hooks import EventKind
 

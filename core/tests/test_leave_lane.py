@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rdzv.dynamic import member
-from rdzv.dynamic.node import Node
-from rdzv.dynamic.records import (
+from rdzv.engine import member
+from rdzv.engine.node import Node
+from rdzv.engine.records import (
     LEADER_KEY,
     NOTICE_KEY,
     STATE_KEY,
@@ -21,7 +21,7 @@ from rdzv.dynamic.records import (
     intent_key,
     node_key,
 )
-from rdzv.dynamic.steps import Delete, Put, Read, ReadAll, Revoke, Tell
+from rdzv.engine.steps import Delete, Put, Read, ReadAll, Revoke, Tell
 from rdzv.errors import RendezvousConnectionError
 
 from .lanes import Stage

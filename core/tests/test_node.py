@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from rdzv.backend import Entry, Snapshot
-from rdzv.dynamic.node import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH, Node
-from rdzv.dynamic.records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, Loss, NodeRecord, Notice
-from rdzv.envelope import Envelope
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.node import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH, Node
+from rdzv.engine.records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, Loss, NodeRecord, Notice
+from rdzv.engine.service import Held, View
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -22,7 +23,6 @@ from rdzv.errors import (
     RendezvousStateError,
 )
 from rdzv.hooks import Event, EventKind
-from rdzv.service import Held, View
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .test_join_lane import Granted

@@ -1,12 +1,9 @@
 """Looking at a run from outside, on a service that lives in this process and fails for a while."""
 
-import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -14,7 +11,6 @@ import pytest
 from rdzv import (
     BackendPlugin,
     DynamicRendezvousHandler,
-    EventKind,
     Lease,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -27,15 +23,14 @@ from rdzv import (
     unregister_hooks,
 )
 from rdzv.backend import Expect, Put, Token
-from rdzv.cli import main
-from rdzv.dynamic import create_handler, lift
-from rdzv.dynamic.records import NodeRecord
+from rdzv.engine.handler import create_handler, lift
+from rdzv.engine.records import NodeRecord
+from rdzv.engine.service import Service
 from rdzv.observer import Observer
-from rdzv.service import Service
 from rdzv.settings import RendezvousSettings
 
 from .memory import Fault, MemoryBackend, MemoryService
-from .test_rendezvous import LeaselessBackend, listening, wait_until
+from .test_rendezvous import LeaselessBackend, wait_until
 
 OPTIONS = {"keep_alive_interval": 0.1, "join_timeout": 10.0, "last_call_timeout": 0.2, "close_timeout": 5.0}
 WHERE = ("--backend", "shared", "--run-id", "run")
@@ -119,31 +114,6 @@ def crash(node: DynamicRendezvousHandler) -> None:
 
 
 class TestOutages:
-    def test_watching_goes_on_when_the_service_is_back(
-        self, shared: Shared, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        def end_at_closed(self: Observer, timeout: float) -> None:
-            if shared.service.under("run/control/state"):
-                raise KeyboardInterrupt
-            wait(self, timeout)
-
-        wait = Observer.wait
-        monkeypatch.setattr(Observer, "wait", end_at_closed)
-        with ThreadPoolExecutor(1) as pool:
-            watching = pool.submit(main, ["status", *WHERE, "--watch", "--timeout", "10"])
-            wait_until(lambda: shared.clients and shared.clients[0].calls["wait"])
-            shared.clients[0].fail("wait", *OUTAGE)
-            shared.clients[0].disconnect()
-            wait_until(lambda: shared.clients[0].calls["wait"] > 1)
-            shared.clients[0].reconnect()
-            with Observer(shared.params()) as other:
-                other.close("the test", "enough", 5.0)
-            assert watching.result(30) == 130
-        first, second = capsys.readouterr().out.split("\n\n")
-        moment = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4}"
-        assert re.match(rf"{moment} run run: unknown, ", first)
-        assert re.match(rf"{moment} run run: closed, .*\n  closed by the test: enough\n", second)
-
     def test_purging_waits_for_nodes_while_the_service_is_away(self, shared: Shared) -> None:
         node = shared.node()
         node.next_rendezvous()
@@ -301,105 +271,6 @@ class TestPurging:
             assert observer.purge(5.0) == ()
         assert not shared.service.entries
 
-    def test_closing_and_purging_have_one_deadline(self, shared: Shared) -> None:
-        node = shared.node()
-        node.next_rendezvous()
-        crash(node)
-        shared.deadlines.clear()
-        slow = ["control/state"]
-
-        def before(client: MemoryBackend, method: str, key: str) -> None:
-            if key in slow:
-                slow.remove(key)
-                time.sleep(1.0)
-
-        shared.before = before
-        assert main(["close", *WHERE, "--purge", "--timeout", "8"]) == 0
-        assert not slow
-        assert not shared.service.entries
-        # What a busy machine adds is less than what the slow call took.
-        assert max(shared.deadlines) - min(shared.deadlines) < 0.9
-
-
-def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:
-    # What it has written when it left stays for a time to live: longer than a busy machine needs for two looks.
-    stays, leaves = [shared.node(nodes=2, keep_alive_interval=20.0) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        for future in [pool.submit(node.next_rendezvous) for node in (stays, leaves)]:
-            future.result(15)
-    leaves.leave("drained")
-    assert main(["status", *WHERE]) == 0
-    said = capsys.readouterr().out
-    assert "nodes: 1 here, 2 to 2 make a world" in said
-    assert "re-forming" in said.splitlines()[0]
-    with Observer(shared.params()) as observer:
-        assert {node.left for node in observer.status(5.0).nodes} == {None, "drained"}
-    stays.leave()
-
-
-def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:
-    stays, leaves, dies = nodes = [shared.node(nodes=3) for _ in range(3)]
-    with ThreadPoolExecutor(3) as pool:
-        joining = {node: pool.submit(node.next_rendezvous) for node in nodes}
-        rank = {node: future.result(15).rank for node, future in joining.items()}
-    leaves.leave("drained")
-    # Its record goes with its lease: the others must have read it.
-    wait_until(lambda: stays.notice and stays.notice.lost)
-    crash(dies)
-    with Observer(shared.params()) as observer:
-
-        def seen() -> str | None:
-            status = observer.status(5.0)
-            ids = [node.id for node in status.nodes] + [node.id for node in status.missing]
-            assert sorted(set(ids)) == sorted(ids)
-            main(["status", *WHERE])
-            said = capsys.readouterr().out
-            assert said.count(leaves.node_id) == 1, said
-            return said if len(status.missing) == 2 else None
-
-        said = wait_until(seen)
-    assert f"  rank {rank[leaves]:2}  {leaves.node_id}  left: drained\n" in said
-    assert f"  rank {rank[dies]:2}  {dies.node_id}  missing: its " in said
-    before = datetime.now(UTC)
-    assert main(["status", *WHERE, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(told["time"]) <= datetime.now(UTC)
-    assert told["time"].endswith("+00:00")
-    missing = {node["id"]: node for node in told["missing"]}
-    assert missing[leaves.node_id] == {
-        "id": leaves.node_id,
-        "rank": rank[leaves],
-        "doing": "left: drained",
-        "left": "drained",
-    }
-    assert missing[dies.node_id]["left"] is None
-    stays.leave()
-
-
-def test_a_run_whose_nodes_went_before_they_had_a_world_is_unknown(
-    shared: Shared, capsys: pytest.CaptureFixture[str]
-) -> None:
-    gives_up = shared.node(nodes=2, join_timeout=0.5)
-    with pytest.raises(RendezvousTimeoutError):
-        gives_up.next_rendezvous()
-    gives_up.leave()
-    # Each waits on until its time is over, though its lease is not kept any more.
-    dies = [shared.node(min_nodes=2, nodes=3, last_call_timeout=60.0, join_timeout=4.0) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool, Observer(shared.params()) as observer:
-        for node in dies:
-            pool.submit(node.next_rendezvous)
-        seen = wait_until(lambda: (now := observer.status(5.0)).phase == "last call" and now)
-        assert (seen.waiting, [node.doing for node in seen.nodes]) == (2, ["waiting", "waiting"])
-        for node in dies:
-            crash(node)
-        wait_until(lambda: not observer.status(5.0).nodes)
-        assert observer.status(5.0).phase == "unknown"
-    assert main(["status", *WHERE]) == 0
-    assert capsys.readouterr().out.splitlines()[:2] == [
-        "run run: unknown, attempt 0, round 0",
-        "  no node is here: none has come yet, or all that came went before they had a world",
-    ]
-
 
 def test_who_waits_is_counted_and_who_is_lost_is_not(shared: Shared) -> None:
     limits = {"min_nodes": 1, "nodes": 2, "last_call_timeout": 60.0}
@@ -418,54 +289,6 @@ def test_who_waits_is_counted_and_who_is_lost_is_not(shared: Shared) -> None:
         crash(dies)
         wait_until(lambda: stays.num_nodes_waiting() == 1)
         assert observer.status(5.0).waiting == 0
-
-
-def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:
-    nodes = [shared.node(nodes=2) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        joining = {node: pool.submit(node.next_rendezvous) for node in nodes}
-        rank = {node: future.result(15).rank for node, future in joining.items()}
-        for number, node in enumerate(nodes):
-            node.leave(f"drained {number}")
-        assert main(["status", *WHERE]) == 0
-        said = capsys.readouterr().out
-        assert said.startswith("run run: abandoned, attempt 0, round 1\n  leader: nobody\n  nodes: 0 here, ")
-        for number, node in enumerate(nodes):
-            assert f"  rank {rank[node]:2}  {node.node_id}  left: drained {number}\n" in said
-        others = [shared.node(nodes=2) for _ in range(2)]
-        with listening() as events:
-            assert [future.result(15).round for future in [pool.submit(node.next_rendezvous) for node in others]] == [
-                2,
-                2,
-            ]
-    # It happened before they came.
-    assert EventKind.NODE_LEFT not in {event.kind for event in events}
-    with Observer(shared.params()) as observer:
-        status = observer.status(5.0)
-    assert (status.phase, status.missing) == ("running", ())
-    for node in others:
-        node.leave()
-
-
-@pytest.mark.parametrize("way_out", ["attempt", "purge"])
-def test_an_abandoned_run_refuses_other_limits_and_names_the_ways_out(shared: Shared, way_out: str) -> None:
-    node = shared.node()
-    node.next_rendezvous()
-    node.leave("drained")
-    other = shared.node(nodes=2)
-    with pytest.raises(RendezvousParameterError) as refused:
-        other.next_rendezvous()
-    other.leave()
-    assert str(refused.value) == (
-        "The rendezvous 'run' was started for 1 to 1 nodes; this node asks for 2 to 2. All nodes of a run need the "
-        "same limits; to start the run anew with others, use a higher attempt (`rdzv run --attempt 1`), or remove what "
-        "its nodes have left behind with `rdzv close --purge`."
-    )
-    if way_out == "purge":
-        assert main(["close", *WHERE, "--purge"]) == 0
-    nodes = [shared.node(nodes=2, attempt=int(way_out == "attempt")) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool:
-        assert {future.result(15).world_size for future in [pool.submit(one.next_rendezvous) for one in nodes]} == {2}
 
 
 def test_a_run_whose_nodes_have_died_is_abandoned(shared: Shared) -> None:
@@ -555,15 +378,3 @@ class TestUnreadableRecord:
         with Observer(shared.params()) as observer:
             status = observer.status(5.0)
         assert (status.phase, [node.left for node in status.missing]) == ("abandoned", ["drained"])
-
-    def test_a_run_can_still_be_looked_at_closed_and_purged(
-        self, shared: Shared, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        node = shared.node()
-        node.next_rendezvous().store.set("key", "value")
-        assert main(["status", *WHERE]) == 0
-        assert f"{node.node_id}  127.0.0.1  in the round" in capsys.readouterr().out
-        crash(node)
-        assert main(["close", *WHERE, "--purge"]) == 0
-        assert "is removed" in capsys.readouterr().out
-        assert not shared.service.entries

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rdzv import plugins
-from rdzv.dynamic.records import NodeRecord
+from rdzv.engine.records import NodeRecord
 from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv.hooks import BackendPlugin, Event, EventKind, hookimpl
 

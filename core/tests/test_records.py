@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.dynamic.records import Closed, Leadership, Loss, NodeRecord, Notice, State, decode
+from rdzv.engine.records import Closed, Leadership, Loss, NodeRecord, Notice, State, decode
 from rdzv.errors import RendezvousStateError
 
 NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})

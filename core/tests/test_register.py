@@ -28,9 +28,9 @@ from rdzv import (
     Snapshot,
     Token,
 )
-from rdzv.dynamic.node import KEEP, LEAD, WATCH
-from rdzv.dynamic.register import RegisterKeys
-from rdzv.envelope import Envelope
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.node import KEEP, LEAD, WATCH
+from rdzv.engine.register import RegisterKeys
 
 from .memory import Fault, MemoryService, SlowBackend
 

@@ -37,7 +37,7 @@ from rdzv import (
     register_hooks,
     unregister_hooks,
 )
-from rdzv.dynamic.register import RegisterKeys
+from rdzv.engine.register import RegisterKeys
 
 from .memory import Fault, MemoryBackend, MemoryService
 
@@ -434,14 +434,14 @@ class TestFaults:
     def test_the_log_tells_of_an_outage_and_of_its_end(
         self, simple: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("rdzv.dynamic.outage._PATIENCE", 0.2)
+        monkeypatch.setattr("rdzv.engine.outage._PATIENCE", 0.2)
         simple.join(simple.node(2, 2))
         wait_until(lambda: simple.handlers[0]._node.record)
         simple.backends[0].disconnect("it is away")
         wait_until(lambda: "has answered no call" in caplog.text)
         simple.backends[0].reconnect()
         wait_until(lambda: "answers again" in caplog.text)
-        told = [record.getMessage() for record in caplog.records if record.name == "rdzv.dynamic.outage"]
+        told = [record.getMessage() for record in caplog.records if record.name == "rdzv.engine.outage"]
         assert len(told) == 2
         assert told[0].endswith("it is away")
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from rdzv.dynamic import rules
-from rdzv.dynamic.records import Closed, Leadership, Loss, NodeRecord, Notice, State
-from rdzv.dynamic.rules import Hold, Publish, Standing
+from rdzv.engine import rules
+from rdzv.engine.records import Closed, Leadership, Loss, NodeRecord, Notice, State
+from rdzv.engine.rules import Hold, Publish, Standing
 
 LIMITS = Leadership("a", 0, 2, 4)
 

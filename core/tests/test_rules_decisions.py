@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rdzv.dynamic import rules
-from rdzv.dynamic.records import Closed, Loss, Notice, State
-from rdzv.dynamic.rules import Publish, Standing
+from rdzv.engine import rules
+from rdzv.engine.records import Closed, Loss, Notice, State
+from rdzv.engine.rules import Publish, Standing
 
 from .test_rules import LIMITS, decide, held, node, published, state
 

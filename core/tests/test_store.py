@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-import rdzv.service as service_module
+import rdzv.engine.service as service_module
 import rdzv.store as store_module
 from rdzv.backend import ANY, MAX_PAYLOAD, Outcome, Put
-from rdzv.envelope import REMEMBERED
+from rdzv.engine.envelope import REMEMBERED
+from rdzv.engine.service import Service
 from rdzv.errors import (
     RendezvousConnectionError,
     RendezvousParameterError,
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from rdzv.service import Service
 from rdzv.store import KeyValueStore, PrefixStore, Store
 
 from .memory import Fault, MemoryBackend, SlowBackend

@@ -33,11 +33,11 @@ from rdzv import (
     Snapshot,
     Token,
 )
-from rdzv.dynamic.driver import Driver
-from rdzv.dynamic.node import Node
-from rdzv.dynamic.steps import Changed, Lane, Lead, Tell
+from rdzv.engine.driver import Driver
+from rdzv.engine.node import Node
+from rdzv.engine.service import Service
+from rdzv.engine.steps import Changed, Lane, Lead, Tell
 from rdzv.errors import again
-from rdzv.service import Service
 
 from .memory import MemoryBackend, MemoryService
 from .test_rendezvous import INTERVAL, Run, wait_until
@@ -305,7 +305,7 @@ def test_lane_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.MonkeyP
         except RendezvousClosedError as error:
             heard.append(error)
 
-    monkeypatch.setattr("rdzv.dynamic.driver.lead", leads)
+    monkeypatch.setattr("rdzv.engine.driver.lead", leads)
     driver.start("watch", watches())
     try:
         driver.stop(5.0)
@@ -432,7 +432,7 @@ def test_interrupt_in_any_call_of_joining_ends_it(run: Run, key: str, monkeypatc
         return done
 
     monkeypatch.setattr(backend, "put", put_and_be_interrupted)
-    monkeypatch.setattr("rdzv.dynamic.member.LEADERLESS", 0.01)
+    monkeypatch.setattr("rdzv.engine.member.LEADERLESS", 0.01)
     with ends_within(SLACK), pytest.raises(KeyboardInterrupt):
         node.next_rendezvous()
 

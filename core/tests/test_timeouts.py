@@ -18,7 +18,7 @@ from rdzv import (
     RendezvousTimeout,
     RendezvousTimeoutError,
 )
-from rdzv.dynamic.records import STORE
+from rdzv.engine.records import STORE
 
 from .memory import MemoryBackend, MemoryService
 

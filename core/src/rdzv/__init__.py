@@ -21,9 +21,9 @@ from .backend import (
     Token,
 )
 from .current import World, current
-from .dynamic import DynamicRendezvousHandler, create_handler
-from .dynamic.records import NodeRecord
 from .endpoints import Endpoint, parse_endpoints, source_address
+from .engine.handler import DynamicRendezvousHandler, create_handler
+from .engine.records import NodeRecord
 from .errors import (
     RendezvousClosedError,
     RendezvousConnectionError,

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, ClassVar, Final
 
 from .deadline import time_left
-from .envelope import Envelope
+from .engine.envelope import Envelope
 from .errors import RendezvousParameterError, RendezvousUnsupportedError
 
 __all__ = [

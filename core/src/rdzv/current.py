@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from .dynamic import lift, round_store, run_store
+from .engine.handler import lift, round_store, run_store
 from .errors import RendezvousParameterError
 from .handler import RendezvousInfo
 from .parameters import RendezvousParameters

@@ -14,6 +14,7 @@ __all__ = [
     "RendezvousStateError",
     "RendezvousTimeoutError",
     "RendezvousUnsupportedError",
+    "again",
 ]
 
 

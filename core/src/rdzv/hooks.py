@@ -18,7 +18,7 @@ from .endpoints import hide_login
 from .options import Option
 
 if TYPE_CHECKING:
-    from .dynamic.records import NodeRecord
+    from .engine.records import NodeRecord
     from .parameters import RendezvousParameters
 
 __all__ = ["BackendPlugin", "Event", "EventKind", "hookimpl"]

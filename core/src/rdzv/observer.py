@@ -9,8 +9,9 @@ from typing import Final, Self
 
 from .backend import KeyValueBackend
 from .deadline import pause_within
-from .dynamic import lift, rules
-from .dynamic.records import (
+from .engine import rules
+from .engine.handler import lift
+from .engine.records import (
     BEATS,
     CONTROL,
     INTENTS,
@@ -28,11 +29,11 @@ from .dynamic.records import (
     decode,
     nodes_in,
 )
-from .dynamic.register import RegisterKeys
+from .engine.register import RegisterKeys
+from .engine.service import Held, Service, View, backoff
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
 from .plugins import create_backend, load_backend_plugin
-from .service import Held, Service, View, backoff
 from .settings import RendezvousSettings
 from .shown import shown
 
@@ -49,7 +50,7 @@ class NodeStatus:
         id: Its id.
         rank: Its rank in the running round; None if it is not in it.
         address: Where it can be reached.
-        doing: ``in the round``, ``waiting``, or ``left: `` and why.
+        doing: ``in the round``, ``waiting``, or ``left:`` and why.
         left: Why it has left: it is shown for as long as its record says so; None: it is here.
     """
 
@@ -67,7 +68,7 @@ class MissingNode:
     Attributes:
         id: Its id.
         rank: Its rank in the round.
-        doing: ``left: `` and why, or ``missing: `` and what is known of it.
+        doing: ``left:`` and why, or ``missing: `` and what is known of it.
         left: Why it has left; None: it was lost.
     """
 

@@ -18,7 +18,7 @@ from .errors import RendezvousParameterError
 from .near import near_name
 from .shown import shown
 
-__all__ = ["ARGUMENTS", "RendezvousParameters", "parse_nnodes"]
+__all__ = ["ARGUMENTS", "RendezvousParameters", "options_of", "parse_nnodes"]
 
 ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
 """What is no option."""

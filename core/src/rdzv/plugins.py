@@ -27,7 +27,7 @@ from .settings import CORE_OPTIONS
 from .shown import shown
 
 if TYPE_CHECKING:
-    from .dynamic.records import NodeRecord
+    from .engine.records import NodeRecord
 
 __all__ = [
     "announce",

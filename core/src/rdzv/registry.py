@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from .dynamic import create_handler
+from .engine.handler import create_handler
 from .errors import RendezvousError, RendezvousParameterError
 from .handler import RendezvousHandler
 from .parameters import RendezvousParameters

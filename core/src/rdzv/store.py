@@ -20,6 +20,7 @@ from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from .backend import MAX_PAYLOAD, KeyValueBackend, check_payload
+from .engine.service import Held, Service, View, backoff
 from .errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -27,7 +28,6 @@ from .errors import (
     RendezvousTimeoutError,
 )
 from .keys import escape, unescape
-from .service import Held, Service, View, backoff
 
 __all__ = ["KeyValueStore", "PrefixStore", "Store"]
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Capability, Outcome
-from rdzv.cli import main
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
+from rdzv_cli import main
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, create_backend

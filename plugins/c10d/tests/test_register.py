@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousStateError, RendezvousTimeout
-from rdzv.dynamic.node import KEEP, LEAD, WATCH
+from rdzv.engine.node import KEEP, LEAD, WATCH
 from rdzv_conformance import RegisterConformance
 
 from rdzv_c10d.store import stores

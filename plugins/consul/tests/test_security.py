@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 from rdzv.backend import ANY, KeyValueBackend, Outcome, Snapshot
-from rdzv.cli import main
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
+from rdzv_cli import main
 from rdzv_conformance.servers import ConsulServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.calls import calls_of

@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome, Put
 from rdzv.errors import RendezvousConnectionError
-from rdzv.http import watches
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ConsulServer
+from rdzv_transport import watches
 
 from rdzv_consul import kv, watch
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Outcome
-from rdzv.cli import main
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_cli import main
 from rdzv_conformance.servers import EtcdServer, require_service
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.users import Create

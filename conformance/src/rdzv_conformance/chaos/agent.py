@@ -28,10 +28,10 @@ from rdzv import (
     RendezvousParameters,
     RendezvousStateError,
     RendezvousTimeoutError,
+    create_handler,
     hookimpl,
     register_hooks,
 )
-from rdzv.dynamic import create_handler
 from rdzv.plugins import create_backend
 
 from ..flaky import Errors, flaky

@@ -16,7 +16,6 @@ from rdzv.parameters import parse_nnodes
 
 from ..arguments import positive
 from ..servers import ServiceMissingError
-from ..simulator.bugs import BUGS, put_back
 from .agent import Job
 from .campaign import Campaign
 from .history import tell
@@ -25,11 +24,6 @@ from .stage import DIARY, Stage
 from .trial import try_out
 
 __all__ = ["main"]
-
-_BUGS: Final = [
-    name for name, bug in BUGS.items() if all(change.where.__module__.startswith("rdzv.") for change in bug.changes)
-]
-"""Those of the core; the simulator's own service and clocks are not used here."""
 
 _PURGE: Final = 3.0
 """Times to live after which every lease should be over."""
@@ -75,7 +69,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--ttl", type=positive, default=3.0, help="the time to live, in seconds (default: 3)")
     parser.add_argument("--bound", type=positive, help="seconds of calm until all must be well (default: 10 ttl)")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the histories there")
-    parser.add_argument("--bug", choices=_BUGS, help="put a bug of the simulator's back, to see it found")
     return parser
 
 
@@ -117,8 +110,6 @@ def _set(asked: argparse.Namespace, cleanup: ExitStack) -> Stage:
     if asked.agents < low:
         raise RendezvousParameterError(f"{asked.agents} agents form no world of at least {low}: raise --agents.")
     folder = asked.keep or Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="rdzv-chaos-")))
-    if asked.bug:
-        cleanup.enter_context(put_back(asked.bug))
     service = cleanup.enter_context(find_service(asked.backend, asked.endpoint, asked.server))
     options = {**service.options, **dict(asked.option)}
     job = Job(asked.backend, f"chaos-{time.time_ns()}", low, high, asked.ttl, options)

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from ..simulator.plan import Strike, chance
-
 __all__ = ["Episode", "Strike"]
 
 _RATES: Final = (0.1, 0.2, 0.4)
@@ -19,6 +17,30 @@ _GATHER: Final = ("fail", "fail_many", "leave")
 """One of these is always among them: it makes all gather again, and so gives the others something to meet."""
 
 _ENDING: Final = ("close", "close", "shutdown")
+
+
+def chance(seed: str, name: str) -> random.Random:
+    """The source of chance for one thing. Each has its own: taking one away leaves the others as they were."""
+    return random.Random(f"{seed}/{name}")  # noqa: S311 - no secret
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One thing that happens to the run from outside.
+
+    Attributes:
+        moment: When, in seconds from the beginning.
+        fault: What: a name from `faults.FAULTS`.
+        who: Which of the nodes that it may happen to, as a part of 1.
+        leader: Whether it rather happens to the leader, if there is one.
+        amount: How long or how much; what that means is up to the fault.
+    """
+
+    moment: float
+    fault: str
+    who: float = 0.0
+    leader: bool = False
+    amount: float = 0.0
 
 
 @dataclass(frozen=True)

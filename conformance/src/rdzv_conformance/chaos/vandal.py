@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from rdzv import KeyValueBackend, Outcome, RendezvousConnectionError, RendezvousParameters
-from rdzv.dynamic.records import NOTICE_KEY, STATE_KEY
+from rdzv.backend import STATE_KEY
 from rdzv.plugins import create_backend
 
 from ..processes import Link
 
 __all__ = ["KEYS", "vandalize"]
 
-KEYS: Final = (STATE_KEY, NOTICE_KEY)
+KEYS: Final = (STATE_KEY, "control/notice")
 """What is written over. A key on a lease would lose it."""
 
 _T = TypeVar("_T")

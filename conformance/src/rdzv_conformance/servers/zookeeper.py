@@ -125,7 +125,7 @@ class ZooKeeperServer(ClusterMember):
         found = found or next(filter(None, map(_jars_beside, homes)), None)
         if found is None:
             raise ServiceMissingError(
-                "No ZooKeeper on this machine. On Debian run `python3 tools/services.py install zookeeper` (or "
+                "No ZooKeeper on this machine. On Debian run `python3 dev/tools/services.py install zookeeper` (or "
                 "`apt install zookeeper`) as root; elsewhere unpack https://zookeeper.apache.org/releases.html and "
                 f"name its bin/zkServer.sh in {_BINARY_VARIABLE}."
             )

@@ -15,8 +15,8 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, TypeVar
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
-from rdzv.forks import keep_in_children
 from rdzv.threads import start_thread
+from rdzv_transport.forks import keep_in_children
 
 from .bell import Bell
 from .place import Place, enter

@@ -10,9 +10,8 @@ from typing import ClassVar, Final, NamedTuple
 from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
 from rdzv.endpoints import Endpoint, parse_endpoints, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
-from rdzv.http import Client, Watches
 from rdzv.keys import escape
-from rdzv.per_process import PerProcess
+from rdzv_transport import Client, PerProcess, Watches
 
 from .kv import Keys
 from .refusals import Refusals

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rdzv.backend import Entry, Outcome, Put, Snapshot
-from rdzv.http import Client, Hold, Reply, ReplyLostError, Request, Revision
+from rdzv_transport import Client, Hold, Reply, ReplyLostError, Request, Revision
 
 from .refusals import Refusals
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from rdzv.errors import RendezvousDeniedError, RendezvousParameterError
-from rdzv.http import AttemptError, Reply
+from rdzv_transport import AttemptError, Reply
 
 __all__ = ["Refusals"]
 
@@ -12,7 +12,7 @@ _NOT_PASSED_ON: Final = ("No cluster leader", "No path to datacenter", "rate lim
 
 
 class Refusals:
-    """Raises them; see `rdzv.http.Client`.
+    """Raises them; see `rdzv_transport.Client`.
 
     Args:
         prefix: What all runs' keys begin with, such as ``rdzv/``.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rdzv.backend import Snapshot
-from rdzv.http import Hold
+from rdzv_transport import Hold
 
 from .kv import Keys
 
@@ -20,7 +20,7 @@ waits for it at every write nearby."""
 
 
 def follow(keys: Keys) -> Callable[[str, Snapshot | None, Hold], Iterator[Snapshot]]:
-    """How `rdzv.http.Watches` follows a prefix of these keys."""
+    """How `rdzv_transport.Watches` follows a prefix of these keys."""
 
     def follow(prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
         known, after = None, 0 if start is None else start.revision.index

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from rdzv.endpoints import Endpoint, parse_endpoints
 from rdzv.errors import RendezvousParameterError
-from rdzv.http import Client, tls_context
+from rdzv_transport import Client, tls_context
 
 from .keys import HEADERS, check
 

@@ -8,9 +8,8 @@ from typing import Any, ClassVar, Final
 
 from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
-from rdzv.http import Watches
 from rdzv.keys import escape
-from rdzv.per_process import PerProcess
+from rdzv_transport import PerProcess, Watches
 
 from .access import Access
 from .keys import Keys

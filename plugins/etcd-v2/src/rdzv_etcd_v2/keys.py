@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from rdzv.backend import ANY, Entry, Expect, Outcome, Put, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv.http import AttemptError, Client, Hold, Reply, ReplyLostError, Request, Revision
+from rdzv_transport import AttemptError, Client, Hold, Reply, ReplyLostError, Request, Revision
 
 from .tree import Tree, files
 

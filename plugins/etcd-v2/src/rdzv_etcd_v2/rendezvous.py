@@ -4,8 +4,8 @@ import warnings
 from datetime import timedelta
 from typing import Any
 
+from rdzv import DynamicRendezvousHandler
 from rdzv.credentials import with_secrets
-from rdzv.dynamic import DynamicRendezvousHandler
 from rdzv.errors import RendezvousParameterError
 from rdzv.handler import RendezvousHandler, RendezvousInfo
 from rdzv.options import read_options, secret_names

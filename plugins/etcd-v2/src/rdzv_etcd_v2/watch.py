@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rdzv.backend import Snapshot
-from rdzv.http import Hold
+from rdzv_transport import Hold
 
 from .keys import Keys
 
@@ -24,7 +24,7 @@ _PAUSE: Final = 0.02
 
 
 def follow(keys: Keys) -> Callable[[str, Snapshot | None, Hold], Iterator[Snapshot]]:
-    """How `rdzv.http.Watches` follows a prefix of these keys."""
+    """How `rdzv_transport.Watches` follows a prefix of these keys."""
 
     def follow(prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
         # What another client has read may be of a service that has lost it since, and counts anew.

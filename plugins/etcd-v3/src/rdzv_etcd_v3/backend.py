@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
-from rdzv.http import ReplyLostError
 from rdzv.keys import escape
-from rdzv.per_process import PerProcess
+from rdzv_transport import PerProcess, ReplyLostError
 
 from .client import Client
 from .failures import LeaseNotFoundError

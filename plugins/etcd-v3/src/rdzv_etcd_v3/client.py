@@ -1,6 +1,6 @@
 """Calls to etcd's JSON gateway, logged in where etcd demands it.
 
-Which endpoint is asked, and for how long, is the affair of `rdzv.http`.
+Which endpoint is asked, and for how long, is the affair of `rdzv_transport`.
 """
 
 import json
@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousError
-from rdzv.http import LONGEST, AttemptError, Reply, Request, Stream
-from rdzv.http import Client as HttpClient
+from rdzv_transport import LONGEST, AttemptError, Reply, Request, Stream
+from rdzv_transport import Client as HttpClient
 
 from .failures import LoginExpiredError, LoginNotNeededError, Refusals
 

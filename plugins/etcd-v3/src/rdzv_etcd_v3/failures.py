@@ -5,7 +5,7 @@ import re
 from typing import Final
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
-from rdzv.http import AttemptError, Reply
+from rdzv_transport import AttemptError, Reply
 
 __all__ = ["LeaseNotFoundError", "LoginExpiredError", "LoginNotNeededError", "Refusals"]
 
@@ -51,7 +51,7 @@ class Refusals:
         self._user = user
 
     def check(self, reply: Reply) -> None:
-        """Raise what an answer means that is no result; see `rdzv.http.Client`."""
+        """Raise what an answer means that is no result; see `rdzv_transport.Client`."""
         # An error of a method whose answer is a stream comes with status 200.
         if reply.status == 200 and not reply.body.startswith(b'{"error"'):
             return

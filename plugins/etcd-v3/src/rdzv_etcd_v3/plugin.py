@@ -41,8 +41,8 @@ def create_backend(params: "RendezvousParameters") -> tuple[RendezvousBackend, A
     Raises:
         RendezvousParameterError: An endpoint, an option or a certificate cannot be used.
     """
-    from rdzv.http import tls_context
     from rdzv.store import KeyValueStore
+    from rdzv_transport import tls_context
 
     options = parse_options(params.config, OPTIONS)
     files = {name: (name, options[name]) for name in ("ca_cert", "cert", "key", "server_name")}

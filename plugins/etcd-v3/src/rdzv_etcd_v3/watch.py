@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv.http import LONGEST
+from rdzv_transport import LONGEST
 
 from .client import Client
 from .events import Change, Events, GapError

@@ -1,0 +1,112 @@
+"""The wrapper around every value that rdzv puts into a service.
+
+It settles what services cannot tell: who won a compare-and-set whose reply was lost, a value
+written twice (a service may not count that as a change), a version number that starts again after
+a delete. Its `epoch` is the fencing number: it grows with every conditional write of a key.
+
+On the wire: one line of JSON, then the payload as it is.
+"""
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from ..errors import RendezvousStateError
+
+__all__ = ["REMEMBERED", "Envelope"]
+
+_SCHEMA: Final = 1
+REMEMBERED: Final = 48
+"""How many earlier nonces a value carries: so many writers may overtake the one whose reply was
+lost before it can no longer learn that it had won. The last is always the nonce of the key's first write,
+so a writer that tried to make the key learns that from any later value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """A payload with the facts that identify this very write.
+
+    Attributes:
+        payload: The bytes inside.
+        writer: The id of the node that wrote it.
+        nonce: Random; no two writes share it.
+        epoch: One more than the value it replaced.
+        past: The nonces of the writes before this one, latest first; the last is the key's first (`REMEMBERED`).
+        deleted: A tombstone: the key counts as absent (conditional delete).
+    """
+
+    payload: bytes
+    writer: str
+    nonce: str
+    epoch: int = 1
+    past: tuple[str, ...] = ()
+    deleted: bool = False
+
+    @classmethod
+    def seal(
+        cls,
+        payload: bytes,
+        *,
+        writer: str,
+        after: "Envelope | None" = None,
+        deleted: bool = False,
+    ) -> Self:
+        """Wrap `payload` as the successor of `after` (None: the first value of its key)."""
+        nonce = secrets.token_hex(6)
+        if after is None:
+            return cls(payload, writer, nonce, deleted=deleted)
+        past = (after.nonce, *after.past)
+        if len(past) > REMEMBERED:
+            past = (*past[: REMEMBERED - 1], past[-1])
+        return cls(payload, writer, nonce, after.epoch + 1, past, deleted)
+
+    def is_news_to(self, known: "Envelope") -> bool:
+        """Whether this is later than a value of the same key that is known: it is none of those that came before.
+
+        Its epoch says less: a service that has forgotten everything counts anew.
+        """
+        return self.nonce not in (known.nonce, *known.past)
+
+    def pack(self) -> bytes:
+        """The bytes for the wire."""
+        header: dict[str, Any] = {"rdzv": _SCHEMA, "writer": self.writer, "nonce": self.nonce, "epoch": self.epoch}
+        if self.past:
+            header["past"] = self.past
+        if self.deleted:
+            header["deleted"] = True
+        return json.dumps(header, separators=(",", ":")).encode() + b"\n" + self.payload
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        """Read the bytes from the wire.
+
+        Raises:
+            RendezvousStateError: They are not an envelope that this version understands.
+        """
+        header_bytes, newline, payload = data.partition(b"\n")
+        try:
+            header = json.loads(header_bytes)
+            if not newline or header["rdzv"] != _SCHEMA:
+                raise ValueError(f"schema {header['rdzv']!r}")
+            envelope = cls(
+                payload,
+                header["writer"],
+                header["nonce"],
+                header["epoch"],
+                tuple(header.get("past", ())),
+                header.get("deleted", False),
+            )
+            envelope._check_types()
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise RendezvousStateError(
+                f"A value in the service was not written by this version of rdzv ({error}): {data[:80]!r}"
+            ) from error
+        return envelope
+
+    def _check_types(self) -> None:
+        # A hostile header may be well-formed JSON and still hold anything anywhere.
+        if not all(isinstance(text, str) for text in (self.writer, self.nonce, *self.past)):
+            raise TypeError("a text is expected")
+        if type(self.epoch) is not int or self.epoch < 1 or type(self.deleted) is not bool:
+            raise TypeError("epoch or deleted is malformed")

@@ -1,0 +1,348 @@
+"""The face of it all: `DynamicRendezvousHandler`, what a caller sees of one node."""
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+from .. import plugins
+from ..backend import Capability, KeyValueBackend, RendezvousBackend
+from ..endpoints import check_address
+from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
+from ..handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from ..parameters import RendezvousParameters
+from ..settings import RendezvousSettings, RendezvousTimeout
+from ..store import KeyValueStore, PrefixStore, Store
+from . import member, rules
+from .beats import CountedBeats
+from .driver import Driver
+from .node import Node
+from .records import STORE, Closed, NodeRecord, Notice, State
+from .register import RegisterKeys
+from .service import Service
+
+__all__ = ["DynamicRendezvousHandler", "create_handler"]
+
+logger = logging.getLogger(__name__)
+
+
+def create_handler(
+    store: Store | None, backend: RendezvousBackend, params: RendezvousParameters
+) -> "DynamicRendezvousHandler":
+    """Make a handler for parameters; the options it reads are those of `CORE_OPTIONS`.
+
+    Args:
+        store: What each round's store is made of; None: one on `backend` itself.
+        backend: Level 1 or level 2. The handler closes it when it shuts down.
+        params: The parameters.
+
+    Raises:
+        RendezvousParameterError: An option has a value that cannot be used.
+    """
+    return DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), backend, store, params.local_addr)
+
+
+class DynamicRendezvousHandler(RendezvousHandler):
+    """One node of a rendezvous that grows, shrinks and re-forms, over any backend.
+
+    Threads start with the first call that needs the service, and end with `shutdown` or `leave`.
+    """
+
+    @classmethod
+    def from_backend(
+        cls,
+        run_id: str,
+        store: Store | None,
+        backend: RendezvousBackend,
+        min_nodes: int,
+        max_nodes: int,
+        local_addr: str | None = None,
+        timeout: RendezvousTimeout | None = None,
+        keep_alive_interval: float = 5,
+        keep_alive_max_attempt: int = 3,
+        cas_backoff_max_seconds: float = 0.0,
+    ) -> "DynamicRendezvousHandler":
+        """Make a handler; the signature is PyTorch's.
+
+        Args:
+            run_id: Which run.
+            store: What each round's store is made of; None: one on `backend` itself.
+            backend: Level 1 or level 2. The handler closes it when it shuts down.
+            min_nodes: The smallest world.
+            max_nodes: The largest.
+            local_addr: This node's address as the others reach it; None: the source address
+                towards the service.
+            timeout: How long things may take.
+            keep_alive_interval: Seconds between two signs of life.
+            keep_alive_max_attempt: How many of them may fail to come before the node is dead.
+            cas_backoff_max_seconds: Used for nothing: no two nodes fight for one key.
+
+        Raises:
+            RendezvousParameterError: A value cannot be used.
+        """
+        settings = RendezvousSettings(
+            run_id,
+            min_nodes,
+            max_nodes,
+            timeout or RendezvousTimeout(),
+            timedelta(seconds=keep_alive_interval),
+            keep_alive_max_attempt,
+            cas_backoff_max_seconds,
+        )
+        return cls(settings, backend, store, local_addr)
+
+    def __init__(
+        self,
+        settings: RendezvousSettings,
+        backend: RendezvousBackend,
+        store: Store | None = None,
+        local_addr: str | None = None,
+    ) -> None:
+        """See `from_backend`."""
+        if local_addr:
+            check_address(local_addr)
+        # Looking for them takes longer than a rendezvous: now, and not while all wait for each other.
+        plugins.plugin_manager()
+        self._settings = settings
+        self._backend = backend
+        self._keys = lift(backend, settings)
+        self._store = run_store(store, self._keys)
+        self._local_addr = local_addr
+        self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
+        service = Service(self._keys, self._node.id, lambda error: self._driver.troubled(error))
+        self._driver = Driver(self._node, service, plugins.announce)
+        self._process = os.getpid()
+        self._joining = threading.Lock()
+        self._starting = threading.Lock()
+        self._started = False
+        self._stopped = False
+
+    @property
+    def settings(self) -> RendezvousSettings:
+        """What the handler was told to do."""
+        return self._settings
+
+    @property
+    def node_id(self) -> str:
+        """This node's id, under which the others know it."""
+        return self._node.id
+
+    @property
+    def notice(self) -> Notice | None:
+        """The latest news of the run as this node knows it; None if there was none."""
+        return self._node.notice
+
+    @property
+    def trouble(self) -> RendezvousConnectionError | None:
+        """Why the service could not be reached lately; None while it can be."""
+        return self._node.trouble
+
+    @property
+    def silence(self) -> float:
+        """Seconds since the service last answered; infinite if it never did."""
+        return self._node.silence()
+
+    @property
+    def alone(self) -> float | None:
+        """Seconds for which this node has waited alone: all others of its world have left. None: it is not so."""
+        return self._node.alone()
+
+    @property
+    def closed(self) -> Closed | None:
+        """Who closed the run, and why; None while it is open, as far as this node knows."""
+        return self._node.closed()
+
+    def get_backend(self) -> str:
+        """See `RendezvousHandler`."""
+        return self._backend.name
+
+    def get_run_id(self) -> str:
+        """See `RendezvousHandler`."""
+        return self._settings.run_id
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """See `RendezvousHandler`.
+
+        Raises:
+            RendezvousGracefulExitError: The job ended, and this node was not needed.
+            RendezvousParameterError: The run was started with other limits.
+            RendezvousError: A health check refused this node; or another thread waits already, or this
+            is a fork of the process whose node it is.
+        """
+        # First, for a fork has a copy of the lock as well.
+        self._check_process()
+        if not self._joining.acquire(blocking=False):
+            raise RendezvousError("Another thread waits in next_rendezvous() of this handler; a node waits once.")
+        try:
+            return self._info(self._join())
+        finally:
+            self._joining.release()
+
+    def _join(self) -> State:
+        deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
+        plugins.check_health(self._settings.run_id, self._settings.labels)
+        self._start()
+        # Only after a first contact is it known which of this machine's addresses leads to the service.
+        self._driver.run(member.first_look(self._node, deadline))
+        address = self._local_addr or self._keys.local_address
+        with _reserved_port(address) as port:
+            return self._driver.run(member.join(self._node, address, port, deadline))
+
+    def is_closed(self) -> bool:
+        """See `RendezvousHandler`. Answers from what this node knows; only the first call may wait."""
+        self._look()
+        return self._node.closed() is not None
+
+    def set_closed(self, reason: str = "closed by the application") -> None:
+        """Close the run for all, for good. If it is closed already, the first reason stands.
+
+        Args:
+            reason: What others will read.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached within the close timeout.
+        """
+        self._close(reason, done=False)
+
+    def num_nodes_waiting(self) -> int:
+        """How many nodes wait for a world that would differ from this node's.
+
+        Beyond PyTorch's meaning, a member that is gone counts as one, once the others could go on
+        without it, and so does a world that was formed without this node while it was away.
+        Answers from what this node knows; only the first call may wait.
+        """
+        self._look()
+        return self._node.waiting()
+
+    def shutdown(self) -> bool:
+        """End this node's part and release everything.
+
+        If the node is in the current round the job is over, and the run is closed for all; if not,
+        only this node goes. The option ``on_shutdown`` forces either.
+
+        Returns:
+            False if the service could not be told; what was written goes when the lease runs out.
+        """
+        closes = self._settings.on_shutdown == "close" or (
+            self._settings.on_shutdown == "auto" and self._node.is_member()
+        )
+        return self._end("it has shut down", closes)
+
+    def leave(self, reason: str = "it left") -> bool:
+        """Leave for good, telling the others why, and release everything; the run goes on.
+
+        Returns:
+            False if the service could not be told.
+        """
+        return self._end(reason, closes=False)
+
+    def _end(self, reason: str, closes: bool) -> bool:
+        if os.getpid() != self._process:
+            # A fork's copy: the node is the parent's, and stays.
+            return False
+        with self._starting:
+            if self._stopped:
+                return True
+            self._stopped = True
+        # Whoever cannot reach the service has little to hope for from saying goodbye for long.
+        patience = self._settings.timeout.close if self._node.trouble is None else self._settings.keep_alive_interval
+        deadline = time.monotonic() + patience.total_seconds()
+        try:
+            if closes:
+                self._driver.run(member.close(self._node, "the job is done", True, deadline))
+            self._driver.run(member.leave(self._node, reason, deadline))
+        except Exception as error:
+            # Of any class, for a backend may have a bug: a node that ends must not fail for that.
+            logger.warning("node '%s' could not leave '%s' in order: %r", self._node.id, self._settings.run, error)
+            return False
+        finally:
+            self._driver.stop(timeout=5.0)
+            if isinstance(self._store, KeyValueStore):
+                # It is on the backend that was just closed: nobody should wait for it any more.
+                self._store.close()
+        return True
+
+    def _close(self, reason: str, done: bool) -> None:
+        self._start()
+        deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
+        self._driver.run(member.close(self._node, reason, done, deadline))
+
+    def _look(self) -> None:
+        if self._stopped and os.getpid() == self._process:
+            return
+        self._start()
+        deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
+        self._driver.run(member.first_look(self._node, deadline))
+        if self._node.closed() is None:
+            self._node.raise_problem()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._process:
+            raise RendezvousError(
+                f"This handler of the rendezvous '{self._settings.run}' belongs to process {self._process}; "
+                "a process that was forked from it needs one of its own."
+            )
+
+    def _start(self) -> None:
+        self._check_process()
+        with self._starting:
+            if self._stopped:
+                raise RendezvousClosedError(
+                    f"This handler of the rendezvous '{self._settings.run}' has shut down; create a new one."
+                )
+            if not self._started:
+                self._started = True
+                self._driver.start("watch", member.watch(self._node))
+                self._driver.start("keep", member.keep(self._node))
+
+    def _info(self, state: State) -> RendezvousInfo:
+        return RendezvousInfo(
+            round_store(self._store, self.get_run_id(), state.round),
+            state.world.index(self._node.id),
+            len(state.world),
+            RendezvousStoreInfo(state.address, state.port),
+            round=state.round,
+            run_id=self.get_run_id(),
+            nodes=state.world,
+        )
+
+
+def run_store(store: Store | None, keys: KeyValueBackend) -> Store:
+    """What the rounds' stores of a run are made of: `store`, or without one the run's keys (see `lift`)."""
+    return KeyValueStore(keys, STORE) if store is None else store
+
+
+def round_store(store: Store, run_id: str, number: int) -> Store:
+    """The part of `store` that belongs to one round."""
+    if isinstance(store, KeyValueStore):
+        return store.scoped(str(number))
+    return PrefixStore(f"rdzv.{run_id}.{number}", store)
+
+
+def lift(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueBackend:
+    """Bring any backend to level 2 with leases, so that there is one protocol above it."""
+    keys = backend if isinstance(backend, KeyValueBackend) else RegisterKeys(backend)
+    if Capability.LEASE in keys.capabilities:
+        return keys
+    interval = settings.keep_alive_interval.total_seconds()
+    return CountedBeats(keys, interval, folder=str(settings.attempt))
+
+
+def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
+    """The plugins' order of ranks, else the default."""
+    order = plugins.assign_ranks(arrived, previous)
+    return rules.sticky_ranks(arrived, previous) if order is None else order
+
+
+@contextmanager
+def _reserved_port(address: str) -> Iterator[int]:
+    """Keep a port of this machine for the time of the wait, and free it just before it is used."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("", 0))
+        yield held.getsockname()[1]

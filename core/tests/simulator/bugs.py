@@ -1,0 +1,427 @@
+"""Bugs to put back on purpose, to see that the simulator finds them.
+
+Each is a difference to the real code: some text of a function, and what to put in its place.
+"""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from rdzv.engine import leader, member, register, rules
+from rdzv.engine.beats import CountedBeats
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.node import Node
+from rdzv.engine.register import RegisterKeys
+from rdzv.engine.service import Service
+
+from .clock import NodeClock
+from .plan import Plan
+from .service import SimulatedService
+
+__all__ = ["BUGS", "Bug", "draw", "put_back"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference to one function.
+
+    Attributes:
+        where: The function.
+        edits: What stands there, once, and what would stand there.
+    """
+
+    where: Callable[..., Any]
+    edits: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug.
+
+    Attributes:
+        what: In words.
+        breaks: The invariants that it may violate; the first one that is violated ends a run.
+        changes: What is different.
+        faults: What must happen for it to matter, so that a few runs are enough; none: anything.
+        weather: The same: attributes of a `Plan`.
+    """
+
+    what: str
+    breaks: frozenset[int]
+    changes: tuple[Change, ...]
+    faults: tuple[str, ...] = ()
+    weather: Mapping[str, Any] = field(default_factory=dict)
+
+    def plan(self, seed: int) -> Plan:
+        """What to do to find it."""
+        drawn = Plan.draw(seed, self.faults)
+        return replace(drawn, **{"level": "leases", **self.weather})
+
+
+def _bug(
+    what: str,
+    breaks: set[int],
+    where: Callable[..., Any],
+    edits: Mapping[str, str],
+    *faults: str,
+    **weather: float | str,
+) -> Bug:
+    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, weather)
+
+
+_UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
+
+BUGS: Final[dict[str, Bug]] = {
+    "unfenced-state": _bug(
+        "The state is written whatever is there, instead of by a compare-and-set.",
+        {1, 2, 5, 6},
+        SimulatedService.put,
+        {"expect is not ANY and": 'expect is not ANY and key != "control/state" and'},
+        "pause_between",
+        "near_miss",
+    ),
+    "unfenced-return": _bug(
+        "A node that lost its lease writes its record again, and does not fence the state.",
+        {2},
+        member._fence,
+        {"if not _is_pending(control, decode(State, held.payload).round):": "if True:"},
+        "near_miss",
+    ),
+    "unannounced-round": _bug(
+        "A leader does not say that it is about to form a round without a member.",
+        {2},
+        leader._announce,
+        {"yield Put(": "yield from () if True else Put("},
+        "near_miss",
+    ),
+    "unfenced-rejoin": Bug(
+        "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
+        frozenset({2}),
+        (
+            Change(member._write_record, {"node.settled = not node.known": "pass"}),
+            Change(member._come_back, {"_lose_lease(node)": "_lose_lease(node)\n    node.settled = False"}),
+        ),
+        ("near_miss",),
+    ),
+    "no-exclusivity": _bug(
+        "A world is formed while members are in the one before.",
+        {2},
+        rules._occupied,
+        {"return any(": "return False and any("},
+        "fail",
+    ),
+    "wall-clock": _bug(
+        "Leases are timed by the clock on the wall.",
+        {2, 4, 10},
+        NodeClock.__call__,
+        {"self._offset + self._timeline.now * self._rate": "self.wall()"},
+        "jump",
+        "outage",
+    ),
+    "edited-world": _bug(
+        "Whoever is lost is taken out of the running world.",
+        {5},
+        rules.decide,
+        {
+            "notice = _notice(state, here, gone)\n": "notice = _notice(state, here, gone)\n    if gone: return Publish("
+            "replace(state, world=tuple(one for one in state.world if one not in gone)))\n"
+        },
+        "kill",
+    ),
+    "unconditional-record": _bug(
+        "A node writes its record whatever is there: a request that comes too late undoes a later one.",
+        {2, 4},
+        Service.put,
+        {"after.token if": '__import__("rdzv").ANY if key.startswith("nodes/") else after.token if'},
+        "fail_many",
+        "cut",
+        late=0.1,
+    ),
+    "forgotten-election": _bug(
+        "Whoever won the election by a write whose reply was lost never learns that he leads.",
+        {4},
+        leader.elect,
+        {
+            "    if node.leader is None:": "    won = False\n    if node.leader is None:",
+            "_, held = yield Put(": "won, held = yield Put(",
+            "if node.may_lead() and not node.leading and": "if won and node.may_lead() and",
+        },
+        "kill",
+        "unexpected",
+    ),
+    "own-truth": _bug(
+        "A node returns an address of its own.",
+        {1},
+        member.join,
+        {"return node.state": "return replace(node.state, address=node.id)"},
+    ),
+    "stale-address": _bug(
+        "A round keeps the address of the round before, although another node may be its rank 0.",
+        {1, 4},
+        rules._next_round,
+        {"address=first.address": "address=state.address or first.address"},
+        "fail_many",
+        "kill",
+    ),
+    "stale-port": _bug(
+        "A round keeps the port of the round before, although its rank 0 keeps another one free.",
+        {1, 4},
+        rules._next_round,
+        {"port=first.port": "port=state.port or first.port"},
+        "fail_many",
+        "kill",
+    ),
+    "small-world": _bug(
+        "A world is formed although too few are there.",
+        {3},
+        rules.decide,
+        {"if len(waiting) < state.min_nodes:": "if not waiting:"},
+        "kill",
+    ),
+    "large-world": _bug(
+        "Everybody who waits gets into the world.",
+        {3},
+        rules._next_round,
+        {"(former + new)[: state.max_nodes]": "former + new"},
+        "come",
+    ),
+    "inviting-spares": _bug(
+        "Spares that no world has room for count as waiting, so the others never get to work.",
+        {4},
+        rules._notice,
+        {"min(len(waiting) - returned, room)": "len(waiting) - returned"},
+        "come",
+    ),
+    "silent-gives-up-its-place": _bug(
+        "After an outage, spares count as waiting for the places of members that are not back yet.",
+        {5},
+        rules._notice,
+        {"state.max_nodes - (len(state.world) - len(gone))": "state.max_nodes - len(inside) - returned"},
+        "come",
+        "outage",
+    ),
+    "second-reason": _bug(
+        "Whoever closes a closed attempt puts his reason over the first.",
+        {6},
+        rules.close,
+        {"None if state.closed or": "None if"},
+        "close",
+    ),
+    "sore-loser": _bug(
+        "Whoever has waited in vain closes the run for all.",
+        {7},
+        member._give_up,
+        {"    raise timeout": '    yield from close(node, "I give up", False, patience)\n    raise timeout'},
+        "interrupt",
+    ),
+    "last-one-out": _bug(
+        "Whoever ends last removes the records of the next attempt, too.",
+        {2, 4},
+        member._ended,
+        {'f"{NODES}/{attempt}"': "NODES"},
+        "close",
+        "relaunch",
+        "relaunch",
+        "pause",
+        late=0.1,
+    ),
+    "store-under-member": _bug(
+        "The node that ends last removes the store of a round that a member who was cut off comes back into.",
+        {7},
+        member._ended,
+        {"rules.has_ended(state, records, node.notice, node.id)": "True"},
+        "left_alone",
+    ),
+    "lost-is-left": _bug(
+        "A member that a leader has declared lost is taken for one that never comes back.",
+        {7},
+        rules.has_ended,
+        {"for loss in notice.lost if loss.left": "for loss in notice.lost"},
+        "left_alone",
+    ),
+    "unconditional-resign": _bug(
+        "A node that resigns removes the leader's key, whichever node it names.",
+        {7},
+        leader.resign,
+        {"if leads.node != node.id:": "if False:"},
+        "pause",
+        "leave",
+        "kill",
+    ),
+    "forgotten-leftovers": _bug(
+        "A leader removes only what rounds have left that it has published itself.",
+        {13},
+        leader._Desk.__post_init__,
+        {"max(0, state.round - 3)": "max(0, state.round - 2)"},
+        "kill_between",
+        "fail_many",
+        "fail_many",
+    ),
+    "old-contact": _bug(
+        "A leader counts on a contact that was before an outage, as long as there was none after it.",
+        {10},
+        Node.trusted_in,
+        {"self._contact_since is None or self._is_gap(now)": "self._contact_since is None"},
+        "outage",
+        leases_sleep=False,
+    ),
+    "hasty-leader": _bug(
+        "After an outage, a leader takes for dead whoever is not back yet.",
+        {10},
+        leader._Desk.decide,
+        {"self.node.trusted_in() == 0": "True"},
+        "outage",
+    ),
+    "fresh-timeouts": _bug(
+        "Each of the calls that one call is made of gets the whole timeout again.",
+        {0},
+        CountedBeats._left,
+        {"time_left(deadline, self._clock())": "10.0"},
+        level="beats",
+    ),
+    "unreadable-beat": _bug(
+        "A beat that cannot be read is an error for all who look at what hangs on its lease.",
+        {4, 7},
+        CountedBeats._lives_until,
+        {"return before.until if before is not None else now + self._ttl": _UNREADABLE},
+        "garble",
+        level="beats",
+    ),
+    "unreadable-key": _bug(
+        "A key in a register that cannot be read is an error for all who look at the register.",
+        {4, 7},
+        register._entry,
+        {"return Entry(repr(there).encode(), 0, 0)": _UNREADABLE},
+        "garble",
+        level="register",
+    ),
+    "silence-is-no": _bug(
+        "A register that does not tell whether it was written was not.",
+        {4},
+        RegisterKeys._write,
+        {"return self._find_out(mine, deadline)": "return Outcome.LOST"},
+        level="register",
+        mute=1.0,
+    ),
+    "hasty-removal": _bug(
+        "A node on a lease younger than the loss of the state takes a service that forgot for a run that was removed.",
+        {7},
+        member._verify_state,
+        {"not node.vanished or not node.settled": "not node.vanished"},
+        "forget",
+        "fail_many",
+    ),
+    "foreign-removal": _bug(
+        "A node that waits takes the purge of an earlier attempt for the removal of its own.",
+        {7},
+        member._verify_state,
+        {"node.state.attempt == node.settings.attempt": "True"},
+        "purge",
+    ),
+    "unforgotten": _bug(
+        "Whoever knew a state that the service has forgotten does not believe what is there now.",
+        {4},
+        Envelope.is_news_to,
+        {"self.nonce not in (known.nonce, *known.past)": "self.epoch > known.epoch"},
+        "forget",
+        "fail_many",
+    ),
+    "keep-ends": _bug(
+        "The loop that keeps the lease alive ends with the first error that is not a silent service's.",
+        {4},
+        member.keep,
+        {
+            "return supervised(node, KEEP, turn)": """\
+def loop() -> Lane[None]:
+        while not node.closing:
+            try:
+                yield from turn()
+            except RendezvousConnectionError:
+                yield Sleep(node.clock() + 0.5)
+            except Exception:
+                return
+
+    return loop()"""
+        },
+        "corrupt",
+        "unexpected",
+    ),
+    "lead-ends": _bug(
+        "The leader's loop ends with the first error that is not a silent service's, and the node believes to lead.",
+        {4},
+        leader.lead,
+        {
+            "yield from supervised(node, LEAD, turn, leads, most=FAILURES)": """\
+while leads() and not node.closing:
+            try:
+                yield from turn()
+            except ConnectionError:
+                yield Sleep(node.clock() + 0.5)""",
+            "        if leads():\n            node.step_down()": "        pass",
+        },
+        "unexpected",
+    ),
+    "join-past-its-deadline": Bug(
+        "A node that joins waits for its record until the service takes it.",
+        frozenset({12}),
+        (
+            Change(member._register, {"yield from _enroll(node, deadline)": "yield from _enroll(node, math.inf)"}),
+            Change(member.join, {"_see_to_a_leader(node, deadline)": "_see_to_a_leader(node, math.inf)"}),
+        ),
+        ("outage", "cut", "fail"),
+        {"patience": (5.0,)},
+    ),
+    "token-of-old": _bug(
+        "The new token of a state that was put back is not learnt, so no write of it wins any more.",
+        {4},
+        Node.look_at_state,
+        {"self.held = held\n        return []": "pass\n        return []"},
+        "corrupt",
+    ),
+}
+"""By name; see ``python3 dev.py simulate --bug NAME``."""
+
+
+def draw(seed: int, bug: str | None = None) -> Plan:
+    """What a seed is, on the hunt for a bug or in general."""
+    return Plan.draw(seed) if bug is None else BUGS[bug].plan(seed)
+
+
+@contextmanager
+def put_back(name: str | None) -> Iterator[None]:
+    """Have the code with that bug, in this process; None: as it is.
+
+    Raises:
+        KeyError: There is no such bug.
+        ValueError: The code is not any more what the bug is a difference to.
+    """
+    with ExitStack() as undo:
+        for change in BUGS[name].changes if name else ():
+            owner = _owner(change.where)
+            setattr(owner, change.where.__name__, _changed(change))
+            undo.callback(setattr, owner, change.where.__name__, change.where)
+        yield
+
+
+def _owner(function: Callable[..., Any]) -> Any:
+    """The module or the class that a function is an attribute of."""
+    owner: Any = sys.modules[function.__module__]
+    for part in function.__qualname__.split(".")[:-1]:
+        owner = getattr(owner, part)
+    return owner
+
+
+def _changed(change: Change) -> Any:
+    source = textwrap.dedent(inspect.getsource(change.where))
+    for right, wrong in change.edits.items():
+        if source.count(right) != 1:
+            raise ValueError(f"A bug does not fit the code any more: {right!r} should be there once in\n{source}")
+        source = source.replace(right, wrong)
+    scope: dict[str, Any] = {}
+    code = compile(source, f"<{change.where.__name__} with a bug>", "exec")
+    exec(code, change.where.__globals__, scope)
+    return scope[change.where.__name__]

@@ -1,0 +1,282 @@
+"""How a node's calls reach the service: at once, or through the core's adapters."""
+
+import base64
+import json
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from rdzv import (
+    ABSENT,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    Outcome,
+    Put,
+    RendezvousBackend,
+    RendezvousSettings,
+    Snapshot,
+    Token,
+)
+from rdzv.engine.beats import CountedBeats
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.records import BEATS, STATE_KEY
+from rdzv.engine.register import RegisterKeys
+from rdzv.engine.service import View
+
+from .network import Answer, Line, Silence
+from .strand import Strands
+
+if TYPE_CHECKING:
+    import random
+
+__all__ = [
+    "LEVELS",
+    "Adapted",
+    "Connection",
+    "Direct",
+    "OvertimeError",
+    "connect",
+    "garbled",
+    "names",
+    "state_key",
+    "written",
+]
+
+LEVELS = ("leases", "beats", "register")
+"""What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
+
+_REGISTER = "register"
+_UNLIMITED = 5.0
+"""Seconds that a call of a register may take, whose contract has no timeouts."""
+_ROUNDING = 1e-6
+
+
+class OvertimeError(BaseException):
+    """A call is to take longer than it may. No code that goes on after errors may go on after this one."""
+
+
+class Connection(ABC):
+    """What the driver speaks to."""
+
+    backend: KeyValueBackend
+
+    @abstractmethod
+    def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
+        """Make one attempt at one call."""
+
+    @abstractmethod
+    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+        """Answer the snapshot that differs from `since`; None when time runs out."""
+
+    def drop(self) -> None:  # noqa: B027 - most have nothing to drop
+        """Its node is dead."""
+
+
+class Direct(Connection):
+    """Each call is one exchange with the service, which is applied at one instant."""
+
+    def __init__(self, line: Line) -> None:
+        """Call over `line`."""
+        self.backend = line.service
+        self._line = line
+
+    def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
+        """See `Connection`."""
+        self._line.exchange(lambda: attempt(timeout), timeout, answer)
+
+    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+        """See `Connection`."""
+        self._line.watch(prefix, since.snapshot, seconds, answer)
+
+
+class Adapted(Connection):
+    """Each call is what the core's adapters make of it: several exchanges, one after the other."""
+
+    def __init__(self, backend: KeyValueBackend, wire: "_Wire", strands: Strands) -> None:
+        """Call through `backend`, which blocks, and calls over `wire` what it is made of."""
+        self.backend = backend
+        self._wire = wire
+        self._strands = strands
+
+    def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
+        """See `Connection`."""
+        self._strands.run(self, lambda: self._wire.within(timeout, lambda: attempt(timeout)), answer)
+
+    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+        """See `Connection`."""
+        seen = since.snapshot
+        self._strands.run(
+            self, lambda: self._wire.within(seconds, lambda: self.backend.wait(prefix, seen, timeout=seconds)), answer
+        )
+
+    def drop(self) -> None:
+        """See `Connection`."""
+        self._strands.doom(self)
+
+
+def connect(
+    level: str, line: Line, strands: Strands, clock: Callable[[], float], settings: RendezvousSettings
+) -> Connection:
+    """Connect one node.
+
+    Args:
+        level: One of `LEVELS`.
+        line: Its way to the service.
+        strands: What blocks.
+        clock: The node's own clock.
+        settings: What it was told.
+    """
+    if level == "leases":
+        return Direct(line)
+    wire = _Wire(line, strands, clock)
+    keys: KeyValueBackend = _Keys(wire)
+    if level == "register":
+        keys = RegisterKeys(_Register(wire), clock=clock, sleep=wire.sleep, rng=line.rng)
+    interval = settings.keep_alive_interval.total_seconds()
+    return Adapted(CountedBeats(keys, interval, clock, folder=str(settings.attempt)), wire, strands)
+
+
+def written(level: str, key: str, value: bytes) -> Iterable[tuple[str, bytes]]:
+    """What was written, whatever the adapters made of it: the keys that the lanes know, and their values."""
+    found = _keys_in_register(value) if level == "register" else {key: value}
+    for name, data in found.items():
+        if not name.startswith(BEATS):
+            yield name, data if level == "leases" else data.partition(b"\n")[2]
+
+
+def state_key(level: str) -> str:
+    """The key that a service holds the state under, whatever the adapters made of it."""
+    return _REGISTER if level == "register" else STATE_KEY
+
+
+def names(level: str, everything: Mapping[str, bytes]) -> frozenset[str]:
+    """The keys among all that a service holds, whatever the adapters made of them."""
+    return frozenset(_keys_in_register(everything[_REGISTER]) if level == "register" else everything)
+
+
+def garbled(level: str, key: str, everything: Mapping[str, bytes]) -> tuple[str, bytes]:
+    """The key of the service to overwrite, and with what, so that one key above it holds what is not ours."""
+    if level != "register":
+        return key, b"not ours"
+    envelope = Envelope.unpack(everything[_REGISTER])
+    content = json.loads(envelope.payload)
+    content["keys"][key] = "not ours"
+    return _REGISTER, replace(envelope, payload=json.dumps(content).encode()).pack()
+
+
+def _keys_in_register(value: bytes) -> dict[str, bytes]:
+    keys = json.loads(Envelope.unpack(value).payload)["keys"]
+    return {name: base64.b64decode(entry[0]) for name, entry in keys.items() if len(entry) == 3}
+
+
+class _Wire:
+    """A line for code that blocks, and that must end in time, however many calls it makes."""
+
+    def __init__(self, line: Line, strands: Strands, clock: Callable[[], float]) -> None:
+        self.line = line
+        self.clock = clock
+        self._strands = strands
+        self._own = threading.local()
+
+    def within(self, timeout: float, work: Callable[[], Any]) -> Any:
+        """Work that has to end in time."""
+        self._own.deadline = self.clock() + timeout
+        return work()
+
+    def exchange(self, apply: Callable[[], Any], timeout: float | None) -> Any:
+        """Ask the service; without a timeout, since the contract has none there, for some seconds."""
+        self._check(timeout or 0.0)
+        seconds = _UNLIMITED if timeout is None else timeout
+        return self._strands.block(lambda answer: self.line.exchange(apply, seconds, answer))
+
+    def watch(self, prefix: str, since: Snapshot, seconds: float) -> Any:
+        self._check(seconds)
+        return self._strands.block(lambda answer: self.line.watch(prefix, since, seconds, answer))
+
+    def _check(self, timeout: float) -> None:
+        over = self.clock() + timeout - self._own.deadline
+        if over > _ROUNDING:
+            raise OvertimeError(f"A call of several that has to end in time was given {over:.3f} s more than was left.")
+
+    def sleep(self, seconds: float) -> None:
+        self._strands.block(lambda answer: self.line.sleep(seconds, answer))
+
+
+class _Keys(KeyValueBackend):
+    """A service with keys and without leases."""
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.DURABLE})
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._service = wire.line.service
+
+    @property
+    def name(self) -> str:
+        return "simulated keys"
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        found: Entry | None = self._wire.exchange(lambda: self._service.read(key, timeout=timeout), timeout)
+        return found
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        found: Snapshot = self._wire.exchange(lambda: self._service.read_all(prefix, timeout=timeout), timeout)
+        return found
+
+    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+        try:
+            put: Put = self._wire.exchange(
+                lambda: self._service.put(key, value, expect=expect, timeout=timeout), timeout
+            )
+        except Silence:
+            return Put(Outcome.UNKNOWN)
+        return put
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        self._wire.exchange(lambda: self._service.delete(prefix, timeout=timeout), timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        now: Snapshot | None = self._wire.watch(prefix, since, timeout)
+        return since if now is None else now
+
+    def close(self) -> None:
+        pass
+
+
+class _Register(RendezvousBackend):
+    """PyTorch's contract, and nothing else: whoever waits polls."""
+
+    def __init__(self, wire: _Wire) -> None:
+        self._wire = wire
+        self._service = wire.line.service
+        self._rng: random.Random = wire.line.rng
+
+    @property
+    def name(self) -> str:
+        return "simulated register"
+
+    def get_state(self) -> tuple[bytes, Token] | None:
+        entry = self._wire.exchange(lambda: self._service.read(_REGISTER, timeout=_UNLIMITED), None)
+        return None if entry is None else (entry.value, entry.token)
+
+    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
+        expect = ABSENT if token is None else token
+        put = self._wire.exchange(lambda: self._service.put(_REGISTER, state, expect=expect, timeout=_UNLIMITED), None)
+        if put.entry is None or self._wire.line.is_mute():
+            return None
+        return put.entry.value, put.entry.token, put.outcome is Outcome.WON
+
+    def wait_state(self, token: Token | None, timeout: float) -> None:
+        """As the contract's own default, by the clock of its node: another one may be slower."""
+        clock = self._wire.clock
+        deadline = clock() + timeout
+        while (remaining := deadline - clock()) > 0:
+            found = self.get_state()
+            if (found[1] if found else None) != token:
+                return
+            self._wire.sleep(min(remaining, self._rng.uniform(0.1, 0.3)))

@@ -1,0 +1,159 @@
+"""What it costs to gather many nodes, in calls and bytes: invariant 11."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from rdzv.engine import node, service
+
+from .invariants import Violation
+from .plan import Plan, chance
+from .simulation import Simulation
+
+__all__ = ["ENDS", "Cost", "gather"]
+
+CALLS = 6
+"""What invariant 11 allows per node and round."""
+ONE_BY_ONE = 1
+"""What the leader may spend on each arrival besides, when they do not come together: another look."""
+CONSTANT = 50
+"""And what all nodes together may."""
+
+ENDS: Final[Mapping[str, tuple[int, str]]] = {
+    "leases": (10_000, "the state of more does not fit into one value of 256 KiB"),
+    "beats": (100, "every node that waits blocks two threads of this process"),
+    "register": (
+        100,
+        "everybody polls the one value, which has 0.6 KB for each node: reading it takes most of the time, "
+        "and with 430 nodes it has 256 KiB",
+    ),
+}
+"""For each level, how many nodes are tried, and why not more."""
+
+_ARRIVING = 1.0
+"""Seconds in which all nodes come, and then watch nothing happen."""
+_IDLE = 60.0
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What gathering has cost.
+
+    Attributes:
+        nodes: How many nodes.
+        level: What the service had.
+        calls: Calls per node, for the first round and for the one after it.
+        bytes: Bytes of keys and values, in and out, per node, for the same rounds.
+        took: Seconds from the arrival of the last node to its return, and from the first failure to the last return.
+        idle: Calls per node and interval while nothing happens, by kind.
+        seconds: How long the simulation of it all took, in real time.
+    """
+
+    nodes: int
+    level: str
+    calls: tuple[float, float]
+    bytes: tuple[float, float]
+    took: tuple[float, float]
+    idle: dict[str, float]
+    seconds: float
+
+
+def gather(nodes: int, level: str = "leases") -> Cost:
+    """Let `nodes` nodes gather, all fail at once, gather again, and then idle.
+
+    Raises:
+        Violation: It costs more than it may.
+    """
+    began = time.monotonic()
+    arrivals = chance("gather", "arrivals")
+    simulation = Simulation(Plan("gather", nodes, nodes, storm=_ARRIVING, ttl=15.0, level=level))
+    # What programs do costs extra.
+    simulation.scene.stores = False
+    simulation.name = f"node{{:05}}.{arrivals.randbytes(6).hex()}".format
+    for _ in range(nodes):
+        simulation.scene.timeline.at(arrivals.uniform(0.0, _ARRIVING), simulation.come)
+    try:
+        with _parsing_once():
+            first = _Meter(simulation)
+            simulation.storm()
+            first.read_when_all_are_in(1)
+            second = _Meter(simulation)
+            for machine in simulation.scene.machines:
+                machine.fail()
+            second.read_when_all_are_in(2)
+            idle = _idle(simulation)
+    finally:
+        simulation.scene.strands.close()
+    cost = Cost(
+        nodes,
+        level,
+        (first.calls / nodes, second.calls / nodes),
+        (first.bytes / nodes, second.bytes / nodes),
+        (first.seconds - _ARRIVING, second.seconds),
+        idle,
+        time.monotonic() - began,
+    )
+    if level == "leases":
+        _check(cost)
+    return cost
+
+
+class _Meter:
+    """Counts what the service has to do."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._began = simulation.scene.timeline.now
+        self._before = (sum(simulation.scene.service.calls.values()), simulation.scene.service.bytes)
+        self.calls = self.bytes = 0
+        self.seconds = 0.0
+
+    def read_when_all_are_in(self, number: int) -> None:
+        """Let time go on until all work in that round."""
+        scene = self._simulation.scene
+        while not all(machine.working and machine.round == number for machine in scene.machines):
+            if scene.timeline.now - self._began > 600:
+                raise Violation(4, f"{len(scene.machines)} nodes have not gathered within 600 s")
+            scene.timeline.run(scene.timeline.now + 0.01)
+        self.seconds = scene.timeline.now - self._began
+        self.calls = sum(scene.service.calls.values()) - self._before[0]
+        self.bytes = scene.service.bytes - self._before[1]
+
+
+def _idle(simulation: Simulation) -> dict[str, float]:
+    """Calls per node and interval while nothing happens."""
+    scene = simulation.scene
+    scene.timeline.run(scene.timeline.now + scene.plan.ttl)
+    before, state = Counter(scene.service.calls), simulation.invariants.state
+    scene.timeline.run(scene.timeline.now + _IDLE)
+    if simulation.invariants.state is not state:
+        raise Violation(11, f"the state was written while nothing happened: {simulation.invariants.state}")
+    intervals = len(scene.machines) * _IDLE / (scene.plan.ttl / 3)
+    return {kind: count / intervals for kind, count in (scene.service.calls - before).items()}
+
+
+def _check(cost: Cost) -> None:
+    allowed = CALLS + ONE_BY_ONE + CONSTANT / cost.nodes
+    if max(cost.calls) > allowed:
+        raise Violation(11, f"{cost.nodes} nodes make {cost.calls} calls each, more than {allowed:.2f}")
+    keep_alives = cost.idle.get("keep_alive", 0.0)
+    if keep_alives > 1.05 or cost.idle.get("put", 0.0) > 0:
+        raise Violation(11, f"while nothing happens, {cost.nodes} nodes make {cost.idle} calls each per interval")
+
+
+@contextmanager
+def _parsing_once() -> Iterator[None]:
+    """Let all nodes share what was parsed: ten thousand copies of a world of ten thousand fit nowhere."""
+    whole = [(service, "unwrap"), (node, "decode")]
+    originals = [getattr(module, name) for module, name in whole]
+    for (module, name), original in zip(whole, originals, strict=True):
+        setattr(module, name, lru_cache(None)(original))
+    try:
+        yield
+    finally:
+        for (module, name), original in zip(whole, originals, strict=True):
+            setattr(module, name, original)

@@ -1,0 +1,140 @@
+"""What a run is to be: everything that a seed decides before it begins."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Plan", "Strike", "chance"]
+
+
+def chance(seed: str, name: str) -> random.Random:
+    """The source of chance for one thing. Each has its own: taking one away leaves the others as they were."""
+    return random.Random(f"{seed}/{name}")
+
+
+@dataclass(frozen=True)
+class Strike:
+    """One thing that happens to the run from outside.
+
+    Attributes:
+        moment: When, in seconds from the beginning.
+        fault: What: a name from `faults.FAULTS`.
+        who: Which of the nodes that it may happen to, as a part of 1.
+        leader: Whether it rather happens to the leader, if there is one.
+        amount: How long or how much; what that means is up to the fault.
+    """
+
+    moment: float
+    fault: str
+    who: float = 0.0
+    leader: bool = False
+    amount: float = 0.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run to be.
+
+    Attributes:
+        seed: Where the chances of the run itself come from: delays, losses, clocks.
+        min_nodes: The smallest world.
+        max_nodes: The largest.
+        storm: Seconds during which things go wrong. Then all is calm, and a world must form.
+        strikes: What happens, in order.
+        ttl: Seconds after which a silent node is dead.
+        last_call: Seconds for stragglers.
+        patience: The join timeouts that nodes are given, in seconds.
+        level: What the service has; see `connection.LEVELS`.
+        delay: The usual seconds that a message takes.
+        lost: The probability that a message is lost.
+        late: The probability that a request is applied after its sender gave up.
+        mute: The probability that a register does not tell what it has done with a state.
+        leases_sleep: Whether leases stand still while the service is away.
+        lag: Seconds between the end of a lease and its keys' vanishing.
+        drift: How much faster or slower clocks may run.
+    """
+
+    seed: str
+    min_nodes: int
+    max_nodes: int
+    storm: float = 0.0
+    strikes: tuple[Strike, ...] = ()
+    ttl: float = 3.0
+    last_call: float = 2.0
+    patience: tuple[float, ...] = (600.0,)
+    level: str = "leases"
+    delay: float = 0.002
+    lost: float = 0.0
+    late: float = 0.0
+    mute: float = 0.0
+    leases_sleep: bool = True
+    lag: float = 0.0
+    drift: float = 0.0
+
+    @classmethod
+    def draw(cls, seed: int, faults: Sequence[str] = ()) -> "Plan":
+        """A plan by chance: some seeds are calm, some are all storm.
+
+        Args:
+            seed: The same seed gives the same plan.
+            faults: What goes wrong; none: that is left to chance, too.
+        """
+        rng = chance(str(seed), "plan")
+        nodes = rng.randint(2, 8)
+        low = rng.randint(1, nodes)
+        storm = rng.choice((5.0, 10.0, 20.0, 40.0))
+        return cls(
+            str(seed),
+            low,
+            rng.randint(low, nodes + 1),
+            storm,
+            _draw_strikes(str(seed), rng, nodes, storm, faults),
+            last_call=rng.choice((0.5, 2.0)),
+            patience=rng.choice(((600.0,), (5.0, 30.0, 600.0))),
+            level=rng.choices(("leases", "beats", "register"), (80, 15, 5))[0],
+            delay=rng.choice((0.002, 0.002, 0.02)),
+            lost=rng.choice((0.0, 0.0, 0.01, 0.05)),
+            late=rng.choice((0.0, 0.0, 0.02, 0.1)),
+            leases_sleep=rng.random() < 0.7,
+            lag=rng.choice((0.0, 0.5)),
+            drift=rng.choice((0.0, 5e-5)),
+            mute=rng.choice((0.0, 0.2, 1.0)),
+        )
+
+
+_STRIKES = (
+    "kill", "kill_between", "pause", "pause_between", "cut", "outage", "slow", "leave", "fail", "fail_many", "come",
+    "interrupt", "jump", "corrupt", "unexpected",
+)  # fmt: skip
+_ENDING = ("close", "shutdown", "relaunch")
+_LATER = {"garble": 0.2, "purge": 0.1}
+_OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, **dict.fromkeys(_ENDING, 0.25)}
+
+
+def _draw_strikes(seed: str, rng: random.Random, nodes: int, storm: float, faults: Sequence[str]) -> tuple[Strike, ...]:
+    strikes = [Strike(rng.uniform(0.0, 1.0), "come") for _ in range(nodes)]
+    # By a chance of its own, so that existing seeds give the same plans.
+    later = [fault for fault, often in _LATER.items() if chance(seed, fault).random() < often]
+    for fault in faults or [*_draw_faults(rng), *later]:
+        rate = rng.choice((0.02, 0.05, 0.1, 0.2)) * _OFTEN.get(fault, 1.0)
+        moment = 1.5
+        while (moment := moment + rng.expovariate(rate)) < storm:
+            strikes.append(Strike(moment, fault, rng.random(), rng.random() < 0.4, rng.random()))
+    return tuple(sorted(strikes, key=lambda strike: strike.moment))
+
+
+def _draw_faults(rng: random.Random) -> Sequence[str]:
+    """A few kinds of faults, each often: all kinds at once would hide each other.
+
+    After A. Groce and others, "Swarm Testing", 2012.
+    """
+    kinds = rng.sample(_STRIKES, rng.choice((0, 1, 2, 3, 5, len(_STRIKES))))
+    if rng.random() < 0.5:
+        kinds.append("near_miss")
+    if rng.random() < 0.2:
+        kinds += _ENDING
+    if rng.random() < 0.05:
+        kinds.append("forget")
+    if rng.random() < 0.05:
+        kinds.append("left_alone")
+    return kinds

@@ -1,0 +1,50 @@
+"""What a node's calls become on the way to a simulated service."""
+
+import random
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from rdzv import RendezvousSettings, RendezvousTimeout
+from rdzv.engine.service import View
+
+from .clock import NodeClock, Timeline
+from .connection import LEVELS, connect
+from .network import Line, Weather
+from .process import Process
+from .service import SimulatedService
+from .strand import Strands
+
+SECONDS = 1.0
+SETTINGS = RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=5), 3)
+
+
+@pytest.fixture
+def strands() -> Iterator[Strands]:
+    """What blocks, unwound in the end."""
+    with closing(Strands()) as strands:
+        yield strands
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("drift", [-0.2, 0.0, 0.2])
+def test_a_wait_keeps_its_time_by_the_clock_of_its_node(level: str, drift: float, strands: Strands) -> None:
+    timeline = Timeline()
+    line = Line(Process(), SimulatedService(timeline), timeline, Weather(), random.Random(0))
+    clock = NodeClock(timeline, 1e6, drift, skew=0.0)
+    connection = connect(level, line, strands, clock, SETTINGS)
+    answers: list[tuple[Any, BaseException | None]] = []
+
+    def answer(result: Any, error: BaseException | None) -> None:
+        answers.append((result, error))
+
+    connection.call(lambda timeout: View(connection.backend.read_all("control", timeout=timeout)), SECONDS, answer)
+    timeline.run(SECONDS)
+    since = answers.pop()[0]
+    for number in range(1, 31):
+        connection.wait("control", since, SECONDS, answer)
+        timeline.run(2 * SECONDS * (number + 1))
+        assert [error for _, error in answers] == [None] * number

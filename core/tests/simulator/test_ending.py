@@ -1,0 +1,21 @@
+"""When a run has ended, its closed state is all that stays, whatever has happened before."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from . import Plan, Simulation
+
+
+@pytest.mark.parametrize("level", ["leases", "beats"])
+@pytest.mark.parametrize("seeds", [range(20), range(20, 40)], ids=str)
+def test_closed_state_is_all_that_stays(level: str, seeds: range) -> None:
+    left = {}
+    for seed in seeds:
+        simulation = Simulation(replace(Plan.draw(seed), level=level))
+        simulation.run()
+        # Without leases, nobody tidies up after an attempt that another has superseded, but the next attempt's leader.
+        earlier = re.compile(rf"(nodes|beats)/(?!{simulation.scene.attempt}/)")
+        left[seed] = {key for key in simulation.left if not (level == "beats" and earlier.match(key))}
+    assert left == {seed: {"control/state"} for seed in seeds}

@@ -1,0 +1,31 @@
+"""The chaos task finds a bug that is put back into the core."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conformance.tests.chaos.test_chaos import Chaos
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.soak
+
+
+class ChaosWithBug(Chaos):
+    """The task as `python3 dev.py chaos` runs it."""
+
+    command = (sys.executable, str(ROOT / "dev" / "tools" / "chaos.py"))
+
+
+@pytest.mark.parametrize(("bug", "number"), [("no-exclusivity", 2), ("own-truth", 1)])
+def test_a_bug_that_is_put_back_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, number: int
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "core" / "tests"))
+    chaos = ChaosWithBug(tmp_path, "--bug", bug, "--backend", "sqlite", "--minutes", "1", "--seed", "3")
+    code, said = chaos.ends()
+    assert code == 1, said
+    assert f"invariant {number}: " in said
+    assert " returns: round " in said, "the story is missing"
+    chaos.leaves_nothing()

@@ -1,0 +1,129 @@
+"""Who imports what: packages beside the core use what is public, and no module waits for one that waits for it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "core" / "src"
+SOURCES = sorted(path for pattern in ("*/src", "*/*/src") for path in ROOT.glob(pattern))
+SIBLINGS = [path for path in SOURCES if path != CORE]
+PACKAGES = [*SOURCES, ROOT / "core" / "tests", ROOT / "dev" / "bench"]
+
+
+def public_modules() -> set[str]:
+    """The modules of the core that its API page names."""
+    section = (ROOT / "docs" / "api.md").read_text().partition("\n## Modules\n")[2].partition("\n## ")[0]
+    return set(re.findall(r"^\| `(rdzv[\w.]*)` \|", section, re.M))
+
+
+def public_names(module: str) -> set[str]:
+    """What a module of the core lists in ``__all__``."""
+    path = CORE.joinpath(*module.split("."))
+    tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets):
+            return set(ast.literal_eval(node.value))
+    return set()
+
+
+def imports_of_core(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
+    """Every module of the core that is imported, and the name that is taken from it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == "rdzv":
+            yield from ((str(node.module), alias.name) for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((alias.name, None) for alias in node.names if alias.name.partition(".")[0] == "rdzv")
+
+
+def uses_of_core(tree: ast.AST) -> Iterator[str]:
+    """The names that are taken from ``rdzv`` by a dot."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "rdzv":
+            yield node.attr
+
+
+def test_the_page_names_modules() -> None:
+    modules = public_modules()
+    assert {"rdzv", "rdzv.backend", "rdzv.errors"} <= modules
+    assert not [module for module in modules if not public_names(module)]
+    assert not [module for module in modules if ".engine" in module]
+
+
+@pytest.mark.parametrize(
+    "module",
+    [path for source in SIBLINGS for path in sorted(source.rglob("*.py"))],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_a_sibling_imports_what_is_public(module: Path) -> None:
+    tree = ast.parse(module.read_text())
+    public = public_modules()
+    private = [
+        f"{name} of {core}" if name else core
+        for core, name in imports_of_core(tree)
+        if core not in public or (name is not None and name not in public_names(core))
+    ]
+    private += [name for name in uses_of_core(tree) if name not in public_names("rdzv") and name != "__version__"]
+    assert private == []
+
+
+def name_of(path: Path, source: Path) -> str:
+    parts = path.relative_to(source).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_with(body: list[ast.stmt], package: str) -> Iterator[str]:
+    """What these statements import as they run, or for their types, without what a function imports later."""
+    for node in body:
+        if isinstance(node, ast.ImportFrom):
+            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.If):
+            yield from imported_with([*node.body, *node.orelse], package)
+        elif isinstance(node, (ast.With, ast.ClassDef)):
+            yield from imported_with(node.body, package)
+        elif isinstance(node, ast.Try):
+            for part in (node.body, node.orelse, node.finalbody, *(handler.body for handler in node.handlers)):
+                yield from imported_with(part, package)
+
+
+def dependencies(source: Path) -> dict[str, set[str]]:
+    """Of each module below `source`, which others of them it needs in order to be imported."""
+    files = {name_of(path, source): path for path in sorted(source.rglob("*.py"))}
+    found = {}
+    for name, path in files.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        wanted = imported_with(ast.parse(path.read_text()).body, package)
+        # `from a import b` needs the module a.b if there is one, else a.
+        found[name] = {one if one in files else one.rpartition(".")[0] for one in wanted} & files.keys() - {name}
+    return found
+
+
+@pytest.mark.parametrize("source", PACKAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_modules_wait_for_each_other(source: Path) -> None:
+    try:
+        TopologicalSorter(dependencies(source)).prepare()
+    except CycleError as error:
+        pytest.fail(f"These import each other: {' -> '.join(error.args[1])}")
+
+
+def test_nothing_in_the_core_imports_a_sibling() -> None:
+    siblings = {path.name for source in SIBLINGS for path in source.iterdir()}
+    for module in sorted(CORE.rglob("*.py")):
+        # `python -m rdzv` is the command where it is installed.
+        allowed = {"rdzv_cli"} if module.name == "__main__.py" else set()
+        for node in ast.walk(ast.parse(module.read_text())):
+            if isinstance(node, ast.Import):
+                names = {alias.name.partition(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = {str(node.module).partition(".")[0]}
+            else:
+                continue
+            assert names & siblings <= allowed, module

@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""Mutation: breaks one decision of the core at a time, and names every one that no test notices.
+
+A mutant is the source with one expression changed: a comparison turned or moved by one, an ``and`` made an ``or``
+or one of its parts dropped, a condition made always or never true, a ``not``, a flag, a number, ``any`` and
+``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. Tests that take
+seconds are asked first; if they notice nothing, some seeds of the simulator.
+
+Every decision of the rules, the records, a node's memory, its lanes, the leader's and the handler is tried: some
+1,400 mutants, each of which takes half a second of processor time, or five if it lives.
+
+(mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
+files of the tree. Neither keeps a list of survivors with reasons.)
+
+None may live, unless ``dev/tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
+killed now, or exists no more, is an error as well. What lives is printed as soon as it is known.
+
+    python3 dev.py mutate                  all of them
+    python3 dev.py mutate rules.decide     all whose name has this in it
+"""
+
+import argparse
+import ast
+import logging
+import os
+import signal
+import sys
+import time
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from importlib.abc import InspectLoader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from importlib.util import spec_from_loader
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+SOURCES: Final = ROOT / "core" / "src"
+SEEDS: Final = range(60)
+"""What the simulator tries with a mutant that the tests let live."""
+PATIENCE: Final = 30
+"""Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, three times as many."""
+EXPLAINED: Final = ROOT / "dev" / "tools" / "survivors.toml"
+
+Swap = tuple[ast.expr, ast.expr]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Modules whose mutants are tried in the same way.
+
+    Attributes:
+        modules: What they are imported as.
+        tests: The files of ``core/tests`` that are asked first; they hardly wait for anything.
+    """
+
+    modules: tuple[str, ...]
+    tests: tuple[str, ...]
+
+
+GROUPS: Final = (
+    Group(
+        ("rdzv.engine.rules", "rdzv.engine.records", "rdzv.engine.envelope"),
+        ("records", "rules", "rules_decisions", "envelope", "envelope_bytes"),
+    ),
+    Group(("rdzv.engine.node",), ("node",)),
+    Group(("rdzv.engine.member",), ("join_lane", "keep_lane", "leave_lane")),
+    Group(("rdzv.engine.leader",), ("lead_lane",)),
+    Group(("rdzv.engine.handler",), ("dynamic_handler",)),
+)
+
+
+class Noticed(Enum):
+    """Who noticed a mutant."""
+
+    BY_NOBODY = 0
+    BY_TESTS = 1
+    BY_SIMULATOR = 2
+    BY_HANGING = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Mutant:
+    """One module with one expression changed.
+
+    Attributes:
+        name: Module, function, what was there and what is there instead.
+        module: What it is imported as.
+        tree: The module as it is; all its mutants share it.
+        swap: What is there, and what is there instead.
+    """
+
+    name: str
+    module: str
+    tree: ast.Module
+    swap: Swap
+
+    @property
+    def source(self) -> str:
+        """All of the module. It is made when it is asked for: that takes longer than anything else here."""
+        old, new = self.swap
+        _Exchange(old, new).visit(self.tree)
+        source = ast.unparse(self.tree)
+        _Exchange(new, old).visit(self.tree)
+        return source
+
+
+# Making mutants.
+
+_COMPARISONS: Final[dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+}
+_FUNCTIONS: Final = {"any": "all", "all": "any", "min": "max", "max": "min"}
+
+
+def mutants(module: str, source: str) -> Iterator[Mutant]:
+    """Every mutant of a module; those of the same name are numbered."""
+    tree = ast.parse(source)
+    short = module.rpartition(".")[2]
+    seen: Counter[str] = Counter()
+    for function, (old, new) in list(_swaps_in_functions(tree)):
+        name = f"{short}.{function}: {ast.unparse(old)} -> {ast.unparse(new)}"
+        seen[name] += 1
+        yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, tree, (old, new))
+
+
+def all_mutants(group: Group) -> list[Mutant]:
+    """The mutants of all modules of a group."""
+    sources = {module: SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in group.modules}
+    return [mutant for module, path in sources.items() for mutant in mutants(module, path.read_text())]
+
+
+class _Exchange(ast.NodeTransformer):
+    """Puts one expression in the place of another."""
+
+    def __init__(self, old: ast.expr, new: ast.expr) -> None:
+        self._old = old
+        self._new = new
+
+    def visit(self, node: ast.AST) -> ast.AST:
+        return self._new if node is self._old else self.generic_visit(node)
+
+
+def _swaps_in_functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, Swap]]:
+    """What can be changed in which function; constants and defaults of modules and classes decide nothing."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from _swaps_in_functions(node, f"{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            for statement in node.body:
+                yield from ((f"{inside}{node.name}", swap) for part in _parts(statement) for swap in _swaps(part))
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """A node and everything below it, but for messages."""
+    if not isinstance(node, ast.JoinedStr):
+        yield node
+        for child in ast.iter_child_nodes(node):
+            yield from _parts(child)
+
+
+def _swaps(node: ast.AST) -> Iterator[Swap]:
+    """The ways to change one node of the syntax tree."""
+    match node:
+        case ast.If(test=test) | ast.IfExp(test=test):
+            yield from ((test, ast.Constant(value)) for value in (True, False))
+        case ast.comprehension(ifs=conditions):
+            yield from ((one, ast.Constant(value)) for one in conditions for value in (True, False))
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            for place, before in enumerate(ops):
+                for after in _COMPARISONS[type(before)]:
+                    yield node, ast.Compare(left, [*ops[:place], after(), *ops[place + 1 :]], others)
+        case ast.BoolOp(op=op, values=values):
+            yield node, ast.BoolOp(ast.Or() if isinstance(op, ast.And) else ast.And(), values)
+            for place in range(len(values)):
+                rest = [*values[:place], *values[place + 1 :]]
+                yield node, rest[0] if len(rest) == 1 else ast.BoolOp(op, rest)
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield node, operand
+        case ast.BinOp(left=left, op=ast.Add() | ast.Sub() as op, right=right):
+            yield node, ast.BinOp(left, ast.Sub() if isinstance(op, ast.Add) else ast.Add(), right)
+        case ast.Call(func=ast.Name(id=function) as name) if function in _FUNCTIONS:
+            yield name, ast.Name(_FUNCTIONS[function], ast.Load())
+        case ast.Subscript(value=value, slice=ast.Slice()):
+            yield node, value
+        case ast.Constant(value=bool(value)):
+            yield node, ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield node, ast.Constant(value + 1)
+
+
+# Trying them.
+
+
+class _Stand(MetaPathFinder, InspectLoader):
+    """Imports a mutant in the place of its module."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self._mutant = mutant
+
+    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
+        return spec_from_loader(fullname, self) if fullname == self._mutant.module else None
+
+    def is_package(self, fullname: str) -> bool:
+        return False
+
+    def get_source(self, fullname: str) -> str:
+        return self._mutant.source
+
+
+def try_out(mutant: Mutant | None, group: Group) -> Noticed:
+    """Who notices a mutant (None: nothing is changed); to be called once in a process that has not imported rdzv."""
+    if mutant is not None:
+        sys.meta_path.insert(0, _Stand(mutant))
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    if _fails(group.tests):
+        return Noticed.BY_TESTS
+    sys.path.insert(0, str(ROOT / "core" / "tests"))
+    from simulator.search import run_seeds
+
+    logging.disable()
+    return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOBODY
+
+
+def _fails(names: Sequence[str]) -> bool:
+    files = (str(ROOT / "core" / "tests" / f"test_{name}.py") for name in names)
+    return pytest.main(["--exitfirst", "--quiet", "-p", "no:cacheprovider", *files]) != 0
+
+
+def try_all(chosen: Sequence[Mutant | None], group: Group) -> list[Noticed]:
+    """Who notices which; each in a process of its own, on all cores. What no test notices is printed at once."""
+    found: dict[int, Noticed] = {}
+    running: dict[int, int] = {}
+    # Two a core: half of their time is waiting, for threads of the tests and for the disk.
+    at_once = 2 * len(os.sched_getaffinity(0))
+
+    def reap() -> None:
+        number = _reap(running, found)
+        if (mutant := chosen[number]) is not None and found[number] is Noticed.BY_NOBODY:
+            print(
+                f"\r\x1b[Klives: {mutant.name}" if sys.stderr.isatty() else f"lives: {mutant.name}",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    for number, mutant in enumerate(chosen):
+        if len(running) == at_once:
+            reap()
+        running[_fork(mutant, group)] = number
+        if sys.stderr.isatty():
+            print(f"\r\x1b[K{number} of {len(chosen)}", end="", file=sys.stderr, flush=True)
+    while running:
+        reap()
+    return [found[number] for number in range(len(chosen))]
+
+
+def _fork(mutant: Mutant | None, group: Group) -> int:
+    pid = os.fork()
+    if pid == 0:
+        noticed = Noticed.BY_TESTS
+        try:
+            signal.setitimer(signal.ITIMER_PROF, PATIENCE)
+            signal.alarm(3 * PATIENCE)
+            nowhere = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(nowhere, stream)
+            noticed = try_out(mutant, group)
+        except Exception:
+            noticed = Noticed.BY_SIMULATOR
+        finally:
+            os._exit(noticed.value)
+    return pid
+
+
+def _reap(running: dict[int, int], found: dict[int, Noticed]) -> int:
+    pid, status = os.wait()
+    hangs = os.WIFSIGNALED(status)
+    number = running.pop(pid)
+    found[number] = Noticed.BY_HANGING if hangs else Noticed(os.waitstatus_to_exitcode(status))
+    return number
+
+
+# Judging them.
+
+
+def complaints(found: Mapping[str, Noticed], explained: Mapping[str, str]) -> list[str]:
+    """What is wrong with these results."""
+    living = {name for name, noticed in found.items() if noticed is Noticed.BY_NOBODY}
+    return [
+        *(f"noticed by nobody: {name}" for name in found if name in living - explained.keys()),
+        *(f"explained, but noticed: {name}" for name in explained if name in found.keys() - living),
+        *(f"explained, but there is no such mutant: {name}" for name in explained.keys() - found),
+        *(f"explained without a reason: {name}" for name, reason in explained.items() if not reason.strip()),
+    ]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Try the mutants that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?", default="", help="only mutants whose name has this in it")
+    asked = parser.parse_args(arguments)
+    there = [mutant.name for group in GROUPS for mutant in all_mutants(group)]
+    chosen = {group: [mutant for mutant in all_mutants(group) if asked.name in mutant.name] for group in GROUPS}
+    if not any(chosen.values()):
+        functions = dict.fromkeys(name.partition(":")[0] for name in there)
+        parser.error(f"no mutant has {asked.name!r} in its name; there are some of {', '.join(functions)}")
+    began = time.monotonic()
+    os.chdir(ROOT)
+    found: dict[str, Noticed] = {}
+    for group, some in chosen.items():
+        if some and try_all([None], group) != [Noticed.BY_NOBODY]:
+            sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
+        found |= zip((mutant.name for mutant in some), try_all(some, group), strict=True)
+    reasons = tomllib.loads(EXPLAINED.read_text())
+    explained = {name: reason for name, reason in reasons.items() if name in found or name not in there}
+    wrong = complaints(found, explained)
+    rare = [name for name, noticed in found.items() if noticed is Noticed.BY_HANGING]
+    print(
+        "\r\x1b[K" if sys.stderr.isatty() else "", *(f"noticed by hanging: {name}" for name in rare), *wrong, sep="\n"
+    )
+    counts = Counter(found.values())
+    cpu = os.times().children_user + os.times().children_system
+    print(f"{len(found)} mutants in {time.monotonic() - began:.0f} s ({cpu:.0f} s of processor time):", end=" ")
+    print(*(f"{counts[noticed]} {noticed.name.lower().replace('_', ' ')}" for noticed in Noticed), sep=", ")
+    sys.exit(1 if wrong else 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

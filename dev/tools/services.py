@@ -1,0 +1,168 @@
+#!/usr/bin/env python3
+"""Brings in the programs that the tests of services need: ``python3 dev/tools/services.py install consul``.
+
+Each is one function in `SERVICES`, which does nothing if its program is there. What a system's own packages
+do not have goes into `.services` and is named by a variable (printed, and in `environment`), which
+`rdzv_conformance.servers` looks for. Needs the standard library only.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+CACHE: Final = ROOT / ".services"
+
+
+class MissingError(Exception):
+    """A service could not be brought in; the message says what to do."""
+
+
+def install_consul() -> None:
+    """Consul, from the last release of Debian that has it: one program that needs nothing but the C library.
+
+    Works for any user. The machine's own package lists and packages stay as they are.
+    """
+    if _named("RDZV_CONSUL_BINARY") or shutil.which("consul"):
+        return
+    elsewhere = "Install Consul, so that `consul` is in PATH, or name the program in RDZV_CONSUL_BINARY."
+    sources = _debian_sources("bullseye")
+    if not sources or not shutil.which("apt-get"):
+        raise MissingError(f"Consul can be brought in by itself only on Debian. {elsewhere}")
+    with tempfile.TemporaryDirectory(prefix="rdzv-apt-") as folder:
+        try:
+            _unpack(_download("consul", sources, Path(folder)), CACHE / "consul")
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or error
+            raise MissingError(f"Debian's package of Consul could not be had. {elsewhere}\n{said}") from error
+
+
+def install_zookeeper() -> None:
+    """ZooKeeper and a Java to run it, from the system's own packages. They start nothing by themselves.
+
+    Needs root on Debian or a relative of it; elsewhere it says what to install.
+    """
+    java = shutil.which("java") or "JAVA_HOME" in os.environ
+    if java and (_named("RDZV_ZOOKEEPER_BINARY") or shutil.which("zkServer.sh") or Path(_ZOOKEEPER_JAR).exists()):
+        return
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        raise MissingError(
+            "ZooKeeper can be brought in by itself only by root, on Debian or a relative of it (it is the packages "
+            "zookeeper and default-jre-headless). Elsewhere install Java, unpack "
+            "https://zookeeper.apache.org/releases.html, and name its bin/zkServer.sh in RDZV_ZOOKEEPER_BINARY."
+        )
+    with tempfile.TemporaryDirectory(prefix="rdzv-apt-") as folder:
+        Path(folder).chmod(0o1777)  # apt checks signatures as a user of its own
+        apt = ["apt-get", "--quiet", "--yes", "--option=DPkg::Lock::Timeout=60"]
+        try:
+            _run([*apt, "update"], Path(folder))
+            _run([*apt, "install", "--no-install-recommends", "zookeeper", "default-jre-headless"], Path(folder))
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or error
+            raise MissingError(f"The system's packages of ZooKeeper could not be had.\n{said}") from error
+
+
+_ZOOKEEPER_JAR: Final = "/usr/share/java/zookeeper.jar"
+
+SERVICES: Final[dict[str, Callable[[], None]]] = {"consul": install_consul, "zookeeper": install_zookeeper}
+
+_IN_CACHE: Final = {"RDZV_CONSUL_BINARY": CACHE / "consul" / "usr" / "bin" / "consul"}
+"""Which variable names which program, once it was brought in."""
+
+
+def environment() -> dict[str, str]:
+    """The variables that name what `.services` holds, but for those that are set already."""
+    return {name: str(path) for name, path in _IN_CACHE.items() if name not in os.environ and path.exists()}
+
+
+def _named(variable: str) -> bool:
+    return variable in os.environ or variable in environment()
+
+
+# Debian.
+
+
+def _debian_sources(release: str) -> dict[str, str]:
+    """The machine's own sources of its release, turned to another one: texts by file name. None on other systems."""
+    about = Path("/etc/os-release")
+    facts = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', about.read_text(), re.MULTILINE)) if about.exists() else {}
+    if facts.get("ID") != "debian" or "VERSION_CODENAME" not in facts:
+        return {}
+    here = facts["VERSION_CODENAME"]
+    etc = Path("/etc/apt")
+    lines = [
+        f"{deb[1]}{release} main\n"
+        for path in (etc / "sources.list", *sorted(etc.glob("sources.list.d/*.list")))
+        if path.exists()
+        for line in path.read_text().splitlines()
+        if (deb := re.match(rf"(deb\s+(?:\[.*?\]\s+)?\S+\s+){here}\s", f"{line} "))
+    ]
+    stanzas = [
+        re.sub(r"(?m)^Components:.*$", "Components: main", re.sub(r"(?m)^Suites:.*$", f"Suites: {release}", stanza))
+        for path in sorted(etc.glob("sources.list.d/*.sources"))
+        for stanza in re.split(r"\n\s*\n", path.read_text())
+        if re.search(rf"(?m)^Suites:(?:.*\s)?{here}(?:\s.*)?$", stanza)
+    ]
+    found = {"here.list": "".join(lines), "here.sources": "\n\n".join(stanzas)}
+    return {name: text for name, text in found.items() if text}
+
+
+def _download(package: str, sources: dict[str, str], folder: Path) -> Path:
+    """Download a package with its signatures checked, by a configuration and in folders of our own."""
+    # apt checks and downloads as a user of its own, who must get in.
+    folder.chmod(0o755)
+    for name in ("sources", "state/lists/partial", "cache/archives/partial", "temp"):
+        (folder / name).mkdir(parents=True)
+    (folder / "temp").chmod(0o1777)
+    for name, text in sources.items():
+        (folder / "sources" / name).write_text(text)
+    settings = {
+        "Dir::Etc::SourceList": "/dev/null",
+        "Dir::Etc::SourceParts": folder / "sources",
+        "Dir::State": folder / "state",
+        "Dir::Cache": folder / "cache",
+        "Acquire::Languages": "none",
+    }
+    apt = ["apt-get", "--quiet", *(f"--option={name}={value}" for name, value in settings.items())]
+    _run([*apt, "update"], folder / "temp")
+    _run([*apt, "download", package], folder / "temp")
+    (found,) = (folder / "temp").glob("*.deb")
+    return found
+
+
+def _unpack(package: Path, target: Path) -> None:
+    """Unpack a package's files, all or none, without installing it."""
+    target.parent.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
+        _run(["dpkg-deb", "--extract", str(package), f"{folder}/files"], target.parent)
+        shutil.rmtree(target, ignore_errors=True)
+        Path(folder, "files").rename(target)
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    settings = os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"}
+    subprocess.run(command, cwd=folder, env=settings, check=True, capture_output=True, text=True)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Bring in what is asked for."""
+    command, *names = arguments or [""]
+    if command != "install" or not names or not SERVICES.keys() >= set(names):
+        sys.exit(f"Usage: {sys.argv[0]} install SERVICE..., where SERVICE is one of: {', '.join(SERVICES)}")
+    for name in names:
+        try:
+            SERVICES[name]()
+        except MissingError as error:
+            sys.exit(f"{name}: {error}")
+    for name, value in environment().items():
+        print(f"{name}={value}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

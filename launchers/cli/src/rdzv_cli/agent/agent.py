@@ -1,0 +1,344 @@
+"""What the agent of one node does: get a world, run the command in it, and again when it changes."""
+
+import contextlib
+import logging
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from types import FrameType
+from typing import TypeVar
+
+from rdzv import DynamicRendezvousHandler
+from rdzv.current import variables
+from rdzv.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from rdzv.handler import RendezvousInfo
+from rdzv.parameters import RendezvousParameters
+from rdzv.store import Store
+
+from .workers import Guard, Worker, Workers
+
+__all__ = ["Agent", "Outcome", "Verdict"]
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_POLL = 0.05
+"""Seconds between two looks at the workers; nothing on the network is asked."""
+
+
+_PROCESSES = "rdzv.processes"
+"""The key by which rank 0 tells the others how many processes it runs."""
+
+_LOOK_AGAIN = timedelta(seconds=10)
+"""How long one question for it waits; the first one after the end of the world is the last."""
+
+
+class Outcome(Enum):
+    """How it ends; the value is the exit code of the command."""
+
+    DONE = 0
+    FAILED = 1
+    UNUSABLE = 2
+    TIMED_OUT = 3
+    CLOSED = 4
+    SPARE = 5
+    UNREACHABLE = 6
+    ERROR = 7
+    SIGNALLED = 128
+
+    @classmethod
+    def of(cls, error: RendezvousError) -> "Outcome":
+        """The end that an error means."""
+        kinds = {
+            RendezvousParameterError: cls.UNUSABLE,
+            RendezvousTimeoutError: cls.TIMED_OUT,
+            RendezvousClosedError: cls.CLOSED,
+            RendezvousGracefulExitError: cls.SPARE,
+            # Before the error that it refines: to start again would be refused again.
+            RendezvousDeniedError: cls.UNUSABLE,
+            RendezvousConnectionError: cls.UNREACHABLE,
+        }
+        return next((outcome for kind, outcome in kinds.items() if isinstance(error, kind)), cls.ERROR)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How an agent ended, and why.
+
+    Attributes:
+        outcome: The kind of end.
+        reason: In words.
+        signal: The signal that ended it, with `Outcome.SIGNALLED`.
+        summary: The reason in a few words, for the others of the run; empty: the reason itself.
+    """
+
+    outcome: Outcome
+    reason: str
+    signal: int = 0
+    summary: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for a shell."""
+        return self.outcome.value + self.signal
+
+
+class Agent:
+    """One node of a run."""
+
+    def __init__(
+        self,
+        handler: DynamicRendezvousHandler,
+        params: RendezvousParameters,
+        command: Sequence[str],
+        *,
+        processes: int = 1,
+        max_restarts: int = 0,
+        grace: float = 10.0,
+        environment: Mapping[str, str] = os.environ,
+        waiting: Callable[[float], None] = lambda seconds: None,
+        say: Callable[[str], None] = logger.info,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            handler: This node's handler; the agent shuts it down at the end.
+            params: What the command may know of how the handler was made.
+            command: The program and its arguments.
+            processes: How many of it each node runs.
+            max_restarts: How often it may fail here before this node gives up. A new world costs none.
+            grace: Seconds between asking the command to end and killing it.
+            environment: The variables of every process that is started, to which those of its world are added.
+            waiting: Called several times a second while the node waits for a world, with the seconds so far.
+            say: Takes what its user should know of every world.
+        """
+        self._handler = handler
+        self._params = params
+        self._command = command
+        self._processes = processes
+        self._max_restarts = max_restarts
+        self._grace = grace
+        self._environment = environment
+        self._waiting = waiting
+        self._say = say
+        self._restarts = 0
+        self._signal = 0
+        self._is_urgent = False
+
+    def run(self) -> Verdict:
+        """Run to the end; call it on the main thread, since it takes the signals."""
+        with self._taking_signals(), Guard(self._environment) as keeper:
+            try:
+                while (verdict := self._one_round(keeper)) is None:
+                    pass
+            except RendezvousError as error:
+                verdict = Verdict(Outcome.of(error), str(error), summary=error.summary)
+            except BaseException as error:
+                self._handler.leave(f"its agent failed: {type(error).__name__}: {error}")
+                raise
+            self._say_goodbye(verdict)
+            return verdict
+
+    def _one_round(self, keeper: Guard) -> Verdict | None:
+        info = self._next_world()
+        if info is None:
+            return Verdict(Outcome.SIGNALLED, _name(self._signal), self._signal)
+        if not self._agree_on_processes(info):
+            return None
+        environments = [
+            {
+                **self._environment,
+                **variables(self._params, info, local_rank=rank, processes=self._processes, restarts=self._restarts),
+            }
+            for rank in range(self._processes)
+        ]
+        self._say(self._place_in(info))
+        try:
+            workers = Workers(self._command, environments, keeper)
+        except OSError as error:
+            return Verdict(Outcome.FAILED, f"cannot start {self._command[0]!r}: {error.strerror}")
+        try:
+            return self._watch(workers, info)
+        finally:
+            workers.stop(self._grace, self._signal or signal.SIGTERM, hurry=lambda: self._is_urgent)
+
+    def _place_in(self, info: RendezvousInfo) -> str:
+        each, first = self._processes, info.rank * self._processes
+        if each == 1:
+            return f"round {info.round}: world size {info.world_size}, rank {first}"
+        world = f"world size {info.world_size * each} (nodes: {info.world_size}, processes on each: {each})"
+        return f"round {info.round}: {world}, ranks {first} to {first + each - 1}"
+
+    def _next_world(self) -> RendezvousInfo | None:
+        """The next world; None if a signal came first."""
+        return self._unless_signalled(self._handler.next_rendezvous, self._waiting)
+
+    def _unless_signalled(
+        self,
+        call: Callable[[], _T],
+        waiting: Callable[[float], None] = lambda seconds: None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> _T | None:
+        """What a call to the service returns; None if a signal came first, for which the node leaves.
+
+        Args:
+            call: The call.
+            waiting: Called now and then with the seconds so far.
+            is_over: Whether there is no point in waiting on, so that None is returned. The call then ends by itself.
+        """
+        started = time.monotonic()
+        pool = ThreadPoolExecutor(1, "rdzv-agent")
+        try:
+            asked: Future[_T] = pool.submit(call)
+            while not self._signal:
+                if wait([asked], _POLL).done:
+                    return asked.result()
+                if is_over():
+                    return None
+                waiting(time.monotonic() - started)
+            # Whoever leaves ends the wait too.
+            self._handler.leave(_name(self._signal))
+            with contextlib.suppress(RendezvousError):
+                asked.result()
+            return None
+        finally:
+            pool.shutdown(wait=False)
+
+    def _agree_on_processes(self, info: RendezvousInfo) -> bool:
+        """See to it that every node has as many processes, else the global ranks would not add up.
+
+        Returns:
+            False if the world ended before it was known.
+        """
+        if info.rank == 0:
+            self._unless_signalled(lambda: info.store.set(_PROCESSES, str(self._processes)))
+            return not self._signal
+        ended = threading.Event()
+        try:
+            first = self._unless_signalled(
+                lambda: _processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
+            )
+        finally:
+            ended.set()
+        if first is None:
+            return False
+        if first != self._processes:
+            raise RendezvousParameterError(
+                f"This node runs {self._processes} processes, but the node of rank 0 runs {first}: "
+                "give all nodes the same --nproc-per-node."
+            )
+        return True
+
+    def _has_ended(self, info: RendezvousInfo) -> bool:
+        """Whether this world is over, as far as this node knows."""
+        return bool(self._handler.closed or self._handler.num_nodes_waiting() or self._is_bereaved(info))
+
+    def _is_bereaved(self, info: RendezvousInfo) -> bool:
+        """Whether a member of this world is gone, even if the others are too few for another one."""
+        notice = self._handler.notice
+        return notice is not None and notice.round == info.round and bool(notice.lost)
+
+    def _watch(self, workers: Workers, info: RendezvousInfo) -> Verdict | None:
+        """Watch one round; None when it is time for another."""
+        finished = False
+        while True:
+            if self._signal:
+                return Verdict(Outcome.SIGNALLED, _name(self._signal), self._signal)
+            if closed := self._handler.closed:
+                if closed.done and finished:
+                    return Verdict(Outcome.DONE, closed.reason)
+                return Verdict(Outcome.CLOSED, f"closed by {closed.by or 'somebody'}: {closed.reason}")
+            # A world without one of its members is none, even if the others are too few for another.
+            if self._handler.num_nodes_waiting() or self._is_bereaved(info):
+                logger.info("round %d ends here: the world changes", info.round)
+                return None
+            seen = workers.look()
+            failed = next((rank for rank, worker in enumerate(seen) if worker.code), None)
+            if failed is not None:
+                return self._failed(seen[failed], failed, info)
+            if not finished and all(worker.code == 0 for worker in seen):
+                finished = True
+                if self._unless_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
+                    return Verdict(Outcome.DONE, "every node has finished")
+            time.sleep(_POLL)
+
+    def _failed(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> Verdict | None:
+        code = worker.code or 0
+        rank = info.rank * self._processes + local_rank
+        what = (
+            f"{self._command[0]} (rank {rank}, local rank {local_rank}, process {worker.pid}) ended with "
+            f"{f'signal {_name(-code)}' if code < 0 else f'exit code {code}'}"
+        )
+        if self._restarts >= self._max_restarts:
+            return Verdict(Outcome.FAILED, f"{what}, after {self._restarts} restart{'s' * (self._restarts != 1)}")
+        self._restarts += 1
+        logger.warning("%s; restart %d of %d", what, self._restarts, self._max_restarts)
+        return None
+
+    def _say_goodbye(self, verdict: Verdict) -> None:
+        if verdict.outcome is Outcome.DONE:
+            self._handler.shutdown()
+        else:
+            self._handler.leave(verdict.summary or verdict.reason)
+
+    @contextlib.contextmanager
+    def _taking_signals(self) -> Iterator[None]:
+        def take(number: int, frame: FrameType | None) -> None:
+            self._is_urgent = bool(self._signal)
+            self._signal = number
+
+        taken = [signal.SIGTERM]
+        # A shell and nohup have these ignored for what shall outlive a terminal; the command inherits that.
+        taken += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+        previous = {number: signal.signal(number, take) for number in taken}
+        # Where a launcher ignores this one, the system reaps the workers, and nobody learns how they ended.
+        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+
+def _processes_of_rank_0(store: Store, ended: threading.Event) -> int | None:
+    """How many processes the node of rank 0 runs, as soon as it says so; None if the world ended before."""
+    patient = store
+    store = store.clone()
+    store.set_timeout(_LOOK_AGAIN)
+    while not ended.is_set():
+        try:
+            return int(store.get(_PROCESSES))
+        except ValueError as error:
+            raise RendezvousStateError(f"'{_PROCESSES}' in the store of the round is no number: {error}.") from error
+        except RendezvousDeniedError:
+            raise
+        except (RendezvousTimeoutError, RendezvousConnectionError, RuntimeError):
+            # A service that is away gets all the time that the store gives it. (PyTorch's stores raise RuntimeErrors.)
+            patient.check([_PROCESSES])
+            # A store that fails at once, though it is there, is not asked without a pause.
+            ended.wait(_POLL)
+    return None
+
+
+def _name(number: int) -> str:
+    """The name of a signal; real-time ones have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)

@@ -1,0 +1,59 @@
+"""``rdzv close``: end a run for everyone, and remove what it left behind."""
+
+import argparse
+import getpass
+import os
+import time
+
+from rdzv.errors import RendezvousTimeoutError
+from rdzv.observer import Observer
+from rdzv.shown import shown
+
+from .common import add_run_options, parameters, seconds
+from .output import show
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "close",
+        help="end a run for everyone",
+        description="Close a run: every node in it, and every one that comes later, is told so, with the reason. "
+        "A relaunch needs a higher attempt, another run id, or --purge.",
+    )
+    add_run_options(parser)
+    parser.add_argument("--reason", default="no reason given", help="what the nodes are told")
+    parser.add_argument("--purge", action="store_true", help="also remove every key of the run, once no node is left")
+    parser.add_argument("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long to try: 30 s")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Close, and purge if asked to."""
+    with Observer(parameters(arguments)) as observer:
+        deadline = time.monotonic() + arguments.timeout
+        shown_id = shown(arguments.run_id)
+        was_used = observer.status(arguments.timeout).phase != "unknown"
+        closed = observer.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
+        show(f"The run '{shown_id}' is closed: {shown(closed.reason, 500)} (by {shown(closed.by)}).")
+        if not was_used:
+            show("There is no trace of a node in it: if that is not as you expect, check the run id.")
+        if arguments.purge:
+            left = observer.purge(deadline - time.monotonic())
+            if left:
+                raise RendezvousTimeoutError(
+                    f"Nothing was purged; still there after {arguments.timeout:.0f} s: {', '.join(left)}. "
+                    "Stop these nodes and purge again."
+                )
+            show(f"Every key of the run '{shown_id}' is removed.")
+    return 0
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user need not have a name.
+        return f"user {os.getuid()}"

@@ -1,0 +1,45 @@
+"""The command ``rdzv``: each subcommand is a module with ``add_parser`` and ``run``."""
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from rdzv.errors import RendezvousError
+
+from . import backends, close, doctor, log, output, run, status
+from .agent import Outcome
+from .exits import EXIT_CODES
+from .parser import CommandParser, RootParser
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    parser = RootParser(
+        prog="rdzv",
+        description="Rendezvous for distributed jobs on any coordination service.",
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"rdzv {version('rdzv')}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
+    for module in (run, status, close, backends, doctor):
+        module.add_parser(commands)
+    parser.commands = tuple(commands.choices)
+    for command in commands.choices.values():
+        command.add_argument("-v", "--verbose", action="count", default=0, help="say more; twice: say everything")
+    output.begin()
+    try:
+        options = parser.parse_args(arguments)
+        log.begin(options.verbose)
+        return int(options.run(options))
+    except output.OutputError as error:
+        return output.fail(error)
+    except RendezvousError as error:
+        log.say(str(error))
+        return Outcome.of(error).value
+    except KeyboardInterrupt:
+        return 130
+    finally:
+        log.end()

@@ -1,0 +1,144 @@
+"""The options that every subcommand about a run has."""
+
+import argparse
+import logging
+import os
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from rdzv.credentials import file_option, variable
+from rdzv.errors import RendezvousParameterError
+from rdzv.options import secret_names
+from rdzv.parameters import RendezvousParameters, options_of
+from rdzv.plugins import load_backend_plugin
+from rdzv.shown import shown
+
+__all__ = ["MOST", "add_run_options", "count", "is_count", "parameters", "seconds"]
+
+MOST: Final = 999_999_999
+"""The highest number that the command line takes."""
+
+logger = logging.getLogger(__name__)
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say which run on which service."""
+    parser.add_argument(
+        "--backend",
+        default=os.environ.get("RDZV_BACKEND", "sqlite"),
+        metavar="NAME",
+        help="see `rdzv backends` (default: RDZV_BACKEND, else sqlite)",
+    )
+    parser.add_argument(
+        "--endpoint",
+        default=os.environ.get("RDZV_ENDPOINT", ""),
+        metavar="ADDRESS",
+        help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
+    )
+    run_id = os.environ.get("RDZV_RUN_ID")
+    parser.add_argument(
+        "--run-id",
+        default=run_id,
+        required=run_id is None,
+        metavar="ID",
+        help="the job that the nodes belong to (default: RDZV_RUN_ID)",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the core or the backend, see `rdzv backends NAME`; may be repeated (default: those in "
+        "RDZV_OPTIONS)",
+    )
+
+
+def parameters(
+    arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, *, create: bool = False, **options: Any
+) -> RendezvousParameters:
+    """The parameters that the command line describes, and the environment where it says nothing.
+
+    Args:
+        arguments: The command line.
+        min_nodes: The smallest world.
+        max_nodes: The largest.
+        create: Whether a service that is a file is made if it is not there: who only looks makes none, so that
+            a mistyped path is no empty run.
+        options: More options.
+
+    Raises:
+        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``, RDZV_OPTIONS cannot be read, or
+            no other process could find the service.
+    """
+    given: dict[str, Any] = {}
+    for position, item in enumerate(arguments.option, start=1):
+        name, equals, value = item.partition("=")
+        if not name or not equals:
+            # What stands there may be a password.
+            raise RendezvousParameterError(
+                f"--option takes NAME=VALUE, such as join_timeout=60; what --option number {position} gives is not of "
+                "that form."
+            )
+        if given.setdefault(name, value) != value:
+            raise RendezvousParameterError(f"--option gives {name} twice, with different values: leave one out.")
+    if twice := [name for name, value in options.items() if str(given.get(name, value)) != str(value)]:
+        name = twice[0]
+        raise RendezvousParameterError(
+            f"--option {name}={given[name]} and --{name} {options[name]} contradict each other: leave one out."
+        )
+    plugin = load_backend_plugin(arguments.backend)
+    known = plugin.options
+    options = _overruled(options_of(os.environ), given, secret_names(known)) | given | options
+    if not create and any(option.name == "create" for option in known):
+        options.setdefault("create", False)
+    params = RendezvousParameters(
+        arguments.backend,
+        arguments.endpoint,
+        arguments.run_id,
+        min_nodes,
+        max_nodes,
+        getattr(arguments, "local_addr", None),
+        **options,
+    )
+    plugin.check_shared(params)
+    return params
+
+
+def _overruled(environment: dict[str, Any], given: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
+    """What RDZV_OPTIONS says and the command line does not: a secret and its file are one thing."""
+    for name in secrets:
+        if name in given:
+            logger.warning(
+                "every user of this machine can read the %s in the list of processes; give --option %s=FILE or the "
+                "variable %s instead.",
+                name,
+                file_option(name),
+                variable(name),
+            )
+        if name in given or file_option(name) in given:
+            environment = {key: value for key, value in environment.items() if key not in (name, file_option(name))}
+    return environment
+
+
+def seconds(text: str) -> float:
+    """A number of seconds, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"'{shown(text)}' is no number of seconds, such as 2.5")
+    return number
+
+
+def count(text: str) -> int:
+    """How often, for argparse."""
+    if not is_count(text):
+        raise argparse.ArgumentTypeError(f"'{shown(text)}' is no whole number from 0 to {MOST}")
+    return int(text)
+
+
+def is_count(text: str) -> bool:
+    """Whether this is a number from 0 to `MOST` in digits; Python reads no number that has thousands of them."""
+    return re.fullmatch(r"[0-9]{1,9}", text) is not None

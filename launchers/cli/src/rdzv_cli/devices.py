@@ -1,0 +1,81 @@
+"""How many processes a node runs: a number, or one for each GPU or CPU as torchrun counts them."""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Final
+
+from rdzv.credentials import public_environment
+from rdzv.shown import shown
+
+from .common import MOST, is_count
+
+__all__ = ["processes"]
+
+_PATIENCE: Final = 60.0
+"""Seconds that ``nvidia-smi`` may take; without its daemon it initialises every GPU first."""
+
+
+def processes(text: str) -> int:
+    """The number that ``--nproc-per-node`` means, for argparse."""
+    if text == "cpu":
+        return _cpus()
+    if text in ("gpu", "auto"):
+        gpus = _gpus()
+        if gpus == 0 and text == "gpu":
+            raise argparse.ArgumentTypeError(
+                "no NVIDIA GPU is found (by nvidia-smi, /dev/nvidia* and CUDA_VISIBLE_DEVICES); give a number, or cpu"
+            )
+        return gpus or _cpus()
+    if not is_count(text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(
+            f"'{shown(text)}' is neither a number from 1 to {MOST} nor one of auto, gpu and cpu"
+        )
+    return int(text)
+
+
+def _cpus() -> int:
+    """The CPUs that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        # Not every system can tell.
+        return os.cpu_count() or 1
+
+
+def _gpus() -> int:
+    """The GPUs that a CUDA program started here would see, without loading CUDA."""
+    there = _installed_gpus()
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return there
+    count = 0
+    # As CUDA has it: the first item that names no GPU ends the list.
+    for item in chosen.split(","):
+        named = item.strip()
+        if not (named.startswith(("GPU-", "MIG-")) or (is_count(named) and int(named) < there)):
+            break
+        count += 1
+    return min(count, there)
+
+
+def _installed_gpus() -> int:
+    if (command := shutil.which("nvidia-smi")) is not None:
+        try:
+            listed = subprocess.run(
+                [command, "-L"],
+                env=public_environment(),
+                capture_output=True,
+                text=True,
+                timeout=_PATIENCE,
+                check=True,
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            pass
+        else:
+            return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
+    # The driver is there without its tools, as in many containers; they have the nodes of their own GPUs only.
+    return len([path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)])

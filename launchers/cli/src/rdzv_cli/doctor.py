@@ -1,0 +1,137 @@
+"""``rdzv doctor``: what rdzv and torchrun will find on this machine, and why they will not find the rest."""
+
+import argparse
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+
+from rdzv.errors import RendezvousError, RendezvousParameterError
+from rdzv.plugins import installed_backends, installed_hooks, load_backend_plugin
+
+from .agent import Outcome
+from .output import show
+
+__all__ = ["add_parser", "run"]
+
+_GROUP = "torchrun.handlers"
+_OURS = "rdzv_torchrun"
+_ANY = "rdzv"
+_TAKEN = ("c10d", "etcd", "etcd-v2", "static")
+"""Names that torch keeps for backends of its own."""
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """One line of the report; `state` is ``ok``, ``none`` (not installed), ``note`` or ``BROKEN``."""
+
+    state: str
+    name: str
+    about: str
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "doctor",
+        help="check what rdzv and torchrun will find",
+        description="Check which backends, hooks and names for torchrun are installed and work, and say why others "
+        "do not. Contacts no service. The exit code is 7 if anything is broken; what is not installed is not.",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the report."""
+    del arguments
+    broken = False
+    for title, findings in (
+        (f"rdzv {version('rdzv')} on Python {platform.python_version()}", _backends()),
+        ("hooks", _hooks()),
+        (f"torchrun --rdzv-backend ({_version('torch')}, {_version('rdzv-torchrun')})", _torchrun()),
+    ):
+        lines = list(findings)
+        if lines:
+            show(f"{title}:")
+        for finding in lines:
+            show(f"  {finding.state:6} {finding.name:16} {finding.about}")
+        broken = broken or any(finding.state == "BROKEN" for finding in lines)
+    return Outcome.ERROR.value if broken else Outcome.DONE.value
+
+
+def _backends() -> Iterator[_Finding]:
+    installed = installed_backends()
+    for name, package in installed.items():
+        yield _judge(name, name, f"{package.name} {package.version}")
+    if not installed:
+        yield _Finding("none", "", "no backend; the embedded default comes with: pip install rdzv-sqlite")
+
+
+def _hooks() -> Iterator[_Finding]:
+    for entry, found in installed_hooks():
+        if isinstance(found, RendezvousError):
+            yield _Finding("BROKEN", entry.name, str(found))
+        else:
+            yield _Finding("ok", entry.name, f"{_package(entry)}: {', '.join(found)}")
+
+
+def _torchrun() -> Iterator[_Finding]:
+    for package in ("torch", "rdzv-torchrun"):
+        if not _installed(package):
+            yield _Finding("none", "", f"{package} is not installed: pip install {package}")
+            return
+    # torch takes the first of several that have one name.
+    names: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=_GROUP):
+        names.setdefault(entry.name, entry)
+    for name, entry in sorted(names.items()):
+        yield _judge_name(name, entry)
+    yield _Finding("note", "--standalone", "torchrun takes PyTorch's own c10d then, whatever --rdzv-backend says")
+    for backend in installed_backends():
+        if backend not in names and f"rdzv-{backend}" not in names:
+            yield _Finding("ok", _ANY, f"--rdzv-conf=plugin={backend}; its package names no '{backend}' in {_GROUP}")
+
+
+def _judge_name(name: str, entry: EntryPoint) -> _Finding:
+    package = entry.dist.name if entry.dist is not None else entry.value
+    if name in _TAKEN:
+        return _Finding("BROKEN", name, f"torch keeps this name for itself, {package} should use another")
+    try:
+        # As torch does.
+        entry.load()()
+    except Exception as error:
+        return _Finding("BROKEN", name, f"{package}: {type(error).__name__}: {error}")
+    if entry.module != _OURS:
+        return _Finding("ok", name, f"{package}, not through rdzv")
+    if name == _ANY:
+        return _Finding("ok", name, "any backend: --rdzv-conf=plugin=NAME")
+    backend = name if name in installed_backends() else name.removeprefix("rdzv-")
+    return _judge(name, backend, f"the backend {backend}")
+
+
+def _judge(name: str, backend: str, about: str) -> _Finding:
+    try:
+        load_backend_plugin(backend).backend_type()
+    except RendezvousParameterError as error:
+        return _Finding("none", name, str(error).rpartition(" Installed:")[0] or str(error))
+    except RendezvousError as error:
+        return _Finding("BROKEN", name, str(error))
+    except Exception as error:
+        return _Finding("BROKEN", name, f"{about}: {type(error).__name__}: {error}")
+    return _Finding("ok", name, about)
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def _installed(package: str) -> bool:
+    try:
+        version(package)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _version(package: str) -> str:
+    return f"{package} {version(package)}" if _installed(package) else f"no {package}"

@@ -1,0 +1,76 @@
+"""Argument parsers that say what was wrong, with the usage of the subcommand and the nearest right name."""
+
+import argparse
+import itertools
+import sys
+from typing import Any
+
+from rdzv.near import near_name
+from rdzv.shown import shown
+
+from .output import show
+
+__all__ = ["CommandParser", "RootParser"]
+
+
+class _Parser(argparse.ArgumentParser):
+    def _print_message(self, message: str, file: Any = None) -> None:
+        # argparse passes over what cannot be written.
+        if file is sys.stdout:
+            show(message.removesuffix("\n"))
+        else:
+            super()._print_message(message, file)
+
+    def refuse(self, name: str, hint: str = "") -> None:
+        """End with an error if this is an option that this parser does not have.
+
+        The hint follows if no option of it has a similar name: it may be one of another parser.
+        """
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        if name.startswith("--") and not any(option.startswith(name) for option in known):
+            near = near_name(name, known)
+            self.error(f"there is no option {name}; {f'did you mean {near}?' if near else f'see --help.{hint}'}")
+
+
+class RootParser(_Parser):
+    """The parser of ``rdzv`` itself.
+
+    Attributes:
+        commands: The names of its subcommands.
+    """
+
+    commands: tuple[str, ...] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse a command that does not exist in fewer words than argparse."""
+        given = [str(item) for item in (sys.argv[1:] if args is None else args)]
+        for name in itertools.takewhile(lambda item: item.startswith("-"), given):
+            self.refuse(name.partition("=")[0], " Options of a command come after it.")
+        command = next((item for item in given if not item.startswith("-")), None)
+        every = f"{', '.join(self.commands[:-1])} or {self.commands[-1]}"
+        if not given:
+            self.error(f"give a command: {every}.")
+        if command is not None and command not in self.commands:
+            near = near_name(command, self.commands)
+            self.error(
+                f"there is no command '{shown(command)}'; {f'did you mean {near}?' if near else f'give {every}.'}"
+            )
+        return super().parse_known_args(given, namespace)
+
+
+class CommandParser(_Parser):
+    """The parser of one subcommand."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Refuse what is unknown here: argparse first asks for what is missing, then shows the usage of ``rdzv``."""
+        given = [str(item) for item in args or ()]
+        starts = any(action.dest == "program" for action in self._actions)
+        for name in itertools.takewhile(lambda item: item != "--", given):
+            self.refuse(name.partition("=")[0], " Options of CMD come after --." if starts else "")
+        parsed, more = super().parse_known_args(args, namespace)
+        # With nothing behind it, a separator is left over.
+        if more and not (starts and more == ["--"]):
+            self.error(f"unrecognized arguments: {' '.join(more)}{' Write -- first.' if starts else ''}")
+        if starts and parsed.program is None:
+            self.error("give the program to start after --, as in: rdzv run ... -- python train.py")
+        return parsed, more

@@ -1,0 +1,207 @@
+"""``rdzv run``: an elastic agent for any program."""
+
+import argparse
+import logging
+import math
+import os
+import shutil
+import sys
+import textwrap
+
+from rdzv import DynamicRendezvousHandler
+from rdzv.credentials import withhold
+from rdzv.errors import RendezvousParameterError
+from rdzv.hooks import BackendPlugin, Event, EventKind, hookimpl
+from rdzv.options import secret_names
+from rdzv.parameters import RendezvousParameters, parse_nnodes
+from rdzv.plugins import load_backend_plugin, register_hooks
+from rdzv.registry import get_rendezvous_handler
+from rdzv.shown import shown
+
+from .agent import Agent, Outcome
+from .common import add_run_options, count, parameters, seconds
+from .devices import processes
+from .exits import EXIT_CODES
+from .log import say, speak_as, write
+
+__all__ = ["add_parser", "run"]
+
+_FIRST = 2.0
+"""Seconds of a wait before its first line: most waits are over by then."""
+
+_MOST = 30.0
+"""Seconds between two lines, at most, where there is no terminal to refresh one on."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "run",
+        help="join a run and start a command in every world it forms",
+        description=textwrap.fill(
+            "Join a run, start CMD with the variables of its place in the world (RANK, WORLD_SIZE, MASTER_ADDR, "
+            "MASTER_PORT, RDZV_ROUND and so on), and start it again whenever the world changes."
+        ),
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_run_options(parser)
+    nnodes = os.environ.get("RDZV_NNODES")
+    parser.add_argument(
+        "--nnodes",
+        default=nnodes,
+        required=nnodes is None,
+        metavar="MIN:MAX",
+        help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES)",
+    )
+    parser.add_argument(
+        "--nproc-per-node",
+        type=processes,
+        default=1,
+        metavar="N",
+        help="processes per node (default: 1); gpu: one for each NVIDIA GPU; cpu: one for each CPU; auto: gpu if there "
+        "is any, else cpu",
+    )
+    parser.add_argument(
+        "--max-restarts",
+        type=count,
+        default=0,
+        metavar="N",
+        help="how often CMD may fail on this node before it gives up (default: 0); a new world costs none",
+    )
+    parser.add_argument("--attempt", type=count, metavar="N", help="the scheduler's restart count (default: 0)")
+    parser.add_argument("--local-addr", metavar="ADDRESS", help="this node's address as the others reach it")
+    parser.add_argument(
+        "--grace",
+        type=seconds,
+        default=10.0,
+        metavar="SECONDS",
+        help="between asking CMD to end and killing it (default: 10)",
+    )
+    parser.add_argument(
+        "--pass-secrets",
+        action="store_true",
+        help="let CMD see the passwords and tokens, too; it needs none if they are in files",
+    )
+    program = parser.add_argument("program", metavar="-- CMD", help="the program")
+    arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
+    # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
+    program.required = arguments.required = False
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the agent; returns the exit code."""
+    low, high = parse_nnodes(arguments.nnodes, "--nnodes")
+    attempt = {} if arguments.attempt is None else {"attempt": arguments.attempt}
+    params = parameters(arguments, low, high, create=True, **attempt)
+    handler = get_rendezvous_handler(params)
+    if not isinstance(handler, DynamicRendezvousHandler):
+        raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
+    plugin = load_backend_plugin(params.backend)
+    speak_as(handler.node_id)
+    say(_who_we_are(handler, params, plugin))
+    progress = _Progress(handler, params.min_nodes, params.max_nodes)
+    register_hooks(progress)
+    secrets = None if arguments.pass_secrets else secret_names(plugin.options)
+    public, environment = withhold(params, secrets)
+    agent = Agent(
+        handler,
+        public,
+        [arguments.program, *arguments.arguments],
+        processes=arguments.nproc_per_node,
+        max_restarts=arguments.max_restarts,
+        grace=arguments.grace,
+        environment=environment,
+        waiting=progress.waiting,
+        say=progress.say,
+    )
+    verdict = agent.run()
+    progress.clear()
+    if verdict.outcome is not Outcome.DONE:
+        say(f"ended by {verdict.reason}; this node leaves the run" if verdict.signal else verdict.reason)
+    return verdict.exit_code
+
+
+def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters, plugin: BackendPlugin) -> str:
+    endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
+    return (
+        f"run '{handler.settings.run}', backend {params.backend}, endpoint {shown(endpoint, 200)}, "
+        f"{_nodes(params.min_nodes, params.max_nodes)}, node {handler.node_id}"
+    )
+
+
+def _nodes(low: int, high: int) -> str:
+    return f"{low} to {high} nodes" if high > low else f"{low} node{'s' * (low > 1)}"
+
+
+class _Progress:
+    """Tells the user what is waited for, and what happens."""
+
+    def __init__(self, handler: DynamicRendezvousHandler, low: int, high: int) -> None:
+        self._handler = handler
+        self._wanted = _nodes(low, high)
+        self._terminal = sys.stderr is not None and sys.stderr.isatty()
+        self._waited = 0.0
+        self._due = _FIRST
+        self._shown = False
+
+    def waiting(self, seconds: float) -> None:
+        """Show one line: refreshed on a terminal; elsewhere ever more seldom, the longer the wait.
+
+        Args:
+            seconds: How long it has waited; less than the last time: it is another wait.
+        """
+        if seconds < self._waited:
+            self._due = _FIRST
+        self._waited = seconds
+        if seconds < self._due:
+            return
+        self._due = seconds + (0.5 if self._terminal else min(seconds, _MOST))
+        notice = self._handler.notice
+        here = f"{notice.phase}, {notice.present} here" if notice else "nothing known of the others yet"
+        trouble, silence = self._handler.trouble, self._handler.silence
+        if trouble is not None or silence == math.inf:
+            silent = seconds if silence == math.inf else silence
+            here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
+        line = f"waiting for {self._wanted} ({here}), {self._how_long(seconds)}"
+        if self._terminal:
+            # Only a line that does not wrap can be taken away again.
+            line = shown(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
+            write(f"\r\x1b[K{line}")
+            self._shown = True
+        else:
+            say(line)
+
+    def _how_long(self, seconds: float) -> str:
+        """How long it has waited, and how long it will: by what ends the wait first."""
+        timeout, alone = self._handler.settings.timeout, self._handler.alone
+        join, patience = timeout.join.total_seconds(), timeout.alone.total_seconds()
+        if alone is not None and patience - alone < join - seconds:
+            return f"alone for {alone:.0f} s of {patience:.0f} s"
+        return f"{seconds:.0f} s of {join:.0f} s"
+
+    def say(self, text: str) -> None:
+        """Say something that stays."""
+        self.clear()
+        say(text)
+
+    def clear(self) -> None:
+        """Take the line away."""
+        if self._shown:
+            write("\r\x1b[K")
+            self._shown = False
+
+    @hookimpl
+    def rdzv_event(self, event: Event) -> None:
+        """Say what happened, above the line."""
+        self.clear()
+        loud = event.kind in (EventKind.NODE_LOST, EventKind.NODE_LEFT, EventKind.EVICTED)
+        logging.getLogger("rdzv").log(
+            logging.WARNING if loud else logging.INFO,
+            "%s: %s (round %d): %s",
+            event.kind.value,
+            event.node,
+            event.round,
+            event.cause,
+        )

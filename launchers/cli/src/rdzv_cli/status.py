@@ -1,0 +1,72 @@
+"""``rdzv status``: what a run is doing."""
+
+import argparse
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from rdzv.observer import Observer, Status
+from rdzv.shown import shown
+
+from .common import add_run_options, parameters, seconds
+from .log import moment
+from .output import show
+
+__all__ = ["add_parser", "run"]
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "status",
+        help="show what a run is doing",
+        description="Show a run's phase, its members, who is missing and who leads. Changes nothing.",
+    )
+    add_run_options(parser)
+    parser.add_argument("--json", action="store_true", help="one JSON object (with --watch: one a line)")
+    parser.add_argument(
+        "--watch", action="store_true", help="show it again at every change, with the time, until Ctrl-C"
+    )
+    parser.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Show the status, once or at every change."""
+    with Observer(parameters(arguments)) as observer:
+        before = None
+        while True:
+            status = observer.status(arguments.timeout)
+            if status != before:
+                text = _json(status) if arguments.json else _text(status)
+                if arguments.watch and not arguments.json:
+                    gap = "\n" if before else ""
+                    text = f"{gap}{moment()} {text}"
+                show(text)
+                before = status
+            if not arguments.watch:
+                return 0
+            observer.wait(5.0)
+
+
+def _json(status: Status) -> str:
+    # For people: no process compares it with its own clock.
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return json.dumps({"time": now, **asdict(status)})
+
+
+def _text(status: Status) -> str:
+    lines = [f"run {shown(status.run_id)}: {status.phase}, attempt {status.attempt}, round {status.round}"]
+    if status.closed_reason is not None:
+        lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
+    if status.phase == "unknown":
+        lines.append("  no node is here: none has come yet, or all that came went before they had a world")
+    lines.append(f"  leader: {status.leader or 'nobody'}")
+    if status.min_nodes:
+        here = sum(node.left is None for node in status.nodes)
+        lines.append(f"  nodes: {here} here, {status.min_nodes} to {status.max_nodes} make a world")
+    for node in status.nodes:
+        rank = "      -" if node.rank is None else f"rank {node.rank:2}"
+        lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}")
+    lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
+    return "\n".join(shown(line, most=500) for line in lines)

@@ -1,0 +1,367 @@
+"""What the command says, on a service that lives in this process."""
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import time
+from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import rdzv
+from core.tests.memory import MemoryBackend, MemoryService
+from core.tests.test_rendezvous import Run, wait_until
+from rdzv import (
+    BackendPlugin,
+    DynamicRendezvousHandler,
+    RendezvousParameters,
+    hookimpl,
+    register_hooks,
+    unregister_hooks,
+)
+
+from rdzv_cli import main, run
+from rdzv_cli.devices import processes
+
+RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
+RUN_ID = "red\x1b[31m\n" + 5000 * "x"
+LONG = 38 * "9" + "..." + 38 * "9"
+SHOWN = r"red\x1b[31m\n" + 25 * "x" + "..." + 38 * "x"
+
+
+@pytest.fixture
+def memory() -> Iterator[None]:
+    """A backend of the name ``memory``, whose service outlives its clients."""
+    service = MemoryService()
+
+    class Plugin:
+        @hookimpl
+        def rdzv_backend(self) -> BackendPlugin:
+            def create(params: RendezvousParameters) -> tuple[MemoryBackend, None]:
+                return MemoryBackend(service, params.run_id), None
+
+            return BackendPlugin("memory", "For tests.", (), create, lambda: MemoryBackend, "")
+
+    plugin = Plugin()
+    register_hooks(plugin)
+    yield
+    unregister_hooks(plugin)
+
+
+@pytest.mark.usefixtures("memory")
+def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str]) -> None:
+    where = ("--backend", "memory", "--run-id", RUN_ID)
+    assert main(["close", *where]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first.startswith(f"The run '{SHOWN}' is closed: no reason given (by the operator (")
+    assert second == "There is no trace of a node in it: if that is not as you expect, check the run id."
+    assert main(["status", *where]) == 0
+    first, second, *_ = capsys.readouterr().out.splitlines()
+    assert first == f"run {SHOWN}: closed, attempt 0, round 0"
+    assert re.fullmatch(r"  closed by the operator \(.*\): no reason given", second)
+    assert main(["run", *where, "--nnodes", "1", "--", "true"]) == 4
+    first, second = capsys.readouterr().err.splitlines()
+    assert f": run '{SHOWN}', backend memory, " in first
+    assert f": The rendezvous '{SHOWN}' was closed by the operator (" in second
+
+
+LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} rdzv\[(alpha\.[0-9a-f]+)\]: "
+
+
+def test_a_traceback_has_a_prefix_on_every_line(capfd: pytest.CaptureFixture[str]) -> None:
+    script = """
+import logging
+from rdzv_cli import log
+log.begin(0)
+log.speak_as("alpha.1")
+try:
+    1 / 0
+except ZeroDivisionError:
+    logging.getLogger("rdzv").exception("it failed")
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) > 3
+    assert all(re.match(LINE, line) for line in lines)
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"rdzv {rdzv.__version__}\n"
+    assert rdzv.__version__ == version("rdzv")
+
+
+def test_whoever_waits_hears_of_a_silent_service(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = MemoryBackend()
+    handler = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, keep_alive_interval=0.1)
+    progress = run._Progress(handler, 1, 1)
+    monkeypatch.setattr(run, "_MOST", 0.0)
+
+    def waits(seconds: float) -> str:
+        progress.waiting(seconds)
+        return capsys.readouterr().err.rstrip()
+
+    try:
+        silent = "rdzv: waiting for 1 node (no call to the service has succeeded for 12 s: no error yet), 12 s of 600 s"
+        assert waits(12.0) == silent
+        handler.next_rendezvous()
+        assert "answered" not in waits(12.0)
+        backend.disconnect("it is away")
+        deadline = time.monotonic() + 10
+        while handler.trouble is None:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert re.search(r"\(no call to the service has succeeded for \d s: it is away\), 12 s of 600 s$", waits(12.0))
+        # On a terminal, a line that wraps could not be taken away again.
+        monkeypatch.setattr(progress, "_terminal", True)
+        monkeypatch.setenv("COLUMNS", "60")
+        shown = waits(12.0).removeprefix("\r\x1b[K")
+        assert shown.startswith("rdzv: waiting")
+        assert shown.endswith("12 s of 600 s")
+        assert len(shown) < 60
+    finally:
+        backend.reconnect()
+        handler.leave()
+
+
+def test_a_wait_is_told_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+    handler = DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1)
+    progress = run._Progress(handler, 1, 1)
+
+    def told(until: int) -> list[float]:
+        for tick in range(20 * until):
+            progress.waiting(tick / 20)
+        return [float(line.rpartition(", ")[2].split()[0]) for line in capsys.readouterr().err.splitlines()]
+
+    assert told(130) == [2, 4, 8, 16, 32, 62, 92, 122]
+    # The next wait begins anew.
+    assert told(5) == [2, 4]
+
+
+@pytest.mark.parametrize(("join", "told"), [(300.0, r"alone for \d s of 60 s"), (30.0, "7 s of 30 s")])
+def test_whoever_waits_is_told_of_the_timeout_that_ends_the_wait(
+    join: float, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "_MOST", 0.0)
+    with contextlib.closing(Run("memory")) as world:
+        stays, *leave = nodes = world.nodes(3, 3, 3, join=join)
+        progress = run._Progress(stays, 3, 3)
+
+        def waits(seconds: float) -> str:
+            progress.waiting(seconds)
+            return capsys.readouterr().err.rstrip()
+
+        world.gather(*nodes)
+        for node in leave:
+            node.leave("drained")
+        world.join(stays)
+        wait_until(lambda: stays.alone is not None)
+        assert re.fullmatch(rf"rdzv: waiting for 3 nodes \(re-forming, 1 here\), {told}", waits(7.0))
+        # Another one is too few for a world.
+        world.join(world.node(3, 3))
+        wait_until(lambda: stays.alone is None)
+        assert waits(7.0).endswith(f", 7 s of {join:.0f} s")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; did you mean --run-id?"),
+        (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
+        (["run", "--log-dir", "x"], "rdzv run: error: there is no option --log-dir; see --help."),
+        (["status", "--runid=x"], "rdzv status: error: there is no option --runid; did you mean --run-id?"),
+        (
+            ["run", *RUN, "python", "x.py", "--epochs", "3"],
+            "no option --epochs; see --help. Options of CMD come after --.",
+        ),
+        (["run", *RUN, "python", "-c", "pass"], "rdzv run: error: unrecognized arguments: -c"),
+        (["run", *RUN], "rdzv run: error: give the program to start after --, as in: rdzv run ... -- python train.py"),
+        (["status", "--run-id", "x", "--"], "rdzv status: error: unrecognized arguments: --"),
+        (["run", *RUN, "--"], "rdzv run: error: give the program to start after --, as in: "),
+        (["run", *RUN, "-x"], "rdzv run: error: unrecognized arguments: -x Write -- first."),
+        (
+            ["run", *RUN, "--nproc-per-node", "two", "--", "true"],
+            "'two' is neither a number from 1 to 999999999 nor one of auto",
+        ),
+        (
+            ["run", *RUN, "--nproc-per-node", "0", "--", "true"],
+            "'0' is neither a number from 1 to 999999999 nor one of auto",
+        ),
+        (["run", *RUN, "--nproc-per-node", "gpu", "--", "true"], "no NVIDIA GPU is found"),
+        (["run", *RUN, "--max-restarts", "-1", "--", "true"], "'-1' is no whole number from 0 to 999999999"),
+        (["run", *RUN, "--attempt", "x", "--", "true"], "'x' is no whole number from 0 to 999999999"),
+        (
+            ["run", *RUN, "--nproc-per-node", 5000 * "9", "--", "true"],
+            f"{LONG}' is neither a number from 1 to 999999999",
+        ),
+        (["run", *RUN, "--max-restarts", 5000 * "9", "--", "true"], f"{LONG}' is no whole number from 0 to 999999999"),
+        (["run", *RUN, "--grace", 5000 * "9", "--", "true"], f"{LONG}' is no number of seconds"),
+        (["run", *RUN, "--grace", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5"),
+    ],
+)
+def test_an_argument_that_cannot_be_used_is_named_with_the_usage_of_its_command(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"usage: rdzv {arguments[0]} [-h]")
+    assert complaint in said
+    assert "invalid" not in said
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ([], "give a command: run, status, close, backends or doctor."),
+        (["stauts", "--run-id", "x"], "there is no command 'stauts'; did you mean status?"),
+        (["help"], "there is no command 'help'; give run, status, close, backends or doctor."),
+        (["--run-id", "x", "status"], "there is no option --run-id; see --help. Options of a command come after it."),
+        (["--verison"], "there is no option --verison; did you mean --version?"),
+    ],
+)
+def test_a_command_that_does_not_exist_is_named_with_the_nearest(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rdzv", *arguments])
+    for given in (arguments, None):
+        with pytest.raises(SystemExit) as ended:
+            main(given)
+        assert ended.value.code == 2
+        assert capsys.readouterr().err == f"usage: rdzv [-h] [--version] COMMAND ...\nrdzv: error: {complaint}\n"
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (
+            ["--option", "attempt=3", "--option", "geheim"],
+            "such as join_timeout=60; what --option number 2 gives is not",
+        ),
+        (["--option", "=geheim"], "such as join_timeout=60; what --option number 1 gives is not of that form."),
+        (["--nnodes", "0"], "--nnodes is '0'; MIN:MAX, such as 2:4, or one number is expected, with 1 <= MIN <= MAX."),
+        (["--nnodes", "3:2"], "--nnodes is '3:2'; MIN:MAX, such as 2:4, or one number is expected, with 1 <= MIN"),
+        (["--option", "attempt=3", "--attempt", "2"], "--option attempt=3 and --attempt 2 contradict each other"),
+        (["--option", "attempt=3", "--option", "attempt=2"], "--option gives attempt twice, with different values"),
+        (["--nnodes", 5000 * "9"], f"--nnodes is '{LONG}'; MIN:MAX"),
+        (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
+        (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
+        (["--option", "endpont=x"], "knows no option 'endpont'. Did you mean 'endpoint'?"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", *RUN, *arguments, "--", "true"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+    assert "geheim" not in line
+
+
+@pytest.mark.usefixtures("memory")
+def test_an_old_attempt_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *RUN, "--option", "attempt=3", "--attempt", "3", "--", "true"]) == 0
+    assert main(["run", *RUN, "--", "true"]) == 4
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith(
+            "is at attempt 3; this node belongs to attempt 0. Start it with attempt 3 to join that one, "
+            "with a higher one to supersede it, or under another run id."
+        )
+    )
+
+
+class TestProcessesPerNode:
+    @pytest.fixture
+    def smi(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A machine with three GPUs, one of which is shared out."""
+        command = tmp_path / "nvidia-smi"
+        gpus = [f"GPU {number}: NVIDIA A100 (UUID: GPU-{number})" for number in range(3)]
+        listed = "\n".join([*gpus, "  MIG 1g.5gb Device 0: (UUID: MIG-1)"])
+        command.write_text(f"#!/bin/sh\ncat <<'END'\n{listed}\nEND\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+    def test_may_be_a_number_or_that_of_the_cpus(self) -> None:
+        assert processes("12") == 12
+        assert processes("cpu") == len(os.sched_getaffinity(0))
+
+    @pytest.mark.usefixtures("smi")
+    @pytest.mark.parametrize(
+        ("visible", "count"),
+        [
+            (None, 3),
+            ("0,2", 2),
+            (f"0,{5000 * '9'},1", 1),
+            ("0,7,1", 1),
+            ("GPU-1, GPU-2", 2),
+            ("0,-1,1", 1),
+            ("MIG-1", 1),
+            ("0,1,2,GPU-1", 3),
+        ],
+    )
+    def test_may_be_that_of_the_gpus(self, visible: str | None, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert processes("gpu") == processes("auto") == count
+
+    def test_the_driver_sees_no_secret(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command, seen = tmp_path / "nvidia-smi", tmp_path / "seen"
+        command.write_text(f"#!/bin/sh\nenv > {seen}\necho GPU 0: NVIDIA A100\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+        monkeypatch.setenv("RDZV_PASSWORD", "hunter2")
+        monkeypatch.setenv("RDZV_OPTIONS", "token=hunter3")
+        assert processes("gpu") == 1
+        assert "CUDA_VISIBLE_DEVICES=0" in seen.read_text()
+        assert "hunter" not in seen.read_text()
+
+    @pytest.mark.usefixtures("smi")
+    @pytest.mark.parametrize("visible", ["", "-1", "none"])
+    def test_is_that_of_the_cpus_where_no_gpu_is_to_be_seen(
+        self, visible: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        assert processes("auto") == processes("cpu")
+        with pytest.raises(ArgumentTypeError, match=r"no NVIDIA GPU is found.*give a number, or cpu"):
+            processes("gpu")
+
+    def test_a_driver_that_fails_has_no_gpus(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        command = tmp_path / "nvidia-smi"
+        command.write_text("#!/bin/sh\nexit 9\n")
+        command.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert processes("auto") == processes("cpu")
+
+
+def test_ctrl_c_while_the_command_is_imported_ends_it_quietly() -> None:
+    interrupted = """
+import sys
+from importlib.metadata import entry_points
+
+class Interrupt:
+    def find_spec(self, name, path, target=None):
+        if name == "rdzv":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Interrupt())
+(script,) = entry_points(group="console_scripts", name="rdzv")
+sys.exit(script.load()())
+"""
+    ended = subprocess.run([sys.executable, "-c", interrupted], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")

@@ -1,0 +1,140 @@
+"""`rdzv doctor`, beside packages that are installed for one test."""
+
+from collections.abc import Callable, Mapping
+
+import pytest
+
+from rdzv_cli import doctor, main
+
+Install = Callable[[str, str, Mapping[str, str]], None]
+
+BACKEND = """
+from rdzv.hooks import BackendPlugin, hookimpl
+
+@hookimpl
+def rdzv_backend():
+    return BackendPlugin("acme", "A backend.", (), None, lambda: None)
+"""
+
+
+def torchrun(install: Install, *entries: str) -> None:
+    """Install what torchrun needs, and names for it."""
+    install("torch", "", {})
+    install("rdzv-torchrun", "def handler(): return len", {doctor._GROUP: "\n".join(entries)} if entries else {})
+
+
+def lines(capsys: pytest.CaptureFixture[str], code: int) -> list[str]:
+    """What the doctor says, with single blanks."""
+    assert main(["doctor"]) == code
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_a_sound_backend_is_found(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-plugin", BACKEND, {"rdzv": "acme"})
+    torchrun(install, "acme = rdzv_torchrun:handler", "rdzv = rdzv_torchrun:handler")
+    said = lines(capsys, 0)
+    assert "ok acme acme-plugin 1.0" in said
+    assert "torchrun --rdzv-backend (torch 1.0, rdzv-torchrun 1.0):" in said
+    assert "ok acme the backend acme" in said
+    assert "ok rdzv any backend: --rdzv-conf=plugin=NAME" in said
+
+
+def test_a_broken_backend_is_told_with_its_cause(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-plugin", "raise RuntimeError('no luck')", {"rdzv": "acme"})
+    torchrun(install, "acme = rdzv_torchrun:handler")
+    said = [line for line in lines(capsys, 7) if line.startswith("BROKEN acme")]
+    assert len(said) == 2
+    assert all("'acme-plugin'" in line and "RuntimeError: no luck" in line for line in said)
+
+
+def test_a_backend_without_its_library_is_broken(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-plugin", BACKEND.replace("lambda: None", "lambda: __import__('acme_client')"), {"rdzv": "acme"})
+    assert "BROKEN acme acme-plugin 1.0: ModuleNotFoundError: No module named 'acme_client'" in lines(capsys, 7)
+
+
+def test_a_name_without_its_backend_says_what_to_install(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    torchrun(install, "rdzv-etcd-v9 = rdzv_torchrun:handler")
+    (said,) = (line for line in lines(capsys, 0) if "rdzv-etcd-v9" in line)
+    assert said.startswith("none rdzv-etcd-v9 The rendezvous backend 'etcd-v9' is not registered")
+    assert "Did you mean 'etcd-v3'" in said
+
+
+def test_a_backend_without_a_name_for_torchrun_is_reached_otherwise(
+    install: Install, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("acme-plugin", BACKEND, {"rdzv": "acme"})
+    torchrun(install, "rdzv = rdzv_torchrun:handler")
+    said = lines(capsys, 0)
+    assert "ok rdzv --rdzv-conf=plugin=acme; its package names no 'acme' in torchrun.handlers" in said
+
+
+@pytest.mark.parametrize(
+    ("entry", "says"),
+    [
+        ("c10d = acme_names:handler", "torch keeps this name for itself"),
+        ("acme = acme_names:missing", "AttributeError"),
+        ("acme = acme_names:fails", "ValueError: not today"),
+        ("acme = no_such_module:handler", "ModuleNotFoundError"),
+    ],
+)
+def test_a_name_that_torch_will_not_take_is_broken(
+    install: Install, capsys: pytest.CaptureFixture[str], entry: str, says: str
+) -> None:
+    torchrun(install)
+    install("acme-names", "def handler(): pass\ndef fails(): raise ValueError('not today')", {doctor._GROUP: entry})
+    assert any(line.startswith(f"BROKEN {entry.split()[0]} ") and says in line for line in lines(capsys, 7))
+
+
+def test_a_name_of_somebody_else_is_left_to_them(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    torchrun(install)
+    install("acme-names", "def handler(): pass", {doctor._GROUP: "acme = acme_names:handler"})
+    assert "ok acme acme-names, not through rdzv" in lines(capsys, 0)
+
+
+HOOKS = """
+from rdzv.hooks import hookimpl
+
+@hookimpl
+def rdzv_health_check(run_id): raise RuntimeError("not now")
+
+@hookimpl
+def rdzv_event(event): raise RuntimeError("not now")
+"""
+
+
+def test_a_sound_hook_is_told_with_what_it_implements(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-hooks", HOOKS, {"rdzv.hooks": "acme"})
+    said = lines(capsys, 0)
+    assert said[said.index("hooks:") + 1] == "ok acme acme-hooks 1.0: rdzv_event, rdzv_health_check"
+
+
+def test_a_broken_hook_is_told(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-hooks", "raise RuntimeError('no luck')", {"rdzv.hooks": "acme"})
+    assert any("'acme-hooks' is broken" in line for line in lines(capsys, 7))
+
+
+def test_a_broken_hook_hides_no_sound_one(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    install("acme-hooks", "raise RuntimeError('no luck')", {"rdzv.hooks": "acme"})
+    install("beta-hooks", HOOKS, {"rdzv.hooks": "beta"})
+    install("gamma-hooks", "def rdzv_event(event): pass", {"rdzv.hooks": "gamma"})
+    said = [line for line in lines(capsys, 7) if "hooks" in line]
+    assert "ok beta beta-hooks 1.0: rdzv_event, rdzv_health_check" in said
+    assert any(line.startswith("BROKEN acme") and "no luck" in line for line in said)
+    assert any(line.startswith("BROKEN gamma") and "hookimpl" in line for line in said)
+
+
+def test_what_torchrun_takes_by_itself_is_told(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+    torchrun(install, "rdzv = rdzv_torchrun:handler")
+    assert "note --standalone torchrun takes PyTorch's own c10d then, whatever --rdzv-backend says" in lines(capsys, 0)
+
+
+@pytest.mark.usefixtures("install")
+@pytest.mark.parametrize("missing", ["torch", "rdzv-torchrun"])
+def test_what_torchrun_needs_is_told(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr(doctor, "_installed", lambda package: package != missing)
+    monkeypatch.setattr(doctor, "version", lambda package: "1.0")
+    said = lines(capsys, 0)
+    assert f"none {missing} is not installed: pip install {missing}" in said
+    assert any(f"no {missing}" in line for line in said)

@@ -1,0 +1,29 @@
+"""What backends need whose service speaks HTTP: connections, failover, TLS, streams, and waits that share one query.
+
+Built on the standard library's `http.client`, on sockets that can be ended at any moment. A plugin brings what
+its service is asked (`Request`), what the answers mean, and how to follow a prefix (`Watches`).
+"""
+
+from .client import Client, Hold, ReplyLostError
+from .connection import LONGEST, AttemptError, Reply, Request
+from .forks import keep_in_children
+from .per_process import PerProcess
+from .stream import Stream
+from .tls import tls_context
+from .watches import Revision, Watches
+
+__all__ = [
+    "LONGEST",
+    "AttemptError",
+    "Client",
+    "Hold",
+    "PerProcess",
+    "Reply",
+    "ReplyLostError",
+    "Request",
+    "Revision",
+    "Stream",
+    "Watches",
+    "keep_in_children",
+    "tls_context",
+]

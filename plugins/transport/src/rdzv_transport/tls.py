@@ -1,0 +1,58 @@
+"""TLS by options: whom to trust, and which certificate of our own to show."""
+
+import ssl
+
+from rdzv.errors import RendezvousParameterError
+
+__all__ = ["tls_context"]
+
+
+def tls_context(
+    *,
+    protocol: str | None,
+    ca_cert: tuple[str, str | None],
+    cert: tuple[str, str | None],
+    key: tuple[str, str | None],
+    server_name: tuple[str, str | None] = ("server_name", None),
+) -> ssl.SSLContext | None:
+    """How to verify the service, and with which certificate of our own.
+
+    Args:
+        protocol: ``http``, ``https``, or None: https if anything else here is given.
+        ca_cert: The name of the option, for messages, and its value: who must have signed the service's
+            certificate (None: the system's authorities).
+        cert: Likewise: our own certificate, and its key if that is not apart.
+        key: Likewise: the key of our certificate.
+        server_name: Likewise: the name that must be in the service's certificate.
+
+    Returns:
+        None if there is to be no TLS.
+
+    Raises:
+        RendezvousParameterError: The options contradict each other, or a file cannot be used.
+    """
+    given = [name for name, value in (ca_cert, cert, key, server_name) if value is not None]
+    if protocol == "http" and given:
+        raise RendezvousParameterError(
+            f"The option '{given[0]}' needs TLS, but protocol is http. Set protocol=https, or leave one of them out."
+        )
+    if protocol != "https" and not given:
+        return None
+    if key[1] is not None and cert[1] is None:
+        raise RendezvousParameterError(f"The option '{key[0]}' needs '{cert[0]}', the certificate that it belongs to.")
+    try:
+        context = ssl.create_default_context(cafile=ca_cert[1])
+    except (ssl.SSLError, OSError) as error:
+        raise RendezvousParameterError(f"The {ca_cert[0]} '{ca_cert[1]}' cannot be used: {error}.") from error
+    if cert[1] is not None:
+        try:
+            context.load_cert_chain(cert[1], key[1], password=_no_passphrase)
+        except (ssl.SSLError, OSError) as error:
+            files = " with the key ".join(f"'{file}'" for _, file in (cert, key) if file)
+            raise RendezvousParameterError(f"The {cert[0]} {files} cannot be used: {error}.") from error
+    return context
+
+
+def _no_passphrase() -> str:
+    # Without this, OpenSSL would ask for it on the terminal.
+    raise RendezvousParameterError("The client's key is encrypted. Give a key file without a passphrase.")

@@ -1,0 +1,763 @@
+"""Calls to services over HTTP: failover, deadlines, lost replies, streams, and waits that share one query."""
+
+import itertools
+import os
+import queue
+import re
+import select
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from rdzv.backend import Entry, Snapshot
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
+
+from rdzv_transport import (
+    AttemptError,
+    Client,
+    Hold,
+    PerProcess,
+    Reply,
+    ReplyLostError,
+    Request,
+    Revision,
+    Stream,
+    Watches,
+    tls_context,
+)
+from rdzv_transport.stream import Lines
+
+STREAM = Request("GET", "/stream", headers={"X": "z"})
+ALIVE = Request("GET", "/alive")
+GET = Request("GET", "/here?x=1")
+PUT = Request("PUT", "/here", b"body", repeatable=False)
+
+
+class Service:
+    """A small HTTP server that answers with what it was asked.
+
+    Attributes:
+        asked: Every request line and body.
+        connections: How many came.
+        status: What it answers.
+        silent: While this is set, it says nothing.
+        hangs_up: Whether it hangs up instead of answering.
+        lines: What it says on a stream, piece by piece; nothing ends the stream.
+        streams: How many began.
+        told: The header X of the last request.
+        over: Whether all streams are to end.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, bytes]] = []
+        self.connections = 0
+        self.status = 200
+        self.speaks = threading.Event()
+        self.speaks.set()
+        self.hangs_up = False
+        self.lines: queue.Queue[bytes] = queue.Queue()
+        self.streams = 0
+        self.told = ""
+        self.over = False
+        service = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                service.connections += 1
+
+            def answer(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                service.asked.append((self.requestline, body))
+                service.told = self.headers["X"]
+                service.speaks.wait(10)
+                if self.path == "/stream" and service.status == 200:
+                    self.stream()
+                    return
+                self.close_connection = service.hangs_up
+                if not service.hangs_up:
+                    self.send_response(service.status)
+                    self.send_header("Content-Length", str(len(self.path)))
+                    self.end_headers()
+                    self.wfile.write(self.path.encode())
+
+            def stream(self) -> None:
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                service.streams += 1
+                self.close_connection = True
+                while piece := service.lines.get():
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+                if service.over:
+                    service.lines.put(b"")
+
+            do_GET = answer
+            do_PUT = answer
+
+            def handle(self) -> None:
+                with suppress(OSError):
+                    super().handle()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = False
+        self.endpoint = Endpoint("127.0.0.1", self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        """End it; clients must have hung up."""
+        self.speaks.set()
+        self.over = True
+        self.lines.put(b"")
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[], Service]]:
+    with ExitStack() as opened:
+
+        def serve() -> Service:
+            service = Service()
+            opened.callback(service.close)
+            return service
+
+        yield serve
+
+
+@pytest.fixture
+def connect(serve: Callable[[], Service]) -> Iterator[Callable[..., Client]]:
+    """Makes clients, closed before their services."""
+    with ExitStack() as opened:
+
+        def connect(*endpoints: Endpoint, request_timeout: float = 1.0) -> Client:
+            client = Client("Echo", endpoints, _check, headers={"X": "y"}, request_timeout=request_timeout)
+            opened.callback(client.close)
+            return client
+
+        yield connect
+
+
+def _check(reply: Reply) -> None:
+    if reply.status == 401:
+        raise AttemptError("it refuses us", applied=False, denied=True)
+    if reply.status == 503:
+        raise AttemptError("it has no leader", applied=False)
+
+
+def _nowhere() -> Endpoint:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        return Endpoint("127.0.0.1", unused.getsockname()[1])
+
+
+Serve = Callable[[], Service]
+Connect = Callable[..., Client]
+
+
+def test_one_connection_serves_many_calls(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    client = connect(service.endpoint)
+    assert [client.call(GET, 5, lambda reply: reply.body) for _ in range(5)] == [b"/here?x=1"] * 5
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert service.asked[-1] == ("PUT /here HTTP/1.1", b"body")
+    assert service.connections == 1
+    assert client.local_address() == "127.0.0.1"
+
+
+def test_the_next_endpoint_is_asked_and_the_one_that_failed_is_the_last(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client = connect(_nowhere(), first.endpoint, second.endpoint)
+    first.status = 503
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert (len(first.asked), len(second.asked)) == (1, 2)
+
+
+def test_what_may_have_been_applied_is_sent_once(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    first.hangs_up = True
+    client = connect(first.endpoint, second.endpoint)
+    with pytest.raises(ReplyLostError, match=str(first.endpoint)):
+        client.call(PUT, 5, lambda reply: reply.status)
+    assert (len(first.asked), len(second.asked)) == (1, 0)
+
+
+def test_a_refusal_by_all_is_told_from_an_outage(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    first.status = second.status = 401
+    with pytest.raises(RendezvousDeniedError, match=r"refuses us.*refuses us"):
+        connect(first.endpoint, second.endpoint).call(GET, 5, lambda reply: reply.status)
+    with pytest.raises(RendezvousConnectionError, match=r"refuses us.*not connected") as outage:
+        connect(first.endpoint, _nowhere()).call(GET, 5, lambda reply: reply.status)
+    assert not isinstance(outage.value, RendezvousDeniedError)
+
+
+def test_something_else_at_every_endpoint_is_named_and_refused(serve: Serve, connect: Connect) -> None:
+    first, second = serve().endpoint, serve().endpoint
+    with pytest.raises(RendezvousDeniedError, match=r"(.*HTTP 200 and '/here\?x=1'; is it Echo\?){2}"):
+        connect(first, second).call(GET, 5, _foreign)
+    mended = connect(first)
+    mended.call(GET, 5, lambda reply: reply.status)
+    for client, timeout, read in (
+        (mended, 5.0, _foreign),  # the service was there before
+        (connect(first, _nowhere()), 5.0, _foreign),  # it may be at the other one
+        (connect(first, second), 0.9, _slow),  # the other one was not asked
+    ):
+        with pytest.raises(RendezvousConnectionError, match="is it Echo") as passing:
+            client.call(GET, timeout, read)
+        assert not isinstance(passing.value, RendezvousDeniedError)
+
+
+def _foreign(reply: Reply) -> int:
+    return int(reply.body)
+
+
+def _slow(reply: Reply) -> int:
+    time.sleep(1)
+    return _foreign(reply)
+
+
+def test_seconds_are_told_only_where_time_ran_out(serve: Serve, connect: Connect) -> None:
+    silent = serve()
+    silent.speaks.clear()
+    nowhere = _nowhere()
+    refused = f"http://{nowhere}: not connected: Connection refused"
+    for endpoints, timeout, complaint in (
+        ([nowhere], 5, f"^Echo could not be used: {refused}$"),
+        ([nowhere, silent.endpoint], 0.3, rf"^Echo did not answer within (0\.[3-9]|[1-9]).* s: {refused}; .*no answer"),
+        ([nowhere], 0, "^Echo was not asked: no time was left$"),
+    ):
+        with pytest.raises(RendezvousConnectionError, match=complaint):
+            connect(*endpoints).call(GET, timeout, lambda reply: reply.status)
+
+
+def test_a_silent_endpoint_costs_no_more_than_the_time(serve: Serve, connect: Connect) -> None:
+    silent = serve()
+    silent.speaks.clear()
+    began = time.monotonic()
+    with pytest.raises(RendezvousConnectionError, match="no answer"):
+        connect(silent.endpoint).call(GET, 0.3, lambda reply: reply.status)
+    assert 0.2 < time.monotonic() - began < 1
+    helped = connect(silent.endpoint, serve().endpoint, request_timeout=0.2)
+    assert helped.call(GET, 5, lambda reply: reply.status) == 200
+    assert time.monotonic() - began < 2
+
+
+def test_an_answer_that_is_cut_is_a_broken_connection(connect: Connect) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+
+        def cut() -> None:
+            listener.settimeout(5)
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhalf")
+
+        cutting = pool.submit(cut)
+        with pytest.raises(RendezvousConnectionError, match="the connection broke: IncompleteRead") as cut_off:
+            connect(Endpoint("127.0.0.1", listener.getsockname()[1])).call(GET, 1.0, lambda reply: reply.body.decode())
+        assert not isinstance(cut_off.value, RendezvousDeniedError)
+        cutting.result(5)
+
+
+@contextmanager
+def _dripping(piece: bytes, answer: bytes = b"") -> Iterator[Endpoint]:
+    """An endpoint that answers, and goes on with the same piece twenty times a second until its client hangs up."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def drip() -> None:
+        with listener.accept()[0] as peer, suppress(OSError):
+            peer.sendall(answer)
+            while not select.select([peer], [], [], 0.05)[0] or peer.recv(1 << 16):
+                peer.sendall(piece)
+
+    with closing(listener), ThreadPoolExecutor(1) as pool:
+        pool.submit(drip)
+        yield Endpoint(*listener.getsockname())
+
+
+@pytest.mark.parametrize(
+    ("piece", "answer"),
+    [
+        pytest.param(b"H", b"", id="the status line"),
+        pytest.param(b"A: b\r\n", b"HTTP/1.1 200 OK\r\n", id="the head"),
+        pytest.param(b"x", b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", id="the body"),
+        pytest.param(b"1\r\nx\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", id="chunks"),
+        pytest.param(b"HTTP/1.1 100 Continue\r\n\r\n", b"", id="continue"),
+    ],
+)
+def test_an_endpoint_that_drips_costs_no_more_than_the_time(
+    serve: Serve, connect: Connect, piece: bytes, answer: bytes
+) -> None:
+    service = serve()
+    with _dripping(piece, answer) as endpoint:
+        client = connect(endpoint, service.endpoint, request_timeout=0.5)
+        began = time.monotonic()
+        assert client.call(GET, 5.0, lambda reply: reply.status) == 200
+        assert 0.4 < time.monotonic() - began < 3.0
+    assert len(service.asked) == 1
+
+
+def test_a_poll_may_stay_without_an_answer(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    service.speaks.clear()
+    client = connect(service.endpoint)
+    poll = Request("GET", "/", held=0.2)
+    assert client.poll(poll, lambda reply: reply.status, Hold()) is None
+    hold = Hold()
+    with ThreadPoolExecutor(1) as pool:
+        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, hold)
+        hold.release()
+        assert polled.result(5) is None
+    service.speaks.set()
+    assert client.poll(poll, lambda reply: reply.status, Hold()) == 200
+
+
+def test_closing_ends_what_is_in_progress(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    service.speaks.clear()
+    client = connect(service.endpoint)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(client.call, GET, 60, lambda reply: reply.status)
+        while not service.asked:
+            time.sleep(0.01)
+        client.close()
+        with pytest.raises(RendezvousConnectionError, match="was closed"):
+            call.result(1)
+    with pytest.raises(RendezvousConnectionError, match="was closed"):
+        client.call(GET, 5, lambda reply: reply.status)
+
+
+def test_a_poll_that_nobody_wants_any_more_says_nothing_against_its_endpoint(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client, hold = connect(first.endpoint, second.endpoint), Hold()
+    first.speaks.clear()
+    with ThreadPoolExecutor(1) as pool:
+        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, hold)
+        while not first.asked:
+            time.sleep(0.01)
+        hold.release()
+        assert polled.result(5) is None
+    first.speaks.set()
+    client.call(GET, 5, lambda reply: reply.status)
+    assert (len(first.asked), len(second.asked)) == (2, 0)
+
+
+def test_a_poll_whose_endpoint_breaks_makes_it_the_last(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    first.hangs_up = True
+    client = connect(first.endpoint, second.endpoint)
+    assert client.poll(Request("GET", "/", held=60), lambda reply: reply.status, Hold()) is None
+    client.call(GET, 5, lambda reply: reply.status)
+    assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+def _open(client: Client, alive: Request = ALIVE) -> Stream[bytes]:
+    return client.open_stream(STREAM, 5, lambda reply: reply.body, alive)
+
+
+def _receive_all(stream: Stream[bytes], seconds: float, received: list[bytes]) -> None:
+    """Until it breaks, by waits of so many seconds."""
+    for _ in range(100):
+        received += stream.receive(_soon(seconds))
+
+
+def _soon(seconds: float = 5) -> float:
+    return time.monotonic() + seconds
+
+
+def test_a_stream_gives_lines_as_they_come_and_a_wait_can_be_taken_up_again(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    client = connect(service.endpoint)
+    stream = _open(client)
+    assert stream.receive(_soon(0.05)) == []
+    service.lines.put(b"1\n2")
+    assert stream.receive(_soon()) == [b"1"]
+    assert stream.receive(_soon(0.05)) == []
+    assert stream.receive(0) == []
+    service.lines.put(b"2\n")
+    assert stream.receive(_soon()) == [b"22"]
+    assert service.told == "z"
+    # Calls go on beside it.
+    assert client.call(GET, 5, lambda reply: reply.status) == 200
+    service.lines.put(b"3\n4\n")
+    service.lines.put(b"")
+    received: list[bytes] = []
+    complaint = f"^Echo could not be used: http://{service.endpoint}: the connection ended$"
+    with pytest.raises(RendezvousConnectionError, match=complaint):
+        _receive_all(stream, 5, received)
+    assert received == [b"3", b"4"]
+    stream.close()
+    stream.close()
+    assert len(client._transport._open) == 1
+
+
+def test_a_stream_ends_with_its_client_and_the_calls_that_wait_for_it(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    client = connect(service.endpoint)
+    stream = _open(client)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(stream.receive, _soon(60))
+        while not service.streams:
+            time.sleep(0.01)
+        client.close()
+        with pytest.raises(RendezvousConnectionError, match="ended"):
+            received.result(1)
+    stream.close()
+    assert not client._transport._open
+    with pytest.raises(RendezvousConnectionError, match="was closed"):
+        _open(client)
+
+
+def test_a_stream_leaves_an_endpoint_that_fails_a_call(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client = connect(first.endpoint, second.endpoint)
+    stream = _open(client)
+    with ThreadPoolExecutor(1) as pool:
+        received = pool.submit(stream.receive, _soon(60))
+        while not first.streams:
+            time.sleep(0.01)
+        first.status = 503
+        assert client.call(GET, 5, lambda reply: reply.status) == 200
+        with pytest.raises(RendezvousConnectionError, match="ended"):
+            received.result(1)
+    stream.close()
+    second.lines.put(b"here\n")
+    with closing(_open(client)) as moved:
+        assert moved.receive(_soon()) == [b"here"]
+
+
+def test_a_stream_that_breaks_makes_its_endpoint_the_last(serve: Serve, connect: Connect) -> None:
+    first, second = serve(), serve()
+    client = connect(first.endpoint, second.endpoint)
+    first.lines.put(b"")
+    with closing(_open(client)) as stream, pytest.raises(RendezvousConnectionError, match="ended"):
+        stream.receive(_soon())
+    assert client.call(GET, 5, lambda reply: reply.status) == 200
+    assert (len(first.asked), len(second.asked)) == (1, 1)
+
+
+def test_an_endpoint_that_is_silent_on_a_stream_is_asked_whether_it_lives(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    with closing(_open(connect(service.endpoint, request_timeout=0.2))) as stream:
+        service.lines.put(b"1\n")
+        assert stream.receive(_soon()) == [b"1"]
+        assert stream.receive(_soon(0.3)) == []
+        assert len(service.asked) == 1
+        assert stream.receive(_soon()) == []
+        assert [line for line, _ in service.asked] == ["GET /stream HTTP/1.1", "GET /alive HTTP/1.1"]
+        service.speaks.clear()
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match=r"no answer within 0\.2 s"):
+            stream.receive(_soon())
+        assert 0.2 < time.monotonic() - began < 2
+
+
+def test_silence_adds_up_over_waits_that_are_too_short_for_an_answer(serve: Serve, connect: Connect) -> None:
+    service = serve()
+    service.speaks.clear()
+    with closing(_open(connect(service.endpoint, request_timeout=0.2))) as stream:
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError, match="no answer"):
+            _receive_all(stream, 0.05, [])
+        assert 0.4 < time.monotonic() - began < 2
+
+
+def test_a_stream_is_refused_or_answered_by_something_else(serve: Serve, connect: Connect) -> None:
+    service, other = serve(), serve()
+    for status, complaint in ((401, "refuses us"), (404, "HTTP 404 and '/stream'; is it Echo")):
+        service.status = other.status = status
+        with closing(_foreign_stream(connect(service.endpoint))) as stream:
+            with pytest.raises(RendezvousDeniedError, match=complaint):
+                stream.receive(_soon())
+            began = time.monotonic()
+            with pytest.raises(RendezvousDeniedError, match=complaint):
+                stream.receive(_soon())
+            assert time.monotonic() - began < 0.5
+        with closing(_foreign_stream(connect(service.endpoint, other.endpoint))) as stream:
+            with pytest.raises(RendezvousConnectionError, match=complaint) as passing:
+                stream.receive(_soon())
+            assert not isinstance(passing.value, RendezvousDeniedError)
+
+
+def _foreign_stream(client: Client) -> Stream[int]:
+    return client.open_stream(STREAM, 5, _foreign, ALIVE)
+
+
+def test_a_stream_that_nobody_answers_cannot_be_opened(connect: Connect) -> None:
+    with pytest.raises(RendezvousConnectionError, match="not connected: Connection refused"):
+        _open(connect(_nowhere(), _nowhere()))
+
+
+def test_any_timeout_will_do(serve: Serve, connect: Connect, followed: "Followed") -> None:
+    service = serve()
+    watches = Watches("test", followed.follow, lambda: None)
+    for timeout in (1e9, float("inf")):
+        client = connect(service.endpoint, request_timeout=timeout)
+        assert client.call(GET, timeout, lambda reply: reply.status) == 200
+        with closing(client.open_stream(STREAM, timeout, lambda reply: reply.body, ALIVE)) as stream:
+            service.lines.put(b"1\n")
+            assert stream.receive(timeout) == [b"1"]
+            service.lines.put(b"")
+        seen = watches.wait("p", Snapshot(), timeout)
+        followed.change()
+        assert watches.wait("p", seen, timeout).entries != seen.entries
+
+
+_HEAD = b"HTTP/1.1 200 OK\r\nDate: today\r\nTransfer-Encoding: Chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_do_not_depend_on_how_the_bytes_are_cut(size: int) -> None:
+    # Three chunks: a line and a half, the other half, an empty line and a line that nothing ends; then the last chunk.
+    chunks = b'a;ext=1\r\n{"a":1}\n{"\r\n' + b'5\r\nb":2}\r\n' + b'9\r\n\n\n{"c":3}\r\n' + b"0\r\n\r\n"
+    data = b"HTTP/1.1 100 Continue\r\n\r\n" + _HEAD + chunks
+    lines = Lines()
+    found = [line for start in range(0, len(data), size) for line in lines.feed(data[start : start + size])]
+    assert lines.status == 200
+    assert found == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
+    assert (bytes(lines.rest), lines.ended) == (b"", "the answer ended")
+
+
+def test_a_body_without_chunks_is_read_as_well() -> None:
+    lines = Lines()
+    assert lines.feed(b"HTTP/1.0 200 OK\r\n\r\n1\n2") == [b"1"]
+    assert lines.feed(b"3\n") == [b"23"]
+    assert not lines.ended
+    assert lines.feed(b"4\n5") == [b"4"]
+    assert lines.rest == b"5"
+
+
+def test_a_body_of_a_known_length_ends_with_its_last_line() -> None:
+    lines = Lines()
+    assert lines.feed(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n1\n") == [b"1"]
+    assert lines.feed(b"2\n3 and what follows it") == [b"2", b"3"]
+    assert lines.ended == "the answer ended"
+
+
+def test_the_body_of_an_error_is_kept_whole() -> None:
+    lines = Lines()
+    assert lines.feed(b"HTTP/1.1 404 Not Found\r\nContent-Length: 10\r\n\r\nNot") == []
+    assert (lines.status, bytes(lines.rest), lines.ended) == (404, b"Not", "")
+    assert lines.feed(b" Found\n") == []
+    assert (lines.status, bytes(lines.rest), lines.ended) == (404, b"Not Found\n", "the answer ended")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"SSH-2.0-x\r\n\r\n",
+        b"HTTP/1.1 ok\r\n\r\n",
+        b"HTTP/1.1 -12\r\n\r\n",
+        b"HTTP/1.1 200\r\nContent-Length: -5\r\n\r\n123456",
+        b"HTTP/1.1 200\r\nContent-Length: 9999999999\r\n\r\n{}",
+        _HEAD + b"zz\r\n{}\r\n",
+        _HEAD + b"-1\r\n{}\r\n",
+        _HEAD + b"-6\r\n{}\r\n",
+        _HEAD + b"f0000000\r\n{}\r\n",
+        _HEAD + b"f" * 100_000,
+        b"HTTP/1.1\r\n\r\n",
+        b"x" * 100_000,
+    ],
+)
+def test_what_is_not_http_ends_the_answer(data: bytes) -> None:
+    lines = Lines()
+    assert lines.feed(data) == []
+    assert re.search(r"broke: .*(expected|invalid)", lines.ended)
+
+
+def test_lines_before_what_is_not_http_are_given_and_a_cut_one_is_not() -> None:
+    lines = Lines()
+    assert lines.feed(_HEAD + b'a\r\n{"a":1}\n{"\r\nzz\r\n') == [b'{"a":1}']
+    assert lines.ended.startswith("the connection broke: ")
+
+
+def test_a_line_that_never_ends_costs_neither_memory_nor_time() -> None:
+    piece = b"%x\r\n%s\r\n" % (1 << 16, b"x" * (1 << 16))
+    lines = Lines()
+    lines.feed(_HEAD)
+    pieces = 0
+    while not lines.ended:
+        assert lines.feed(piece) == []
+        pieces += 1
+    assert pieces == 1025  # 64 MiB
+    assert "without the end of a line" in lines.ended
+
+
+class Followed:
+    """A prefix that changes when it is told to.
+
+    Attributes:
+        begun: How often it was begun to be followed.
+        failure: What happens at the next change instead.
+        over: Whether following ends with the next change.
+    """
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.over = False
+        self._news = threading.Semaphore(0)
+        self.failure: Exception | None = None
+
+    def change(self) -> None:
+        """Have it change."""
+        self._news.release()
+
+    def end(self) -> None:
+        """Let the thread that follows it go."""
+        self.over = True
+        self._news.release()
+
+    def follow(self, prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
+        """See `rdzv_transport.watches.Follow`."""
+        self.begun += 1
+        for index in itertools.count(1):
+            if self.failure is not None:
+                failure, self.failure = self.failure, None
+                raise failure
+            asked = time.monotonic()
+            yield Snapshot({prefix: Entry(b"%d" % index, index, 1)}, Revision(index, asked, time.monotonic()))
+            self._news.acquire()
+            if self.over:
+                return
+
+
+@pytest.fixture
+def followed() -> Iterator[Followed]:
+    followed = Followed()
+    yield followed
+    followed.end()
+
+
+def test_waiters_share_what_one_thread_learns(followed: Followed) -> None:
+    watches = Watches("test", followed.follow, lambda: None)
+    seen = watches.wait("p", Snapshot(), 5)
+    assert watches.wait("p", seen, 0.05) is seen
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(2, 10):
+            waits = [pool.submit(watches.wait, "p", seen, 5) for _ in range(8)]
+            followed.change()
+            told = [wait.result().entries["p"].value for wait in waits]
+            assert told == [b"%d" % number] * 8
+            seen = watches.wait("p", Snapshot(), 5)
+    assert followed.begun == 1
+
+
+@pytest.mark.parametrize(
+    ("failure", "is_ours"),
+    [(RendezvousConnectionError("gone"), True), (OverflowError("gone"), False), (OSError("gone"), False)],
+    ids=repr,
+)
+def test_a_failure_reaches_who_waits_and_the_next_wait_goes_on(
+    failure: Exception, is_ours: bool, followed: Followed, caplog: pytest.LogCaptureFixture
+) -> None:
+    watches = Watches("test", followed.follow, lambda: None)
+    seen = watches.wait("p", Snapshot(), 5)
+    followed.failure = failure
+    with ThreadPoolExecutor(4) as pool:
+        waits = [pool.submit(watches.wait, "p", seen, 30) for _ in range(4)]
+        followed.change()
+        for wait in waits:
+            # One that came after the failure goes on at once.
+            with suppress(RendezvousConnectionError):
+                assert wait.result(20).entries != seen.entries
+            followed.change()
+    errors = [wait.exception() for wait in waits if wait.exception() is not None]
+    assert errors
+    assert all("gone" in str(error) for error in errors)
+    assert len([record for record in caplog.records if record.exc_info]) == (0 if is_ours else 1)
+    followed.change()
+    assert watches.wait("p", seen, 5).entries != seen.entries
+    assert followed.begun == 2
+
+
+def test_a_thread_that_ended_or_could_not_start_is_replaced(
+    followed: Followed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    watches = Watches("test", followed.follow, lambda: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", no_room)
+        with pytest.raises(RendezvousConnectionError, match="can't start new thread"):
+            watches.wait("p", Snapshot(), 5)
+    seen = watches.wait("p", Snapshot(), 5)
+    # Whatever makes it end.
+    followed.end()
+    with pytest.raises(RendezvousConnectionError, match="has ended"):
+        watches.wait("p", seen, 5)
+    followed.over = False
+    followed.change()
+    assert watches.wait("p", seen, 5).entries["p"].value == b"2"
+    assert followed.begun == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"protocol": "http", "ca_cert": ("ca", "x")}, "'ca' needs TLS"),
+        ({"key": ("my_key", __file__)}, "'my_key' needs 'cert'"),
+        ({"ca_cert": ("ca", __file__)}, f"The ca '{__file__}' cannot be used"),
+        ({"cert": ("my_cert", __file__), "key": ("key", __file__)}, "The my_cert .* with the key .* cannot be used"),
+    ],
+)
+def test_tls_that_cannot_be(given: dict[str, object], complaint: str) -> None:
+    unset = {name: (name, None) for name in ("ca_cert", "cert", "key")}
+    with pytest.raises(RendezvousParameterError, match=complaint):
+        tls_context(**{"protocol": None, **unset, **given})  # type: ignore[arg-type]
+
+
+def test_no_tls_unless_something_asks_for_it() -> None:
+    unset = {name: (name, None) for name in ("ca_cert", "cert", "key")}
+    assert tls_context(protocol=None, **unset) is None
+    assert tls_context(protocol="http", **unset) is None
+    assert tls_context(protocol="https", **unset) is not None
+    assert tls_context(protocol=None, **unset, server_name=("server_name", "x")) is not None
+
+
+def test_a_child_gets_one_of_its_own() -> None:
+    abandoned: list[object] = []
+    owned = PerProcess(object, abandoned.append)
+    ours = owned.get()
+    assert owned.get() is ours
+    child = os.fork()
+    if not child:
+        os._exit(0 if owned.get() is not ours and abandoned == [ours] else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert owned.pop() is ours
+    assert owned.pop() is None
+    assert abandoned == []
+
+
+def test_who_hangs_up_on_tls_may_not_speak_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+
+        def reset() -> None:
+            near, _ = listener.accept()
+            near.recv(1)
+            near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            near.close()
+
+        hung_up = threads.submit(reset)
+        endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
+        client = Client("Echo", [endpoint], _check, headers={}, tls=ssl.create_default_context())
+        with pytest.raises(RendezvousConnectionError, match=r"TLS failed: .*reset.*; if .* protocol=http$"):
+            client.call(GET, 5.0, lambda reply: reply.body)
+        hung_up.result()
+        client.close()
