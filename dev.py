@@ -18,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().with_name("dev")))
 from tools import services
 
-if sys.version_info < (3, 11):  # noqa: UP036 - whoever has an older Python is to read this, not a traceback
+if sys.version_info < (3, 11):  # noqa: UP036 - with an older Python this is to be read, not a traceback
     sys.exit(f"rdzv needs Python 3.11 or newer; this is {sys.version.split()[0]}. Try: python3.11 dev.py")
 
 ROOT = Path(__file__).resolve().parent
@@ -88,7 +88,7 @@ def bring_in_services() -> None:
 
 
 def index_of_pip(environment: dict[str, str]) -> dict[str, str]:
-    """Where pip was told to look for packages, in uv's words: who has set up a mirror did so once."""
+    """Where pip looks for packages, in uv's words: a mirror is set up once."""
     words = {"PIP_INDEX_URL": "UV_DEFAULT_INDEX", "PIP_FIND_LINKS": "UV_FIND_LINKS", "PIP_CERT": "SSL_CERT_FILE"}
     return {
         for_uv: environment[for_pip]

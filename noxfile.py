@@ -34,6 +34,7 @@ def lint(session: nox.Session) -> None:
     fix = "--fix" in session.posargs
     run_module(session, "ruff", "check", *(["--fix"] if fix else []), ".")
     run_module(session, "ruff", "format", *([] if fix else ["--check"]), ".")
+    session.run("python", "dev/tools/words.py")
 
 
 @nox.session
@@ -82,7 +83,8 @@ def simulate(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """Hurt real agents and a real service, and check what they saw: `chaos --backend etcd-v3 --minutes 10`."""
+    """Send faults to real agents and a real service, and check what they saw: `chaos --backend etcd-v3 --minutes
+    10`."""
     # `--bug NAME` puts a bug of the simulator back into the core, which is then found.
     session.run(
         sys.executable, "dev/tools/chaos.py", *session.posargs, env={"PYTHONPATH": str(ROOT / "core" / "tests")}

@@ -19,7 +19,7 @@ default_role = "py:obj"
 autoclass_content = "both"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
-# As they stand in the source: a default such as os.environ would print the environment of whoever builds.
+# As they stand in the source: a default such as os.environ would print the environment of the machine that builds.
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 100
 napoleon_numpy_docstring = False

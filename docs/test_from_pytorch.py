@@ -125,7 +125,7 @@ def test_a_run_of_one_node_needs_no_port_and_no_file() -> None:
             rdzv.get_rendezvous_handler(params[2])
 
 
-def test_a_wait_that_is_over_is_told_with_pytorchs_word(tmp_path: Path) -> None:
+def test_a_wait_that_is_over_is_reported_with_pytorchs_word(tmp_path: Path) -> None:
     dist = pytest.importorskip("torch.distributed")
     torch_store = pytest.importorskip("rdzv_torchrun.store")
     _, store = create_backend(rdzv.RendezvousParameters("sqlite", str(tmp_path / "rdzv.db"), "job", 1, 1))

@@ -27,7 +27,7 @@ SUM = "done: 9592 primes below 100000"
 
 
 def main() -> None:
-    """Tell the story, each chapter with a deadline."""
+    """Play each chapter with a deadline."""
     arguments = parse_arguments()
     with tempfile.TemporaryDirectory(prefix="rdzv-demo-") as folder, Agents(*commands(arguments, folder)) as agents:
         with chapter("Four agents start. The job takes two to four nodes, so with the fourth it begins at once."):

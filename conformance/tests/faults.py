@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rdzv.backend import Capability, Entry, Expect, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
 
 from .reference import (
@@ -219,9 +219,11 @@ class WrongOrder(Service):
 class SendsTwice(MemoryBackend):
     """Repeats a put whose reply was lost."""
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
-        if put.outcome is Outcome.UNKNOWN:
+        if put.outcome is PutOutcome.UNKNOWN:
             put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
         return put
 
@@ -229,9 +231,11 @@ class SendsTwice(MemoryBackend):
 class DeniesWhatItWrote(MemoryBackend):
     """Says of a put whose reply was lost that nothing was written."""
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
-        if put.outcome is Outcome.UNKNOWN:
+        if put.outcome is PutOutcome.UNKNOWN:
             raise RendezvousConnectionError("no answer")
         return put
 
@@ -351,9 +355,11 @@ class Truncates(Service):
 class SendsElsewhere(SeveralEndpoints):
     """Sends a put whose reply was lost to the next endpoint."""
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         put = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
-        if put.outcome is Outcome.UNKNOWN:
+        if put.outcome is PutOutcome.UNKNOWN:
             super().put(key, value, expect=expect, lease=lease, timeout=timeout)
         return put
 
@@ -368,11 +374,11 @@ class CutsRunIds(MemoryBackend):
 class HangsUpForItsParent(MemoryBackend):
     """Shuts down, in a child, what it has inherited."""
 
-    def abandon(self, inherited: Connections) -> None:
+    def discard_inherited(self, inherited: Connections) -> None:
         for connection in inherited.all():
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
-        super().abandon(inherited)
+        super().discard_inherited(inherited)
 
 
 class ClosesForItsParent(MemoryBackend):
@@ -487,20 +493,24 @@ FAULTS = {
             LatestLease, "test_lease_ends_within_a_second_of_its_time", "leases end too late for who reads: one of 1 s"
         ),
         Fault(SleepsOn, "test_lease_ends_within_a_second_of_its_time", "leases end too late for who waits: one of 1 s"),
-        Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "in vain for the keys of a killed owner to go"),
-        Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "was not told that its lease has ended"),
+        Fault(LeaseOfTheDead, "test_keys_of_a_killed_owner_go", "for the keys of a killed owner to go"),
+        Fault(RisenLease, "test_owner_that_slept_too_long_learns_it", "did not learn that its lease has ended"),
         Fault(LeaseForEver, "test_last_put_decides_on_which_lease_a_key_hangs", "a lease that it no longer hung on"),
         Fault(PartialList, "test_many_keys_are_read_completely", "44 of 300 keys are missing"),
         Fault(TornList, "test_snapshot_is_of_one_moment", "gave a state that never was: of two keys, written one"),
         Fault(
-            HidesAKey, "test_order_is_the_same_wherever_it_is_told", "'suite/a' was written, and a snapshot lacks it"
+            HidesAKey, "test_order_is_the_same_wherever_it_is_read", "'suite/a' was written, and a snapshot lacks it"
         ),
         Fault(TextualPrefix, "test_prefix_is_a_path", "read_all misunderstands a prefix"),
         Fault(ChangedBytes, "test_value_comes_back_as_it_was", "the value was changed on its way"),
         Fault(CreationOverwrites, "test_put_if_absent_never_overwrites", "a create-if-absent overwrote"),
         Fault(WrongOrder, "test_order_outlives_overwriting", "overwriting changed the creation order"),
         Fault(DurableBackend, "test_what_was_written_outlives_a_restart", "a restart changed what was written"),
-        Fault(SendsTwice, "test_put_whose_reply_is_lost_is_unknown", "whose reply was lost answered Put(outcome=<Outc"),
+        Fault(
+            SendsTwice,
+            "test_put_whose_reply_is_lost_is_unknown",
+            "whose reply was lost answered PutResult(outcome=<PutOutc",
+        ),
         Fault(DeniesWhatItWrote, "test_put_whose_reply_is_lost_is_unknown", "answered RendezvousConnectionError"),
         Fault(Patient, "test_calls_end_in_time_and_the_client_goes_on", "with a timeout of 1.0 s took"),
         Fault(
@@ -521,12 +531,12 @@ FAULTS = {
         ),
         Fault(HangsUpForItsParent, "test_fork_amid_calls_and_waits", "ended its parent's wait: ReplyLostError"),
         Fault(HoldsALock, "test_fork_amid_calls_and_waits", "a child that was forked amid calls hangs"),
-        Fault(LeaseOfOneProcess, "test_lease_belongs_to_no_process", "was told that its parent's lease has ended"),
+        Fault(LeaseOfOneProcess, "test_lease_belongs_to_no_process", "learned that its parent's lease has ended"),
         Fault(ForgetsItsCalls, "test_close_ends_every_call_to_a_frozen_service", "calls have not ended: the wait"),
         Fault(ForgetsItsCalls, "test_close_ends_a_connection_that_is_being_made", "these calls have not ended: read"),
         Fault(AsksForNamesPatiently, "test_name_that_nobody_resolves_holds_up_nothing", "has not given up a name that"),
         Fault(KnowsItsOwnOnly, "test_snapshot_of_another_service_is_compared", "what a foreign snapshot has not"),
-        Fault(Truncates, "test_many_large_values_are_read_and_waited_for", "in vain for many large values"),
+        Fault(Truncates, "test_many_large_values_are_read_and_waited_for", "for many large values: it did not happen"),
         Fault(SendsElsewhere, "test_put_of_unknown_outcome_goes_to_no_other_endpoint", "outcome was sent again"),
         Fault(GivesUp, "test_wait_goes_on_when_its_line_breaks", "a change was missed"),
         Fault(

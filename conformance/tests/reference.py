@@ -27,8 +27,8 @@ from rdzv.backend import (
     Expect,
     KeyValueBackend,
     Lease,
-    Outcome,
-    Put,
+    PutOutcome,
+    PutResult,
     Snapshot,
     Token,
 )
@@ -36,7 +36,7 @@ from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
 from rdzv.threads import in_thread
-from rdzv_transport import PerProcess
+from rdzv_transport import ProcessLocal
 
 from rdzv_conformance.processes import Link, Processes, Worker
 
@@ -329,7 +329,7 @@ class MemoryBackend(KeyValueBackend):
     """The backend of that service."""
 
     capabilities = frozenset({Capability.WATCH, Capability.LEASE})
-    lacking: ClassVar[Mapping[Capability, str]] = {
+    unsupported: ClassVar[Mapping[Capability, str]] = {
         Capability.MULTI_ENDPOINT: "there is one server",
         Capability.DURABLE: "it keeps everything in memory",
         Capability.TLS: "it is for tests on one machine",
@@ -342,7 +342,7 @@ class MemoryBackend(KeyValueBackend):
             raise RendezvousParameterError(f"There is one server; '{endpoint}' names {len(endpoints)}.")
         self._address = endpoints[0].host, endpoints[0].port
         self._root = f"{escape(run_id)}/"
-        self.connections = PerProcess(Connections, self.abandon)
+        self.connections = ProcessLocal(Connections, self.discard_inherited)
         self._closed: Future[None] = Future()
 
     @property
@@ -356,15 +356,17 @@ class MemoryBackend(KeyValueBackend):
         revision, found = self.call(timeout, "list", self._root + prefix)
         return Snapshot(self._unpacked(found), revision)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         names: dict[Any, str] = {ABSENT: "absent", ANY: "any"}
         wanted = names[expect] if isinstance(expect, Expect) else expect if type(expect) is int else None
         number = lease.number if isinstance(lease, MemoryLease) else None
         try:
             won, found = self.call(timeout, "put", self._root + key, base64.b64encode(value).decode(), wanted, number)
         except ReplyLostError:
-            return Put(Outcome.UNKNOWN)
-        return Put(Outcome.WON if won else Outcome.LOST, self._unpacked(found).get(key))
+            return PutResult(PutOutcome.UNKNOWN)
+        return PutResult(PutOutcome.APPLIED if won else PutOutcome.CONFLICT, self._unpacked(found).get(key))
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         self.call(timeout, "delete", self._root + prefix)
@@ -386,7 +388,7 @@ class MemoryBackend(KeyValueBackend):
         if (mine := self.connections.pop()) is not None:
             mine.close()
 
-    def abandon(self, inherited: "Connections") -> None:
+    def discard_inherited(self, inherited: "Connections") -> None:
         """Let go, in a child, of what is its parent's: close copies of its descriptors, no more."""
         for connection in inherited.all():
             connection.close()
@@ -472,9 +474,9 @@ class DurableBackend(MemoryBackend):
     """The backend of a service that keeps everything."""
 
     capabilities = MemoryBackend.capabilities | {Capability.DURABLE}
-    lacking: ClassVar[Mapping[Capability, str]] = {
+    unsupported: ClassVar[Mapping[Capability, str]] = {
         capability: reason
-        for capability, reason in MemoryBackend.lacking.items()
+        for capability, reason in MemoryBackend.unsupported.items()
         if capability is not Capability.DURABLE
     }
 
@@ -483,8 +485,8 @@ class PollingBackend(MemoryBackend):
     """The same service, as if it could neither wake anyone nor end a lease by itself."""
 
     capabilities = frozenset()
-    lacking: ClassVar[Mapping[Capability, str]] = {
-        **MemoryBackend.lacking,
+    unsupported: ClassVar[Mapping[Capability, str]] = {
+        **MemoryBackend.unsupported,
         Capability.WATCH: "nobody is woken here",
         Capability.LEASE: "everybody lives for ever here",
     }
@@ -496,9 +498,9 @@ class SeveralEndpoints(MemoryBackend):
     """The backend of a service that is there at several endpoints: one after the other is tried."""
 
     capabilities = MemoryBackend.capabilities | {Capability.MULTI_ENDPOINT}
-    lacking: ClassVar[Mapping[Capability, str]] = {
+    unsupported: ClassVar[Mapping[Capability, str]] = {
         capability: reason
-        for capability, reason in MemoryBackend.lacking.items()
+        for capability, reason in MemoryBackend.unsupported.items()
         if capability is not Capability.MULTI_ENDPOINT
     }
 

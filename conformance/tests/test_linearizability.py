@@ -263,7 +263,7 @@ def _any_history(rng: random.Random, count: int) -> list[Operation]:
 
 
 def _true_history(rng: random.Random, processes: int, count: int) -> list[Operation]:
-    """What clients of one real value are told; each operation happens at some moment between call and return."""
+    """The answers to clients of one real value; each operation happens at some moment between call and return."""
     there: str | None = None
     known: dict[int, str | None] = dict.fromkeys(range(processes))
     free = dict.fromkeys(range(processes), 0)

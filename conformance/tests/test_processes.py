@@ -38,7 +38,7 @@ def test_exit_of_the_work_stays_in_the_process() -> None:
         processes.fork(lambda link: sys.exit(3)).result()
 
 
-def test_killed_process_is_told_and_silence_is_bounded() -> None:
+def test_killed_process_is_reported_and_silence_is_bounded() -> None:
     with Processes() as processes:
         worker = processes.fork(lambda link: link.receive(600))
         with pytest.raises(TimeoutError, match=r"said nothing for 0\.1 s"):

@@ -1,7 +1,7 @@
 """A coordination service in this process's memory, for tests of what stands above a backend.
 
 It is right in every respect and wakes waiters at once. What goes wrong is up to the test: one call at a
-time (`MemoryBackend.fail`), or all of them until further notice (`MemoryBackend.disconnect`).
+time (`MemoryBackend.fail`), or all of them until `connect` (`MemoryBackend.disconnect`).
 """
 
 import itertools
@@ -14,7 +14,19 @@ from enum import Enum, auto
 from functools import partial
 from typing import ClassVar
 
-from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+    Token,
+)
 from rdzv.errors import RendezvousConnectionError
 from rdzv.keys import escape
 
@@ -31,7 +43,7 @@ class Fault(Enum):
 
 
 class MemoryService:
-    """What is stored. Whoever touches it holds `changed`."""
+    """What is stored. Every access holds `changed`."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
@@ -80,7 +92,7 @@ class MemoryBackend(KeyValueBackend):
     """
 
     capabilities = frozenset({Capability.WATCH, Capability.LEASE})
-    lacking: ClassVar[Mapping[Capability, str]] = dict.fromkeys(
+    unsupported: ClassVar[Mapping[Capability, str]] = dict.fromkeys(
         set(Capability) - {Capability.WATCH, Capability.LEASE}, "it lives in this process"
     )
 
@@ -137,7 +149,9 @@ class MemoryBackend(KeyValueBackend):
         with self.call("read_all"):
             return self._snapshot(prefix)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         name, key = key, self._root + key
         entries = self.service.entries
         try:
@@ -145,14 +159,14 @@ class MemoryBackend(KeyValueBackend):
                 there = entries.get(key)
                 matches = expect is ANY or (there is None if expect is ABSENT else there and there.token == expect)
                 if not matches or (lease is not None and lease not in self.service.leases):
-                    return Put(Outcome.LOST, there)
+                    return PutResult(PutOutcome.CONFLICT, there)
                 self.service.write(key, value, lease if isinstance(lease, MemoryLease) else None)
-                return Put(Outcome.WON, entries[key])
+                return PutResult(PutOutcome.APPLIED, entries[key])
         except _DelayedError:
             self._delayed.append(partial(self.put, name, value, expect=expect, lease=lease, timeout=timeout))
-            return Put(Outcome.UNKNOWN)
+            return PutResult(PutOutcome.UNKNOWN)
         except _ReplyLostError:
-            return Put(Outcome.UNKNOWN)
+            return PutResult(PutOutcome.UNKNOWN)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         with self.call("delete"):
@@ -238,7 +252,9 @@ class SlowBackend(MemoryBackend):
         self._pass(timeout)
         return super().read_all(prefix, timeout=timeout)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         self._pass(timeout)
         return super().put(key, value, expect=expect, lease=lease, timeout=timeout)
 

@@ -64,7 +64,7 @@ def test_the_store_of_a_backend_that_brings_none_is_its_nodes(
         ({"RANK": "0"}, "WORLD_SIZE is not set"),
     ],
 )
-def test_a_process_that_no_agent_has_started_is_told_so(environ: dict[str, str], what: str) -> None:
+def test_a_process_that_no_agent_has_started_gets_an_error(environ: dict[str, str], what: str) -> None:
     with pytest.raises(
         RendezvousParameterError, match=f"The variable {what}: this process was not started by an agent"
     ):

@@ -12,11 +12,11 @@ from rdzv import Entry, RendezvousBackend, RendezvousConnectionError, Token
 from rdzv.backend import ABSENT
 from rdzv.deadline import pause_within
 from rdzv.engine import member
-from rdzv.engine.register import RegisterKeys
-from rdzv.engine.service import Service
-from rdzv.engine.steps import OpenLease, Put, Sleep
+from rdzv.engine.client import RetryingClient
+from rdzv.engine.effects import OpenLease, Put, Sleep
+from rdzv.engine.register_adapter import RegisterAdapter
 
-from .lanes import Stage
+from .coroutines import Harness
 from .memory import MemoryBackend
 
 LONG = 1.0
@@ -27,7 +27,7 @@ CALL = 0.8
 
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rdzv.engine.service", "rdzv.engine.node", "rdzv.engine.register"):
+    for module in ("rdzv.engine.client", "rdzv.engine.node", "rdzv.engine.register_adapter"):
         monkeypatch.setattr(f"{module}.backoff", lambda rng: itertools.repeat(LONG))
 
 
@@ -69,7 +69,7 @@ class Recovering(MemoryBackend):
 @pytest.mark.usefixtures("long_pauses")
 def test_a_service_that_is_back_before_the_deadline_is_asked_again() -> None:
     backend = Recovering(away=1)
-    assert Service(backend, "a").read("key", time.monotonic() + CALL) is None
+    assert RetryingClient(backend, "a").read("key", time.monotonic() + CALL) is None
     first, last = backend.allowed
     # Each is allowed what is left, and the last one enough for an answer.
     assert CALL >= first > last > 0.09
@@ -79,21 +79,21 @@ def test_a_service_that_is_back_before_the_deadline_is_asked_again() -> None:
 def test_a_service_that_stays_away_is_an_error_at_the_deadline() -> None:
     backend, began = Recovering(away=1000), time.monotonic()
     with pytest.raises(RendezvousConnectionError, match="it is away"):
-        Service(backend, "a").read("key", began + CALL)
+        RetryingClient(backend, "a").read("key", began + CALL)
     assert time.monotonic() - began >= CALL - 0.1
 
 
 @pytest.mark.usefixtures("long_pauses")
 def test_a_node_tries_to_register_until_its_deadline() -> None:
-    stage = Stage()
-    node = stage.node()
-    node.record = stage.enrolled().record
-    deadline = stage.now + CALL
-    enrolling = stage.walk(member._enroll(node, deadline))
-    enrolling.to(OpenLease)
-    assert isinstance(enrolling.throw(RendezvousConnectionError("it is away")), Sleep)
-    enrolling.to(Put)
-    assert stage.now == pytest.approx(deadline - 0.1)
+    harness = Harness()
+    node = harness.node()
+    node.record = harness.registered().record
+    deadline = harness.now + CALL
+    registering = harness.stepper(member._register(node, deadline))
+    registering.to(OpenLease)
+    assert isinstance(registering.throw(RendezvousConnectionError("it is away")), Sleep)
+    registering.to(Put)
+    assert harness.now == pytest.approx(deadline - 0.1)
 
 
 class Contended(RendezvousBackend):
@@ -121,7 +121,7 @@ class Contended(RendezvousBackend):
 @pytest.mark.usefixtures("long_pauses")
 def test_a_register_that_others_change_is_written_until_the_deadline() -> None:
     register = Contended()
-    keys = RegisterKeys(register, clock=lambda: register.now, sleep=register.sleep)
+    keys = RegisterAdapter(register, clock=lambda: register.now, sleep=register.sleep)
     keys.put("nodes/a", b"here", expect=ABSENT, timeout=CALL)
     entry = keys.read("nodes/a", timeout=CALL)
     assert entry is not None

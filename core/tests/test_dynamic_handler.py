@@ -29,7 +29,7 @@ from rdzv import (
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.handler import _reserved_port, assign_ranks
 from rdzv.engine.node import WATCH
-from rdzv.engine.records import NOTICE_KEY, STATE_KEY, Closed, State, decode
+from rdzv.engine.records import STATE_KEY, STATUS_KEY, Closed, State, decode
 
 from .memory import Fault, MemoryBackend
 from .test_rendezvous import Run, seconds, wait_until
@@ -197,19 +197,19 @@ class TestEnding:
         node = run.node(1, 1)
         node.next_rendezvous()
         run.backends[0].disconnect()
-        wait_until(lambda: node.trouble is not None)
+        wait_until(lambda: node.connection_error is not None)
         began = time.monotonic()
         assert node.shutdown() is False
         # For a keep-alive interval, not for the five seconds of the close timeout.
         assert time.monotonic() - began < 3.0
 
-    def test_a_service_that_misses_some_calls_is_told_all_the_same(self, run: Run) -> None:
+    def test_a_service_that_misses_some_calls_is_reached_all_the_same(self, run: Run) -> None:
         node = run.node(1, 1)
         node.next_rendezvous()
         # Trying again so often takes several keep-alive intervals.
         run.backends[0].fail("put", *[Fault.REQUEST_LOST] * 5)
         assert node.leave("drained") is True
-        assert run.all_keys() == {STATE_KEY, NOTICE_KEY}
+        assert run.all_keys() == {STATE_KEY, STATUS_KEY}
 
     def test_a_fork_ends_and_asks_nothing(self, run: Run) -> None:
         node = run.node(1, 1)
@@ -242,7 +242,7 @@ class TestRemoval:
         wait_until(member.is_closed)
         return [member, spare]
 
-    def test_it_is_told_in_the_next_wait(self, run: Run, nodes: list[DynamicRendezvousHandler]) -> None:
+    def test_it_is_raised_in_the_next_wait(self, run: Run, nodes: list[DynamicRendezvousHandler]) -> None:
         for node in nodes:
             with pytest.raises(RendezvousClosedError, match=self.REMOVED):
                 node.next_rendezvous()
@@ -258,7 +258,7 @@ class TestAsking:
     def test_an_error_that_lasts_is_raised_until_the_run_is_closed(self, run: Run) -> None:
         node = run.node(1, 1)
         node.next_rendezvous()
-        with node._driver._changed:
+        with node._runner._changed:
             node._node.fail("a loop", RendezvousStateError("corrupt"), lasts=True)
         for ask in (node.is_closed, node.num_nodes_waiting):
             with pytest.raises(RendezvousStateError, match="corrupt"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine.envelope import REMEMBERED, Envelope
+from rdzv.engine.envelope import NONCE_HISTORY, Envelope
 from rdzv.errors import RendezvousStateError
 
 FIRST = Envelope(b"\n\0 anything", "a", "0a1b2c")
@@ -22,12 +22,14 @@ def test_first_envelope_says_no_more_than_it_must() -> None:
 
 
 def test_successor_counts_on_and_remembers_so_many() -> None:
-    written = [Envelope.seal(b"", writer="a")]
-    while len(written) < REMEMBERED + 10:
-        written.append(Envelope.seal(b"", writer="a", after=written[-1]))
+    written = [Envelope.wrap(b"", writer="a")]
+    while len(written) < NONCE_HISTORY + 10:
+        written.append(Envelope.wrap(b"", writer="a", previous=written[-1]))
     assert [one.epoch for one in written] == list(range(1, len(written) + 1))
     before = [one.nonce for one in reversed(written[:-1])]
-    assert list(written[-1].past) == [*before[: REMEMBERED - 1], written[0].nonce], "the first is never forgotten"
+    assert list(written[-1].recent_nonces) == [*before[: NONCE_HISTORY - 1], written[0].nonce], (
+        "the first is never forgotten"
+    )
     assert len(set(before)) == len(before)
 
 

@@ -54,10 +54,10 @@ def cut_off_then_alone(run: Run) -> tuple[Any, Any]:
     for info in infos:
         info.store.set(f"rank{info.rank}", b"here")
     run.backends[0].disconnect("it is cut off")
-    wait_until(lambda: leaves.notice and leaves.notice.lost)
+    wait_until(lambda: leaves.status and leaves.status.departures)
     leaves.leave("drained")
     run.backends[0].reconnect()
-    wait_until(stays._node.may_trust_world)
+    wait_until(stays._node.has_valid_lease)
     return stays, infos[0]
 
 
@@ -84,9 +84,9 @@ def test_last_of_those_who_all_say_that_they_leave_removes_everything_but_state_
     gather(run, *nodes)
     for node in nodes:
         node.leave("drained")
-    left = {key for key in run.all_keys() if not key.startswith("beats/")}
+    left = {key for key in run.all_keys() if not key.startswith("heartbeats/")}
     # The leader's tombstone goes with its lease, and the next leader writes over it where leases are counted.
-    assert left - {"control/leader"} == {"control/state", "control/notice"}
+    assert left - {"control/leader"} == {"control/state", "control/status"}
 
 
 def test_next_leader_removes_what_one_that_died_has_not(run: Run) -> None:
@@ -120,7 +120,7 @@ def test_next_leader_removes_what_an_attempt_has_left_that_one_that_died_has_fol
     for backend in run.backends:
         backend._faults["delete"].clear()
     wait_until(
-        lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "beats/0/", "control/intent"))]
+        lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "heartbeats/0/", "control/pending"))]
     )
     assert {node._node.state.attempt for node in alive} == {1}
 
@@ -143,7 +143,7 @@ def test_timeout_beside_a_running_world_says_that_it_runs(run: Run) -> None:
         run.node(2, 2, join=0.3).next_rendezvous()
 
 
-def test_node_whose_world_has_left_for_good_waits_no_longer_than_it_is_told(run: Run) -> None:
+def test_node_whose_world_has_left_for_good_waits_no_longer_than_its_alone_timeout(run: Run) -> None:
     leaves, waits = nodes = run.nodes(2, 2, 2, join=300, alone=0.5)
     run.gather(*nodes)
     leaves.leave("python ended with exit code 1")
@@ -203,7 +203,7 @@ def test_outage_ends_no_wait_early(run: Run) -> None:
     waiting = run.join(waits)[0]
     wait_until(lambda: waits._node.alone_since is not None)
     run.backends[1].disconnect()
-    wait_until(lambda: waits._node.trouble is not None and waits._node.alone_until() == math.inf)
+    wait_until(lambda: waits._node.connection_error is not None and waits._node.alone_until() == math.inf)
     run.backends[1].reconnect()
     with pytest.raises(RendezvousTimeoutError, match="alone_timeout"):
         waiting.result(30)

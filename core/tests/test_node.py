@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 
 from rdzv.backend import Entry, Snapshot
+from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.node import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH, Node
-from rdzv.engine.records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, Loss, NodeRecord, Notice
-from rdzv.engine.service import Held, View
+from rdzv.engine.records import (
+    LEADER_KEY,
+    STATE_KEY,
+    STATUS_KEY,
+    Closed,
+    Departure,
+    LeaderRecord,
+    NodeRecord,
+    RunStatus,
+)
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -25,13 +34,13 @@ from rdzv.errors import (
 from rdzv.hooks import Event, EventKind
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
-from .test_join_lane import Granted
+from .test_join_coroutine import Granted
 from .test_rules import state
 
 INTERVAL = 5.0
 DONE = Closed("b", "the job is done", done=True)
 ENOUGH = Closed("b", "enough", done=False)
-LOST, LEFT = Loss("b", 1, False, "its lease is over"), Loss("c", 2, True, "drained")
+LOST, LEFT = Departure("b", 1, False, "its lease is over"), Departure("c", 2, True, "drained")
 
 
 class Clock:
@@ -62,32 +71,32 @@ def made(clock: Clock, last_round: int | None = None, round: int = 0, signs: int
     return node
 
 
-def held(payload: bytes, after: Held | None = None) -> Held:
+def versioned(payload: bytes, previous: VersionedValue | None = None) -> VersionedValue:
     """What a key holds."""
-    envelope = Envelope.seal(payload, writer="b", after=after.envelope if after else None)
-    return Held(envelope, token=envelope.epoch, order=1)
+    envelope = Envelope.wrap(payload, writer="b", previous=previous.envelope if previous else None)
+    return VersionedValue(envelope, token=envelope.epoch, order=1)
 
 
 def shows(node: Node, *world: str, **more: Any) -> list[Event]:
     """Let a node see a state of its attempt that is newer than the one that it knows."""
     fields: dict[str, Any] = {"attempt": 1, **more}
-    return node.look_at_state(held(state(*world, **fields).encode(), node.held))
+    return node.apply_state(versioned(state(*world, **fields).encode(), node.state_version))
 
 
-def view(**values: bytes) -> View:
+def snapshot(**values: bytes) -> DecodedSnapshot:
     """A view of ``control``."""
-    keys = {"state": STATE_KEY, "notice": NOTICE_KEY, "leader": LEADER_KEY}
-    return View(
-        Snapshot({keys[name]: Entry(Envelope.seal(value, writer="b").pack(), 1, 1) for name, value in values.items()})
+    keys = {"state": STATE_KEY, "status": STATUS_KEY, "leader": LEADER_KEY}
+    return DecodedSnapshot(
+        Snapshot({keys[name]: Entry(Envelope.wrap(value, writer="b").pack(), 1, 1) for name, value in values.items()})
     )
 
 
-def claim(node: str = "b", attempt: int = 1, low: int = 2, high: int = 4) -> Leadership:
+def claim(node: str = "b", attempt: int = 1, low: int = 2, high: int = 4) -> LeaderRecord:
     """A claim to lead."""
-    return Leadership(node, attempt, low, high)
+    return LeaderRecord(node, attempt, low, high)
 
 
-def told(events: list[Event]) -> list[tuple[EventKind, int, str, str]]:
+def reported(events: list[Event]) -> list[tuple[EventKind, int, str, str]]:
     """What events say."""
     return [(event.kind, event.round, event.node, event.cause) for event in events]
 
@@ -108,28 +117,28 @@ class TestTime:
         node = made(clock, signs=signs)
         timeout = RendezvousTimeout(heartbeat=timedelta(seconds=7))
         node.settings = replace(node.settings, timeout=timeout)
-        assert node.soon() == 1000.0 + seconds
+        assert node.background_deadline() == 1000.0 + seconds
 
     def test_silence_is_for_ever_until_the_service_has_answered(self, clock: Clock) -> None:
         node = made(clock)
-        assert node.silence() == math.inf
-        node.contacted()
+        assert node.since_last_contact() == math.inf
+        node.on_contact()
         clock.now += 3.0
-        assert node.silence() == 3.0
+        assert node.since_last_contact() == 3.0
 
     def test_an_answer_ends_the_trouble(self, clock: Clock) -> None:
         node = made(clock)
-        node.troubled(RendezvousConnectionError("away"))
-        assert node.trouble is not None
-        node.contacted()
-        assert node.trouble is None
+        node.on_connection_error(RendezvousConnectionError("away"))
+        assert node.connection_error is not None
+        node.on_contact()
+        assert node.connection_error is None
 
     def test_a_silent_member_is_missed_after_a_time_to_live_of_contact(self, clock: Clock) -> None:
         node = made(clock)
-        assert node.trusted_in() == 15.0
+        assert node.grace_remaining() == 15.0
         for seconds in (15.0, 10.0, 5.0, 0.0, 0.0):
-            node.contacted()
-            assert node.trusted_in() == seconds
+            node.on_contact()
+            assert node.grace_remaining() == seconds
             clock.now += INTERVAL
 
     @pytest.mark.parametrize(("signs", "longest"), [(3, 10.0), (2, 7.5)])
@@ -137,32 +146,32 @@ class TestTime:
         self, clock: Clock, signs: int, longest: float
     ) -> None:
         node = made(clock, signs=signs)
-        node.contacted()
+        node.on_contact()
         clock.now += longest
-        assert node.trusted_in() == node.ttl - longest
-        node.contacted()
-        assert node.trusted_in() == node.ttl - longest
+        assert node.grace_remaining() == node.ttl - longest
+        node.on_contact()
+        assert node.grace_remaining() == node.ttl - longest
         clock.now += longest + 0.5
-        assert node.trusted_in() == node.ttl
-        node.contacted()
-        assert node.trusted_in() == node.ttl
+        assert node.grace_remaining() == node.ttl
+        node.on_contact()
+        assert node.grace_remaining() == node.ttl
 
     def test_a_node_whose_lease_was_lost_gives_the_others_a_time_to_live_too(self, clock: Clock) -> None:
         node = made(clock)
-        node.contacted()
+        node.on_contact()
         clock.now += INTERVAL
-        node.distrust()
-        assert node.trusted_in() == 15.0
-        node.contacted()
+        node.reset_grace_period()
+        assert node.grace_remaining() == 15.0
+        node.on_contact()
         clock.now += INTERVAL
-        assert node.trusted_in() == 10.0
+        assert node.grace_remaining() == 10.0
 
 
 class TestState:
-    def test_a_new_world_is_told_once(self, clock: Clock) -> None:
+    def test_a_new_world_is_reported_once(self, clock: Clock) -> None:
         node = made(clock)
         events = shows(node, "b", "c", address="b.host", port=29500)
-        assert told(events) == [
+        assert reported(events) == [
             (EventKind.ROUND_PUBLISHED, 1, "b", "a world of 2, with rank 0 at b.host:29500"),
         ]
         assert shows(node, "b", "c", address="b.host", port=29500) == []
@@ -171,11 +180,11 @@ class TestState:
         node = made(clock)
         assert shows(node, round=3) == []
 
-    def test_closing_is_told_once(self, clock: Clock) -> None:
+    def test_closing_is_reported_once(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
         closing = [(EventKind.CLOSED, 1, "b", "enough")]
-        assert told(shows(node, "b", "c", closed=ENOUGH)) == closing
+        assert reported(shows(node, "b", "c", closed=ENOUGH)) == closing
         assert shows(node, "b", "c", closed=ENOUGH) == []
 
     def test_a_world_and_its_end_may_be_seen_at_once(self, clock: Clock) -> None:
@@ -185,36 +194,36 @@ class TestState:
     def test_an_older_state_changes_nothing(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
-        old = node.held
+        old = node.state_version
         shows(node, "b", "c", round=2)
-        now = node.held
-        assert node.look_at_state(old) == []
-        assert (node.held, node.state) == (now, state("b", "c", attempt=1, round=2))
+        now = node.state_version
+        assert node.apply_state(old) == []
+        assert (node.state_version, node.state) == (now, state("b", "c", attempt=1, round=2))
 
     def test_a_state_that_was_put_back_has_another_token(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
-        assert node.held is not None
-        back = replace(node.held, token="another")
-        assert node.look_at_state(back) == []
-        assert node.held is back
+        assert node.state_version is not None
+        back = replace(node.state_version, token="another")
+        assert node.apply_state(back) == []
+        assert node.state_version is back
 
     def test_a_state_that_was_there_and_is_not_has_vanished(self, clock: Clock) -> None:
         node = made(clock)
-        node.look_at_state(None)
-        assert not node.vanished
+        node.apply_state(None)
+        assert not node.state_missing
         shows(node, "b", "c")
-        held = node.held
-        node.look_at_state(None)
-        assert node.vanished
-        node.look_at_state(held)
-        assert not node.vanished
+        versioned = node.state_version
+        node.apply_state(None)
+        assert node.state_missing
+        node.apply_state(versioned)
+        assert not node.state_missing
 
-    def test_eviction_is_told_once_for_each_round(self, clock: Clock) -> None:
+    def test_eviction_is_reported_once_for_each_round(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
         events = shows(node, "b", "c", round=2)
         cause = "round 2 was formed while this node was away from round 1"
-        assert told(events)[1:] == [(EventKind.EVICTED, 2, "a", cause)]
+        assert reported(events)[1:] == [(EventKind.EVICTED, 2, "a", cause)]
         assert [event.kind for event in shows(node, "b", "c", round=3)] == [EventKind.ROUND_PUBLISHED]
 
     def test_an_error_of_leading_ends_with_the_run(self, clock: Clock) -> None:
@@ -226,95 +235,99 @@ class TestState:
         assert node.problem is None
 
 
-class TestNotice:
-    def test_a_loss_is_told_once_for_each_round(self, clock: Clock) -> None:
+class TestStatus:
+    def test_a_loss_is_reported_once_for_each_round(self, clock: Clock) -> None:
         node = made(clock)
         worlds = [state("a", "b", "c", attempt=1, round=number).encode() for number in (1, 2)]
-        node.look(view(state=worlds[0], notice=Notice(1, "re-forming", 2, 1, (LOST,)).encode()))
-        events = node.look(view(state=worlds[0], notice=Notice(1, "re-forming", 1, 1, (LOST, LEFT)).encode()))
-        assert told(events) == [(EventKind.NODE_LEFT, 1, "c", "drained")]
-        events = node.look(view(state=worlds[1], notice=Notice(2, "re-forming", 1, 1, (LOST,)).encode()))
-        assert told(events)[1:] == [(EventKind.NODE_LOST, 2, "b", "its lease is over")]
+        node.apply_snapshot(snapshot(state=worlds[0], status=RunStatus(1, "re-forming", 2, 1, (LOST,)).encode()))
+        events = node.apply_snapshot(
+            snapshot(state=worlds[0], status=RunStatus(1, "re-forming", 1, 1, (LOST, LEFT)).encode())
+        )
+        assert reported(events) == [(EventKind.NODE_LEFT, 1, "c", "drained")]
+        events = node.apply_snapshot(
+            snapshot(state=worlds[1], status=RunStatus(2, "re-forming", 1, 1, (LOST,)).encode())
+        )
+        assert reported(events)[1:] == [(EventKind.NODE_LOST, 2, "b", "its lease is over")]
 
-    def test_of_its_own_loss_a_node_is_not_told(self, clock: Clock) -> None:
+    def test_its_own_loss_is_not_reported_to_a_node(self, clock: Clock) -> None:
         node = made(clock)
         world = state("a", "b", attempt=1).encode()
-        node.look(view(state=world))
+        node.apply_snapshot(snapshot(state=world))
         lost = (replace(LOST, node="a"), LOST)
-        events = node.look(view(state=world, notice=Notice(1, "re-forming", 1, 1, lost).encode()))
-        assert told(events) == [(EventKind.NODE_LOST, 1, "b", "its lease is over")]
+        events = node.apply_snapshot(snapshot(state=world, status=RunStatus(1, "re-forming", 1, 1, lost).encode()))
+        assert reported(events) == [(EventKind.NODE_LOST, 1, "b", "its lease is over")]
 
     def test_what_was_lost_before_it_came_is_no_news(self, clock: Clock) -> None:
-        notice = Notice(1, "abandoned", 0, 0, (LOST,)).encode()
-        events = made(clock).look(view(state=state("a", "b", attempt=1).encode(), notice=notice))
+        status = RunStatus(1, "abandoned", 0, 0, (LOST,)).encode()
+        events = made(clock).apply_snapshot(snapshot(state=state("a", "b", attempt=1).encode(), status=status))
         assert [event.kind for event in events] == [EventKind.ROUND_PUBLISHED]
 
     def test_news_of_another_round_tell_of_no_loss(self, clock: Clock) -> None:
         node = made(clock)
-        notice = Notice(1, "re-forming", 2, 1, (LOST,)).encode()
-        assert node.look(view(notice=notice)) == []
-        assert node.look(view(notice=notice)) == []
+        status = RunStatus(1, "re-forming", 2, 1, (LOST,)).encode()
+        assert node.apply_snapshot(snapshot(status=status)) == []
+        assert node.apply_snapshot(snapshot(status=status)) == []
         later = state("a", "b", attempt=1, round=2).encode()
-        assert node.look(view(state=later)) != []
-        assert node.look(view(notice=notice, state=later)) == []
+        assert node.apply_snapshot(snapshot(state=later)) != []
+        assert node.apply_snapshot(snapshot(status=status, state=later)) == []
 
     def test_news_that_go_are_forgotten(self, clock: Clock) -> None:
         node = made(clock)
-        node.look(view(notice=Notice(0, "gathering", 2, 0).encode()))
-        assert node.notice is not None
-        node.look(view())
-        assert node.notice is None
+        node.apply_snapshot(snapshot(status=RunStatus(0, "gathering", 2, 0).encode()))
+        assert node.status is not None
+        node.apply_snapshot(snapshot())
+        assert node.status is None
 
     def test_what_cannot_be_read_is_looked_at_again(self, clock: Clock) -> None:
         node = made(clock)
         with pytest.raises(RendezvousStateError):
-            node.look(view(notice=b"[]"))
-        assert node.view is None
+            node.apply_snapshot(snapshot(status=b"[]"))
+        assert node.snapshot is None
 
 
 class TestLeader:
-    def test_a_change_is_told_once(self, clock: Clock) -> None:
+    def test_a_change_is_reported_once(self, clock: Clock) -> None:
         node = made(clock)
-        assert told(node.look_at_leader(claim("b"))) == [
+        assert reported(node.apply_leader(claim("b"))) == [
             (EventKind.LEADER_CHANGED, 0, "b", "it holds the leader's lease")
         ]
-        assert node.look(view(leader=claim("b").encode())) == []
+        assert node.apply_snapshot(snapshot(leader=claim("b").encode())) == []
         assert node.leader == claim("b")
-        assert [event.node for event in node.look_at_leader(claim("c"))] == ["c"]
-        assert node.look(view()) == []
+        assert [event.node for event in node.apply_leader(claim("c"))] == ["c"]
+        assert node.apply_snapshot(snapshot()) == []
         assert node.leader is None
-        assert [event.node for event in node.look_at_leader(claim("c"))] == ["c"]
+        assert [event.node for event in node.apply_leader(claim("c"))] == ["c"]
 
     def test_a_view_older_than_its_election_ends_no_lead(self, clock: Clock) -> None:
         node = made(clock)
-        node.look_at_leader(claim("a"))
+        node.apply_leader(claim("a"))
         node.leading = True
-        node.look_at_leader(None)
+        node.apply_leader(None)
         assert node.leading
         assert node.leader == claim("a")
 
     def test_who_leads_steps_down_when_another_does(self, clock: Clock) -> None:
         node = made(clock)
-        node.look_at_leader(claim("a"))
+        node.apply_leader(claim("a"))
         node.leading = True
-        node.look_at_leader(claim("a"))
+        node.apply_leader(claim("a"))
         assert node.leading
-        node.look_at_leader(claim("b"))
+        node.apply_leader(claim("b"))
         assert not node.leading
         assert node.leader == claim("b")
 
     @pytest.mark.parametrize(("leader", "healed"), [(claim("a"), False), (None, False), (claim("b"), True)])
     def test_an_error_of_leading_ends_when_another_leads(
-        self, clock: Clock, leader: Leadership | None, healed: bool
+        self, clock: Clock, leader: LeaderRecord | None, healed: bool
     ) -> None:
         node = made(clock)
         node.fail(LEAD, OSError("no"), lasts=True)
-        node.look_at_leader(leader)
+        node.apply_leader(leader)
         assert (node.problem is None) is healed
 
     def test_who_steps_down_knows_no_leader(self, clock: Clock) -> None:
         node = made(clock)
-        node.look_at_leader(claim("a"))
+        node.apply_leader(claim("a"))
         node.leading = True
         node.step_down()
         assert not node.leading
@@ -332,7 +345,7 @@ class TestLeader:
             ({"stands_from": 1000.5}, False),
         ],
     )
-    def test_who_is_enrolled_may_lead(self, clock: Clock, change: dict[str, Any], may: bool) -> None:
+    def test_who_is_registered_may_lead(self, clock: Clock, change: dict[str, Any], may: bool) -> None:
         node = made(clock, last_round=0)
         node.lease = Granted()
         vars(node).update(change)
@@ -361,16 +374,16 @@ class TestLeader:
         ids=["another leads", "it leads", "its claim is gone", "it has resigned", "it has stepped down", "nobody does"],
     )
     def test_a_node_with_a_record_sees_whether_anybody_leads(
-        self, clock: Clock, there: Leadership | None, believed: Leadership | None, leading: bool, unseen: bool
+        self, clock: Clock, there: LeaderRecord | None, believed: LeaderRecord | None, leading: bool, unseen: bool
     ) -> None:
         node = made(clock, last_round=0)
-        node.look(view() if there is None else view(leader=there.encode()))
+        node.apply_snapshot(snapshot() if there is None else snapshot(leader=there.encode()))
         node.leader, node.leading = believed, leading
         assert node.sees_no_leader() is unseen
         node.record = None
         assert not node.sees_no_leader()
 
-    def test_before_its_first_look_it_sees_nobody(self, clock: Clock) -> None:
+    def test_before_its_first_snapshot_it_sees_no_leader(self, clock: Clock) -> None:
         node = made(clock, last_round=0)
         node.leader = claim("b")
         assert node.sees_no_leader()
@@ -379,27 +392,27 @@ class TestLeader:
 class TestRefusal:
     def test_what_runs_is_joined(self, clock: Clock) -> None:
         node = made(clock)
-        node.refuse()
+        node.raise_if_cannot_join()
         shows(node, "b", "c")
-        node.refuse()
+        node.raise_if_cannot_join()
 
     def test_a_later_attempt_takes_no_node_of_this_one(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c", attempt=3, closed=DONE)
         with pytest.raises(RendezvousClosedError, match=r"is at attempt 3; this node belongs to attempt 1\. "):
-            node.refuse()
+            node.raise_if_cannot_join()
 
     def test_a_run_that_was_removed_takes_no_node_that_took_part_in_it(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
-        node.removed = True
+        node.run_deleted = True
         with pytest.raises(RendezvousClosedError, match="'run' was removed from the service while this node took part"):
-            node.refuse()
+            node.raise_if_cannot_join()
 
     def test_an_earlier_attempt_may_be_closed(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c", attempt=0, closed=DONE, max_nodes=9)
-        node.refuse()
+        node.raise_if_cannot_join()
 
     @pytest.mark.parametrize(
         ("closed", "last_round", "kind"),
@@ -409,13 +422,13 @@ class TestRefusal:
             (ENOUGH, 1, RendezvousClosedError),
         ],
     )
-    def test_only_who_waits_goes_home_when_the_job_is_done(
+    def test_only_a_waiting_node_ends_gracefully_when_the_job_is_done(
         self, clock: Clock, closed: Closed, last_round: int, kind: type[RendezvousError]
     ) -> None:
         node = made(clock, last_round=last_round, round=1)
         shows(node, "b", "c", closed=closed)
         with pytest.raises(kind, match=closed.reason) as refused:
-            node.refuse()
+            node.raise_if_cannot_join()
         assert type(refused.value) is kind
 
     @pytest.mark.parametrize("low, high", [(1, 4), (2, 5)])  # noqa: PT006 - two numbers
@@ -423,7 +436,7 @@ class TestRefusal:
         node = made(clock)
         shows(node, "b", "c", min_nodes=low, max_nodes=high)
         with pytest.raises(RendezvousParameterError, match=f"{low} to {high} nodes; this node asks for 2 to 4"):
-            node.refuse()
+            node.raise_if_cannot_join()
 
     @pytest.mark.parametrize(("attempt", "refused"), [(1, True), (0, False)])
     def test_before_its_first_world_they_are_those_of_the_attempts_leader(
@@ -431,18 +444,18 @@ class TestRefusal:
     ) -> None:
         node = made(clock)
         shows(node, "b", "c", attempt=0, max_nodes=9)
-        node.look_at_leader(claim(attempt=attempt, high=5))
+        node.apply_leader(claim(attempt=attempt, high=5))
         if not refused:
-            node.refuse()
+            node.raise_if_cannot_join()
             return
         with pytest.raises(RendezvousParameterError, match="2 to 5 nodes"):
-            node.refuse()
+            node.raise_if_cannot_join()
 
     def test_an_error_that_lasts_is_raised(self, clock: Clock) -> None:
         node = made(clock)
         node.fail(KEEP, RendezvousStateError("corrupt"), lasts=True)
         with pytest.raises(RendezvousStateError, match="corrupt"):
-            node.refuse()
+            node.raise_if_cannot_join()
 
 
 class TestStanding:
@@ -461,7 +474,7 @@ class TestStanding:
             (1, None, (False, False, False)),
         ],
     )
-    def test_it_is_told_by_the_rounds(
+    def test_it_follows_from_the_rounds(
         self, clock: Clock, last_round: int | None, current: int | None, expected: tuple[bool, bool, bool]
     ) -> None:
         node = made(clock, last_round=last_round, round=2)
@@ -493,7 +506,7 @@ class TestStanding:
     ) -> None:
         node = made(clock)
         node.settled, node.lease_until = settled, clock.now + left
-        assert node.may_trust_world() is trusts
+        assert node.has_valid_lease() is trusts
 
     @pytest.mark.parametrize(
         ("attempt", "closed", "expected"),
@@ -511,7 +524,7 @@ class TestStanding:
         assert node.closed() is None
         shows(node, "b", "c", attempt=attempt, closed=closed)
         assert node.closed() == expected
-        node.removed = True
+        node.run_deleted = True
         assert node.closed() == Closed("", "the run was removed from the service", done=False)
 
 
@@ -522,30 +535,30 @@ class TestWaiting:
         node = made(clock, last_round=0, round=1)
         shows(node, "a", "b")
         assert node.waiting() == 0
-        node.notice = Notice(1, "running", 4, 2)
+        node.status = RunStatus(1, "running", 4, 2)
         assert node.waiting() == 2
-        node.notice = Notice(2, "running", 4, 2)
+        node.status = RunStatus(2, "running", 4, 2)
         assert node.waiting() == 0
 
     def test_a_node_that_was_in_none_hears_those_of_the_round_that_runs(self, clock: Clock) -> None:
         node = made(clock)
-        node.notice = Notice(0, "gathering", 4, 2)
+        node.status = RunStatus(0, "gathering", 4, 2)
         assert node.waiting() == 2
         shows(node, "b", "c", round=3)
         assert node.waiting() == 0
-        node.notice = Notice(3, "running", 4, 1)
+        node.status = RunStatus(3, "running", 4, 1)
         assert node.waiting() == 1
 
     def test_a_node_that_was_in_a_round_hears_of_that_one(self, clock: Clock) -> None:
         node = made(clock, last_round=1, round=1)
         shows(node, "b", "c", round=2)
-        node.notice = Notice(2, "running", 4, 2)
+        node.status = RunStatus(2, "running", 4, 2)
         assert node.waiting() == 0
 
     def test_an_evicted_node_hears_that_it_should_come(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
         shows(node, "b", "c", round=2)
-        node.notice = Notice(2, "running", 4, 2)
+        node.status = RunStatus(2, "running", 4, 2)
         assert node.waiting() == 1
 
 
@@ -556,7 +569,7 @@ class TestAlone:
     def node(self, clock: Clock) -> Node:
         node = made(clock, last_round=1, round=1)
         shows(node, "a", "b")
-        node.notice = Notice(1, "re-forming", 1, 1, (replace(LEFT, node="b"),))
+        node.status = RunStatus(1, "re-forming", 1, 1, (replace(LEFT, node="b"),))
         return node
 
     def test_it_waits_for_the_alone_timeout_from_when_it_knows(self, node: Node, clock: Clock) -> None:
@@ -566,11 +579,11 @@ class TestAlone:
         assert node.alone_until() == 1060.0
         assert node.alone() == 30.0
 
-    @pytest.mark.parametrize("change", ["trouble", "record", "notice"])
+    @pytest.mark.parametrize("change", ["connection_error", "record", "status"])
     def test_whatever_makes_that_uncertain_lets_it_wait_anew(self, node: Node, clock: Clock, change: str) -> None:
         assert node.alone_until() == 1060.0
         before = getattr(node, change)
-        setattr(node, change, RendezvousConnectionError("away") if change == "trouble" else None)
+        setattr(node, change, RendezvousConnectionError("away") if change == "connection_error" else None)
         assert node.alone_until() == math.inf
         setattr(node, change, before)
         clock.now += 30.0
@@ -604,10 +617,10 @@ class TestFailures:
     def test_a_turn_that_ends_well_clears_the_error_of_its_own_loop(self, node: Node) -> None:
         for loop in (KEEP, WATCH):
             node.fail(loop, RendezvousStateError(loop), lasts=True)
-        node.heal(KEEP)
+        node.clear_failure(KEEP)
         assert (node.failed(KEEP), node.failed(WATCH)) == (0, 1)
         assert str(node.problem) == WATCH
-        node.heal(WATCH)
+        node.clear_failure(WATCH)
         assert node.problem is None
         assert node.failure() is None
         node.raise_problem()
@@ -625,7 +638,7 @@ class TestFailures:
         assert isinstance(getattr(node.problem, "__cause__", None), OSError)
 
     def test_a_passing_fault_is_no_failure_and_starts_no_count(self, node: Node, clock: Clock) -> None:
-        node.hinder(KEEP, RendezvousConnectionError("away"))
+        node.note_passing_failure(KEEP, RendezvousConnectionError("away"))
         assert (node.failed(KEEP), node.problem) == (0, None)
         clock.now += 60.0
         for _ in range(LASTING_TIMES):
@@ -635,16 +648,16 @@ class TestFailures:
 
     def test_a_passing_fault_does_not_hide_a_failure(self, node: Node) -> None:
         node.fail(KEEP, RendezvousStateError("corrupt"))
-        node.hinder(KEEP, RendezvousConnectionError("away"))
+        node.note_passing_failure(KEEP, RendezvousConnectionError("away"))
         assert str(node.failure()) == "corrupt"
 
     def test_the_latest_passing_fault_counts(self, node: Node) -> None:
         for why in ("away", "still away"):
-            node.hinder(KEEP, RendezvousConnectionError(why))
+            node.note_passing_failure(KEEP, RendezvousConnectionError(why))
         assert str(node.failure()) == "still away"
 
     def test_who_gives_up_hears_of_what_does_not_last_too_but_first_of_what_does(self, node: Node) -> None:
-        node.hinder(WATCH, RendezvousConnectionError("away"))
+        node.note_passing_failure(WATCH, RendezvousConnectionError("away"))
         node.raise_problem()
         with pytest.raises(RendezvousConnectionError, match="away"):
             node.raise_problem(lasting=False)

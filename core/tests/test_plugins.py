@@ -153,7 +153,7 @@ def test_an_event_reaches_every_plugin_even_if_one_raises(install: Install, capl
     calls: list[Any] = []
     for plugin in (Recorder(calls, "first"), Raiser(ValueError("broken")), Recorder(calls, "last")):
         plugins.register_hooks(plugin)
-    plugins.announce(EVENT)
+    plugins.emit(EVENT)
     assert calls == [("last", EVENT), ("first", EVENT)]
     assert "ValueError: broken" in caplog.text
 
@@ -163,11 +163,11 @@ def test_a_plugin_is_called_once_however_often_it_is_registered_and_not_when_tak
     recorder = Recorder(calls, "mine")
     plugins.register_hooks(recorder)
     plugins.register_hooks(recorder)
-    plugins.announce(EVENT)
+    plugins.emit(EVENT)
     assert calls == [("mine", EVENT)]
     plugins.unregister_hooks(recorder)
     plugins.unregister_hooks(recorder)
-    plugins.announce(EVENT)
+    plugins.emit(EVENT)
     assert calls == [("mine", EVENT)]
 
 
@@ -203,8 +203,8 @@ def test_installed_hooks_are_loaded_once_and_called(install: Install) -> None:
         seen.append(event)
     """
     install("acme-hooks", source, {"rdzv.hooks": "acme"})
-    plugins.announce(EVENT)
-    plugins.announce(EVENT)
+    plugins.emit(EVENT)
+    plugins.emit(EVENT)
     assert sys.modules["acme_hooks"].seen == [EVENT, EVENT]
 
 
@@ -212,7 +212,7 @@ def test_one_module_may_bring_a_backend_and_other_hooks(install: Install) -> Non
     source = BACKEND.format(name="one") + "seen = []\n@hookimpl\ndef rdzv_event(event):\n    seen.append(event)\n"
     install("acme-one", source, {"rdzv": "one", "rdzv.hooks": "acme"})
     assert plugins.load_backend_plugin("one").name == "one"
-    plugins.announce(EVENT)
+    plugins.emit(EVENT)
     assert sys.modules["acme_one"].seen == [EVENT]
 
 

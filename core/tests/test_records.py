@@ -5,19 +5,19 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine.records import Closed, Leadership, Loss, NodeRecord, Notice, State, decode
+from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode
 from rdzv.errors import RendezvousStateError
 
 NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})
 STATE = State(0, 1, ("a", "b"), "a.host", 0, 2, 4)
 CLOSED = State(0, 1, (), "", 0, 2, 4, Closed("a", "done", True))
-NOTICE = Notice(1, "running", 2, 0, (Loss("c", 2, False, "dead"), Loss("d", 3, True, "drained")))
+NOTICE = RunStatus(1, "running", 2, 0, (Departure("c", 2, False, "dead"), Departure("d", 3, True, "drained")))
 
 
 @pytest.mark.parametrize(
     "record",
-    [NODE, NodeRecord("a", 0, 0, 1, 1, "", 0, left="tired"), STATE, CLOSED, NOTICE, Leadership("a", 0, 2, 4)],
-    ids=["node", "node that left", "state", "closed state", "notice", "leadership"],
+    [NODE, NodeRecord("a", 0, 0, 1, 1, "", 0, left="tired"), STATE, CLOSED, NOTICE, LeaderRecord("a", 0, 2, 4)],
+    ids=["node", "node that left", "state", "closed state", "status", "leadership"],
 )
 def test_record_comes_back_as_it_was(record: Any) -> None:
     assert decode(type(record), record.encode()) == record
@@ -41,8 +41,8 @@ def test_record_comes_back_as_it_was(record: Any) -> None:
         (NODE, "labels", ["rack"]),
         (NODE, "labels", {"rack": "7", "zone": 1}),
         (NODE, "left", 0),
-        (NOTICE, "lost", {}),
-        (NOTICE, "lost", ["c"]),
+        (NOTICE, "departures", {}),
+        (NOTICE, "departures", ["c"]),
     ],
 )
 def test_field_of_another_type_is_refused(record: Any, field: str, value: Any) -> None:

@@ -17,7 +17,7 @@ from rdzv import (
     ABSENT,
     ANY,
     DynamicRendezvousHandler,
-    Outcome,
+    PutOutcome,
     RendezvousBackend,
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -30,7 +30,7 @@ from rdzv import (
 )
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.node import KEEP, LEAD, WATCH
-from rdzv.engine.register import RegisterKeys
+from rdzv.engine.register_adapter import RegisterAdapter
 
 from .memory import Fault, MemoryService, SlowBackend
 
@@ -123,9 +123,9 @@ def ended() -> Iterator[ExitStack]:
         yield stack
 
 
-def keys_of(register: Any) -> RegisterKeys:
+def keys_of(register: Any) -> RegisterAdapter:
     """The keys in a register of any class."""
-    return RegisterKeys(register)
+    return RegisterAdapter(register)
 
 
 @pytest.mark.parametrize("kind", [Silent, Exact])
@@ -176,7 +176,7 @@ def test_an_outage_that_a_strange_error_tells_of_costs_nothing(
 
     value.breaks = fail
     until(lambda: met >= {f"rdzv-{loop}-{old.node_id}" for loop in (WATCH, KEEP, LEAD)})
-    until(lambda: old.trouble is not None)
+    until(lambda: old.connection_error is not None)
     value.breaks = lambda: None
     pool = ended.enter_context(ThreadPoolExecutor(2))
     joined = pool.submit(late.next_rendezvous)
@@ -223,7 +223,7 @@ def test_a_write_whose_reply_was_lost_is_unknown() -> None:
             super().set_state(state, token)
             raise StrangeConnectionError("no reply")
 
-    assert keys_of(LosesReplies(value)).put("a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.UNKNOWN
+    assert keys_of(LosesReplies(value)).put("a", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.UNKNOWN
     entry = keys_of(Exact(value)).read("a", timeout=CALL)
     assert entry is not None
 
@@ -242,9 +242,9 @@ def test_a_write_of_which_nothing_is_said_is_found_among_later_ones(others: int)
 
     keys = keys_of(Overtaken(value))
     won = keys.put("a", b"x", expect=ABSENT, timeout=CALL)
-    assert won.outcome is Outcome.WON
+    assert won.outcome is PutOutcome.APPLIED
     assert won.entry == keys.read("a", timeout=CALL)
-    assert keys.put("a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.LOST
+    assert keys.put("a", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.CONFLICT
 
 
 class Slow(RendezvousBackend):
@@ -280,7 +280,7 @@ class Slow(RendezvousBackend):
 @pytest.mark.parametrize("takes", [0.1, 0.4, 0.6, 0.9, 1.5])
 def test_no_call_of_a_register_begins_after_the_deadline(takes: float) -> None:
     slow = Slow(takes)
-    keys = RegisterKeys(slow, clock=lambda: slow.now, sleep=lambda seconds: setattr(slow, "now", slow.now + seconds))
+    keys = RegisterAdapter(slow, clock=lambda: slow.now, sleep=lambda seconds: setattr(slow, "now", slow.now + seconds))
     for call in (
         lambda: keys.read("a", timeout=1.0),
         lambda: keys.read_all("a", timeout=1.0),
@@ -341,10 +341,10 @@ def test_a_key_that_cannot_be_read_costs_only_who_reads_it(entry: Any) -> None:
     with pytest.raises(RendezvousStateError):
         Envelope.unpack(found["nodes/a"].value)
     # A write beside it goes on, and one over it mends it.
-    assert keys.put("nodes/c", b"of c", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+    assert keys.put("nodes/c", b"of c", expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
     there = keys.read("nodes/a", timeout=CALL)
     assert there is not None
-    assert keys.put("nodes/a", b"again", expect=there.token, timeout=CALL).outcome is Outcome.WON
+    assert keys.put("nodes/a", b"again", expect=there.token, timeout=CALL).outcome is PutOutcome.APPLIED
     assert {key: entry.value for key, entry in keys.read_all("nodes", timeout=CALL).entries.items()} == {
         "nodes/a": b"again",
         "nodes/b": b"of b",

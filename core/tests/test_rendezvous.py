@@ -37,7 +37,7 @@ from rdzv import (
     register_hooks,
     unregister_hooks,
 )
-from rdzv.engine.register import RegisterKeys
+from rdzv.engine.register_adapter import RegisterAdapter
 
 from .memory import Fault, MemoryBackend, MemoryService
 
@@ -60,7 +60,7 @@ def wait_until(condition: Callable[[], Any], limit: float = 10.0) -> Any:
 
 
 class LeaselessBackend(MemoryBackend):
-    """The same service without leases: the core counts beats."""
+    """The same service without leases: the core adds heartbeat leases."""
 
     capabilities = frozenset({Capability.WATCH})
 
@@ -69,7 +69,7 @@ class LeaselessBackend(MemoryBackend):
 
 
 class Register(RendezvousBackend):
-    """Level 1, as somebody would write it for PyTorch: two methods and a name."""
+    """A register backend as written for PyTorch: two methods and a name."""
 
     def __init__(self, shared: dict[str, Any]) -> None:
         self._shared = shared
@@ -145,16 +145,18 @@ class Run:
         return [future.result(15) for future in self.join(*handlers)]
 
     def crash(self, handler: DynamicRendezvousHandler) -> None:
-        """End a node without a goodbye, as kill -9 does."""
+        """End a node without leaving, as kill -9 does."""
         handler._stopped = True
-        handler._driver.stop(5.0)
+        handler._runner.stop(5.0)
 
     def all_keys(self) -> set[str]:
         """Every key that the service holds, whatever it means."""
         backend = self.backend()
-        keys = backend if isinstance(backend, KeyValueBackend) else RegisterKeys(backend)
+        keys = backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend)
         return {
-            key for prefix in ("control", "nodes", "beats", "store") for key in keys.read_all(prefix, timeout=1).entries
+            key
+            for prefix in ("control", "nodes", "heartbeats", "store")
+            for key in keys.read_all(prefix, timeout=1).entries
         }
 
     def close(self) -> None:
@@ -274,7 +276,7 @@ class TestGathering:
         finally:
             unregister_hooks(reader)
 
-    def test_spares_are_sent_home_when_the_job_is_done(self, run: Run) -> None:
+    def test_spares_end_gracefully_when_the_job_is_done(self, run: Run) -> None:
         nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         spare = run.join(run.node(2, 2))[0]
@@ -331,7 +333,7 @@ class TestGathering:
         dead, left = nodes = simple.nodes(2, 2, 2, join=1.5)
         simple.gather(*nodes)
         simple.crash(dead)
-        wait_until(lambda: left.notice and left.notice.lost)
+        wait_until(lambda: left.status and left.status.departures)
         with pytest.raises(RendezvousTimeoutError, match=rf"Of round 1, '{dead.node_id}' is gone: ") as raised:
             left.next_rendezvous()
         assert f"1 of at least 2 nodes is here ({left.node_id}), 1 is missing." in str(raised.value)
@@ -351,7 +353,7 @@ class TestGathering:
         run.gather(*nodes)
         run.crash(dies)
         leaves.leave("it is not needed")
-        wait_until(lambda: all(node.notice and len(node.notice.lost) == 2 for node in stay))
+        wait_until(lambda: all(node.status and len(node.status.departures) == 2 for node in stay))
         run.gather(*stay)
         for node in stay:
             node.shutdown()
@@ -362,7 +364,7 @@ class TestGathering:
         for node in old:
             run.crash(node)
         run.gather(*run.nodes(2, 2, 2, attempt=1))
-        wait_until(lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "beats/0/"))])
+        wait_until(lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "heartbeats/0/"))])
 
 
 class TestFaults:
@@ -377,7 +379,7 @@ class TestFaults:
         assert {node._node.state.round for node in nodes} == {1}
 
     def test_a_node_that_comes_back_to_a_closed_run_trusts_its_world_no_more(self, simple: Run) -> None:
-        # Whoever ends last removes the records, so the next attempt may not know that it is here.
+        # The last node that ends removes the records, so the next attempt may not know that it is here.
         nodes = simple.nodes(2, 2, 2)
         simple.gather(*nodes)
         nodes[0].set_closed("enough")
@@ -386,10 +388,10 @@ class TestFaults:
             for lease in list(simple.service.leases):
                 simple.service.end(lease)
         wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
-        wait_until(lambda: not any(node._node.writing for node in nodes))
-        assert not any(node._node.may_trust_world() for node in nodes)
+        wait_until(lambda: not any(node._node.registering for node in nodes))
+        assert not any(node._node.has_valid_lease() for node in nodes)
 
-    def test_an_evicted_node_is_told(self, simple: Run) -> None:
+    def test_an_evicted_node_gets_an_error(self, simple: Run) -> None:
         nodes = simple.nodes(3, 2, 3)
         simple.gather(*nodes)
         with listening() as events:
@@ -409,9 +411,9 @@ class TestFaults:
         with listening() as events:
             # It cannot renew its lease, and hears all news.
             simple.backends[0].refuse(RendezvousConnectionError("it is cut off"), "keep_alive", "open_lease")
-            wait_until(lambda: all(node.notice and node.notice.lost for node in nodes))
+            wait_until(lambda: all(node.status and node.status.departures for node in nodes))
             simple.backends[0].accept()
-            wait_until(lambda: not any(node.notice.lost for node in nodes))
+            wait_until(lambda: not any(node.status.departures for node in nodes))
         assert [event.node for event in events if event.kind is EventKind.NODE_LOST] == len(others) * [lost.node_id]
         assert EventKind.EVICTED not in {event.kind for event in events}
 
@@ -427,21 +429,21 @@ class TestFaults:
             wait_until(lambda: nodes[0]._node.clock() > nodes[0]._node.lease_until)
             for backend in simple.backends:
                 backend.reconnect()
-            wait_until(lambda: all(node._node.may_trust_world() for node in nodes))
+            wait_until(lambda: all(node._node.has_valid_lease() for node in nodes))
         assert not [event for event in events if event.kind is not EventKind.LEADER_CHANGED]
         assert [node.num_nodes_waiting() for node in nodes] == [0, 0, 0]
 
     def test_the_log_tells_of_an_outage_and_of_its_end(
         self, simple: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("rdzv.engine.outage._PATIENCE", 0.2)
+        monkeypatch.setattr("rdzv.engine.connection_log._PATIENCE", 0.2)
         simple.join(simple.node(2, 2))
         wait_until(lambda: simple.handlers[0]._node.record)
         simple.backends[0].disconnect("it is away")
         wait_until(lambda: "has answered no call" in caplog.text)
         simple.backends[0].reconnect()
         wait_until(lambda: "answers again" in caplog.text)
-        told = [record.getMessage() for record in caplog.records if record.name == "rdzv.engine.outage"]
+        told = [record.getMessage() for record in caplog.records if record.name == "rdzv.engine.connection_log"]
         assert len(told) == 2
         assert told[0].endswith("it is away")
 
@@ -486,7 +488,7 @@ class TestFaults:
         with pytest.raises(RendezvousDeniedError, match="wrong password"):
             node.next_rendezvous()
 
-    @pytest.mark.parametrize("key", ["state", "leader", "notice"])
+    @pytest.mark.parametrize("key", ["state", "leader", "status"])
     @pytest.mark.parametrize("value", [b"", b"\x80\x04K\x01.", b'{"rdzv":1}\n', b"[[[" * 9999])
     def test_corrupt_bytes_are_one_clear_error(self, simple: Run, key: str, value: bytes) -> None:
         with simple.service.changed:
@@ -507,7 +509,7 @@ class TestFaults:
         wait_until(lambda: all(node.is_closed() for node in nodes))
         assert "removed" in nodes[0].closed.reason
 
-    def test_a_service_that_forgot_everything_is_told_again(self, simple: Run) -> None:
+    def test_a_service_that_lost_its_data_gets_the_state_again(self, simple: Run) -> None:
         nodes = simple.nodes(2, 2, 2)
         simple.gather(*nodes)
         with simple.service.changed:
@@ -575,7 +577,7 @@ class TestWhatANodeMayAsk:
         if closes:
             wait_until(second.is_closed)
         else:
-            wait_until(lambda: second.notice is not None and second.notice.lost)
+            wait_until(lambda: second.status is not None and second.status.departures)
             assert not second.is_closed()
 
     def test_a_handler_that_shut_down_says_so(self, simple: Run) -> None:
@@ -587,14 +589,14 @@ class TestWhatANodeMayAsk:
 
     def test_an_interrupted_wait_takes_the_record_back(self, simple: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         node = simple.node()
-        pause = node._driver._pause
+        pause = node._runner._pause
 
         def interrupt(until: float, *how: Any) -> None:
             if threading.current_thread() is threading.main_thread() and node._node.record:
                 raise KeyboardInterrupt
             pause(until, *how)
 
-        monkeypatch.setattr(node._driver, "_pause", interrupt)
+        monkeypatch.setattr(node._runner, "_pause", interrupt)
         with pytest.raises(KeyboardInterrupt):
             node.next_rendezvous()
         assert not simple.service.under("run/nodes")
@@ -605,7 +607,7 @@ class TestWhatANodeMayAsk:
         simple.gather(first, second)
         with pytest.raises(ZeroDivisionError), first:
             1 / 0  # noqa: B018
-        wait_until(lambda: second.notice is not None and second.notice.lost)
+        wait_until(lambda: second.status is not None and second.status.departures)
         assert not second.is_closed()
 
 
@@ -642,7 +644,7 @@ class TestPlugins:
         finally:
             unregister_hooks(plugin)
 
-    def test_events_tell_the_story(self, simple: Run) -> None:
+    def test_events_tell_the_whole_run(self, simple: Run) -> None:
         with listening() as events:
             nodes = simple.nodes(2, 2, 2)
             infos = simple.gather(*nodes)
@@ -680,7 +682,7 @@ class TestCost:
         simple.gather(*nodes)
         calls = sum(sum(backend.calls.values()) for backend in simple.backends)
         # The memory service answers every wait with one snapshot: a wait may be asked again for each
-        # of the four changes of `control` (two leaders' writes, the state, a notice).
+        # of the four changes of `control` (two leaders' writes, the state, a status).
         waits = sum(backend.calls["wait"] for backend in simple.backends)
         assert calls - waits <= 5 * count + 10, [dict(backend.calls) for backend in simple.backends]
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from rdzv.engine import rules
-from rdzv.engine.records import Closed, Leadership, Loss, NodeRecord, Notice, State
-from rdzv.engine.rules import Hold, Publish, Standing
+from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
+from rdzv.engine.rules import Defer, MembershipState, Publish
 
-LIMITS = Leadership("a", 0, 2, 4)
+LIMITS = LeaderRecord("a", 0, 2, 4)
 
 
 def node(name: str, order: int = 0, last_round: int = 0, **more: Any) -> NodeRecord:
@@ -24,42 +24,42 @@ def state(*world: str, round: int = 1, **more: Any) -> State:
     return State(round=round, world=world, **fields)
 
 
-def decide(current: State | None, *nodes: NodeRecord, **more: Any) -> Publish | Hold:
+def decide(current: State | None, *nodes: NodeRecord, **more: Any) -> Publish | Defer:
     """Ask the rules with a last call of 30 s, of which none has passed."""
-    asked: dict[str, Any] = {"enough_for": 0.0, "last_call": 30.0, "trusted": True, **more}
+    asked: dict[str, Any] = {"quorum_for": 0.0, "last_call": 30.0, "trusted": True, **more}
     return rules.decide(current, nodes, LIMITS, **asked)
 
 
-def published(decision: Publish | Hold) -> State:
+def published(decision: Publish | Defer) -> State:
     """The state that is published."""
     assert isinstance(decision, Publish), decision
     return decision.state
 
 
-def held(decision: Publish | Hold) -> Hold:
+def held(decision: Publish | Defer) -> Defer:
     """The decision to publish nothing."""
-    assert isinstance(decision, Hold), decision
+    assert isinstance(decision, Defer), decision
     return decision
 
 
 class TestGathering:
     def test_below_min_there_is_no_world_and_no_timer(self) -> None:
         hold = held(decide(None, node("a")))
-        assert not hold.enough
-        assert hold.again_in is None
-        assert hold.notice == Notice(0, "gathering", 1, 0)
+        assert not hold.has_quorum
+        assert hold.recheck_after is None
+        assert hold.status == RunStatus(0, "gathering", 1, 0)
 
     def test_at_min_the_last_call_starts(self) -> None:
         hold = held(decide(None, node("a"), node("b")))
-        assert hold.enough
-        assert hold.again_in == 30.0
-        assert hold.notice.phase == "last call"
+        assert hold.has_quorum
+        assert hold.recheck_after == 30.0
+        assert hold.status.phase == "last call"
 
     def test_the_last_call_counts_down(self) -> None:
-        assert held(decide(None, node("a"), node("b"), enough_for=29.0)).again_in == 1.0
+        assert held(decide(None, node("a"), node("b"), quorum_for=29.0)).recheck_after == 1.0
 
     def test_the_last_call_ends(self) -> None:
-        new = published(decide(None, node("a"), node("b"), enough_for=30.0))
+        new = published(decide(None, node("a"), node("b"), quorum_for=30.0))
         assert new == state("a", "b", address="a.host")
 
     def test_at_max_the_world_is_formed_at_once(self) -> None:
@@ -70,13 +70,13 @@ class TestGathering:
         assert published(decide(None, late, *map(node, "bcde"))).world == ("b", "c", "d", "e")
 
     def test_a_node_with_other_limits_is_not_counted(self) -> None:
-        assert not held(decide(None, node("a"), node("b", min_nodes=1))).enough
+        assert not held(decide(None, node("a"), node("b", min_nodes=1))).has_quorum
 
     def test_a_node_that_left_is_not_counted(self) -> None:
-        assert not held(decide(None, node("a"), node("b", left="tired"))).enough
+        assert not held(decide(None, node("a"), node("b", left="tired"))).has_quorum
 
     def test_the_world_names_the_address_of_rank_0(self) -> None:
-        new = published(decide(None, node("b", port=7), node("c"), enough_for=30.0))
+        new = published(decide(None, node("b", port=7), node("c"), quorum_for=30.0))
         assert (new.address, new.port) == ("b.host", 7)
 
     @pytest.mark.parametrize(
@@ -90,20 +90,20 @@ class TestGathering:
     def test_the_next_world_names_the_address_of_its_own_rank_0(self, back: tuple[str, ...], address: str) -> None:
         before = state("a", "b", "c", address="a.host", port=7)
         again = [node(name, last_round=name in "abc", address=f"{name}.new", port=ord(name)) for name in back]
-        new = published(decide(before, *again, enough_for=30.0))
+        new = published(decide(before, *again, quorum_for=30.0))
         assert (new.address, new.port) == (address, ord(address[0]))
         assert new.world[0] == address[0]
 
     def test_the_next_attempt_names_the_address_of_its_own_rank_0(self) -> None:
         before = state("a", "b", address="a.host", port=7, closed=Closed("a", "the end", done=True))
-        new = published(decide(before, node("c", attempt=1, port=8), node("d", attempt=1, port=9), enough_for=30.0))
+        new = published(decide(before, node("c", attempt=1, port=8), node("d", attempt=1, port=9), quorum_for=30.0))
         assert (new.world[0], new.address, new.port) == ("c", "c.host", 8)
 
 
 class TestExclusivity:
     def test_nobody_gets_a_world_while_a_member_is_in_the_round(self) -> None:
         hold = held(decide(state("a", "b"), node("a"), *(node(name, last_round=1) for name in "bcde")))
-        assert hold.notice.phase == "re-forming"
+        assert hold.status.phase == "re-forming"
 
     def test_when_all_are_back_the_next_round_is_formed_at_once(self) -> None:
         new = published(decide(state("a", "b"), node("a", last_round=1), node("b", last_round=1)))
@@ -116,68 +116,70 @@ class TestExclusivity:
 
     def test_a_member_without_a_record_may_come_back_for_a_leader_that_was_away(self) -> None:
         hold = held(decide(state("a", "b", "c"), node("a", last_round=1), node("b", last_round=1), trusted=False))
-        assert hold.notice.lost == ()
+        assert hold.status.departures == ()
 
     def test_what_a_leader_before_found_out_still_holds(self) -> None:
-        known = Notice(1, "running", 2, 1, (Loss("c", 2, False, "dead"),))
+        known = RunStatus(1, "running", 2, 1, (Departure("c", 2, False, "dead"),))
         back = [node("a", last_round=1), node("b", last_round=1)]
         assert published(decide(state("a", "b", "c"), *back, trusted=False, known=known)).round == 2
 
     def test_what_was_found_out_about_another_round_does_not(self) -> None:
-        known = Notice(0, "running", 2, 1, (Loss("c", 2, False, "dead"),))
+        known = RunStatus(0, "running", 2, 1, (Departure("c", 2, False, "dead"),))
         back = [node("a", last_round=1), node("b", last_round=1)]
         held(decide(state("a", "b", "c"), *back, trusted=False, known=known))
 
     def test_survivors_below_min_wait_for_others_and_give_them_a_last_call(self) -> None:
         hold = held(decide(state("a", "b"), node("a", last_round=1)))
-        assert not hold.enough
-        assert held(decide(state("a", "b"), node("a", last_round=1), node("c"))).again_in == 30.0
+        assert not hold.has_quorum
+        assert held(decide(state("a", "b"), node("a", last_round=1), node("c"))).recheck_after == 30.0
 
 
 class TestNews:
     def test_a_quiet_round_has_none(self) -> None:
-        assert held(decide(state("a", "b"), node("a"), node("b"))).notice == Notice(1, "running", 2, 0)
+        assert held(decide(state("a", "b"), node("a"), node("b"))).status == RunStatus(1, "running", 2, 0)
 
     def test_a_newcomer_counts(self) -> None:
-        assert held(decide(state("a", "b"), *map(node, "abc"))).notice.waiting == 1
+        assert held(decide(state("a", "b"), *map(node, "abc"))).status.waiting == 1
 
     def test_spares_beyond_max_do_not_count(self) -> None:
         full = state("a", "b", "c", "d")
-        assert held(decide(full, *map(node, "abcdef"))).notice.waiting == 0
-        assert held(decide(state("a", "b", "c"), *map(node, "abcdef"))).notice.waiting == 1
+        assert held(decide(full, *map(node, "abcdef"))).status.waiting == 0
+        assert held(decide(state("a", "b", "c"), *map(node, "abcdef"))).status.waiting == 1
 
     def test_a_spare_does_not_count_for_the_place_of_a_silent_member(self) -> None:
         nodes = [node("a", max_nodes=2), node("c", max_nodes=2)]
-        assert held(decide(state("a", "b", max_nodes=2), *nodes, trusted=False)).notice.waiting == 0
+        assert held(decide(state("a", "b", max_nodes=2), *nodes, trusted=False)).status.waiting == 0
         # It is gone for certain: one place, and the loss itself.
-        assert held(decide(state("a", "b", max_nodes=2), *nodes)).notice.waiting == 2
+        assert held(decide(state("a", "b", max_nodes=2), *nodes)).status.waiting == 2
 
     def test_a_member_that_came_back_counts(self) -> None:
-        assert held(decide(state("a", "b"), node("a"), node("b", last_round=1))).notice.waiting == 1
+        assert held(decide(state("a", "b"), node("a"), node("b", last_round=1))).status.waiting == 1
 
     def test_a_lost_member_counts_if_the_others_can_go_on(self) -> None:
-        notice = held(decide(state("a", "b", "c"), node("a"), node("b"))).notice
-        assert notice.waiting == 1
-        assert [(loss.node, loss.rank, loss.left) for loss in notice.lost] == [("c", 2, False)]
+        status = held(decide(state("a", "b", "c"), node("a"), node("b"))).status
+        assert status.waiting == 1
+        assert [(departure.node, departure.rank, departure.left) for departure in status.departures] == [
+            ("c", 2, False)
+        ]
 
     def test_a_lost_member_does_not_count_if_they_cannot(self) -> None:
-        notice = held(decide(state("a", "b"), node("a"))).notice
-        assert notice.waiting == 0
-        assert len(notice.lost) == 1
+        status = held(decide(state("a", "b"), node("a"))).status
+        assert status.waiting == 0
+        assert len(status.departures) == 1
 
     def test_a_member_that_left_is_named_with_its_reason(self) -> None:
-        notice = held(decide(state("a", "b", "c"), node("a"), node("b"), node("c", left="drained"))).notice
-        assert notice.lost == (Loss("c", 2, True, "drained"),)
+        status = held(decide(state("a", "b", "c"), node("a"), node("b"), node("c", left="drained"))).status
+        assert status.departures == (Departure("c", 2, True, "drained"),)
 
     def test_a_lost_member_that_is_back_is_lost_no_more(self) -> None:
-        known = Notice(1, "running", 1, 0, (Loss("b", 1, False, "dead"),))
-        assert held(decide(state("a", "b"), node("a"), node("b"), known=known)).notice.lost == ()
+        known = RunStatus(1, "running", 1, 0, (Departure("b", 1, False, "dead"),))
+        assert held(decide(state("a", "b"), node("a"), node("b"), known=known)).status.departures == ()
 
 
 class TestAttempts:
     def test_a_closed_attempt_forms_no_world(self) -> None:
         closed = state("a", "b", closed=Closed("a", "done", True))
-        assert held(decide(closed, *(node(name, last_round=1) for name in "abcd"))).notice.phase == "closed"
+        assert held(decide(closed, *(node(name, last_round=1) for name in "abcd"))).status.phase == "closed"
 
     def test_a_newer_attempt_closes_the_one_before(self) -> None:
         new = published(decide(state("a", "b"), node("a"), node("b"), node("c", attempt=1)))
@@ -204,10 +206,10 @@ class TestAttempts:
 
 
 class TestForgetfulService:
-    def test_the_next_round_is_later_than_any_that_somebody_was_in(self) -> None:
+    def test_the_next_round_is_later_than_any_that_a_node_was_in(self) -> None:
         back = [node(name, last_round=5) for name in "ab"]
-        assert published(decide(None, *back, enough_for=30.0)).round == 6
-        assert published(decide(state("c", "d"), *back, enough_for=30.0)).round == 6
+        assert published(decide(None, *back, quorum_for=30.0)).round == 6
+        assert published(decide(state("c", "d"), *back, quorum_for=30.0)).round == 6
 
 
 class TestRanks:
@@ -244,20 +246,20 @@ class TestStanding:
     @pytest.mark.parametrize(
         ("current", "expected"),
         [
-            (None, Standing.WAITING),
-            (state("b"), Standing.WAITING),
-            (state("a", round=3), Standing.WAITING),
-            (state("b", "a", round=4), Standing.MEMBER),
-            (state("a", round=4, closed=Closed("b", "done", True)), Standing.CLOSED),
-            (state("a", round=4, attempt=1), Standing.SUPERSEDED),
+            (None, MembershipState.WAITING),
+            (state("b"), MembershipState.WAITING),
+            (state("a", round=3), MembershipState.WAITING),
+            (state("b", "a", round=4), MembershipState.MEMBER),
+            (state("a", round=4, closed=Closed("b", "done", True)), MembershipState.CLOSED),
+            (state("a", round=4, attempt=1), MembershipState.SUPERSEDED),
         ],
     )
-    def test_what_the_state_means_to_a_node(self, current: State | None, expected: Standing) -> None:
-        assert rules.standing(current, "a", attempt=0, last_round=3) is expected
+    def test_what_the_state_means_to_a_node(self, current: State | None, expected: MembershipState) -> None:
+        assert rules.membership(current, "a", attempt=0, last_round=3) is expected
 
     def test_an_older_attempt_means_nothing(self) -> None:
         closed = state("a", closed=Closed("a", "done", True))
-        assert rules.standing(closed, "a", attempt=1, last_round=0) is Standing.WAITING
+        assert rules.membership(closed, "a", attempt=1, last_round=0) is MembershipState.WAITING
 
 
 class TestClosing:
@@ -286,33 +288,35 @@ class TestClosing:
 
 class TestTheLastNews:
     def test_they_say_of_each_member_what_is_known(self) -> None:
-        lost = Notice(1, "re-forming", 1, 1, (Loss("c", 2, False, "its lease ran out"),))
+        lost = RunStatus(1, "re-forming", 1, 1, (Departure("c", 2, False, "its lease ran out"),))
         left = [node("b", left="drained"), node("x", left="not needed")]
         losses = (
-            Loss("a", 0, True, "SIGTERM"),
-            Loss("b", 1, True, "drained"),
-            Loss("c", 2, False, "its lease ran out"),
+            Departure("a", 0, True, "SIGTERM"),
+            Departure("b", 1, True, "drained"),
+            Departure("c", 2, False, "its lease ran out"),
         )
-        last = Notice(1, "abandoned", 0, 0, losses)
-        assert rules.last_notice(state("a", "b", "c", "d"), left, lost, "a", "SIGTERM") == last
+        last = RunStatus(1, "abandoned", 0, 0, losses)
+        assert rules.last_status(state("a", "b", "c", "d"), left, lost, "a", "SIGTERM") == last
 
     def test_a_node_that_was_no_member_says_nothing_of_itself(self) -> None:
-        lost = Notice(1, "re-forming", 1, 1, (Loss("a", 0, True, "drained"),))
-        assert rules.last_notice(state("a"), [], lost, "x", "SIGTERM") == Notice(1, "abandoned", 0, 0, lost.lost)
+        lost = RunStatus(1, "re-forming", 1, 1, (Departure("a", 0, True, "drained"),))
+        assert rules.last_status(state("a"), [], lost, "x", "SIGTERM") == RunStatus(
+            1, "abandoned", 0, 0, lost.departures
+        )
 
 
 class TestWhatALeaverMayTakeAway:
     def test_a_member_without_a_record_may_come_back(self) -> None:
         left = node("b", left="drained")
-        lost = Notice(1, "re-forming", 1, 0, (Loss("a", 0, False, "its lease ran out"),))
+        lost = RunStatus(1, "re-forming", 1, 0, (Departure("a", 0, False, "its lease ran out"),))
         assert not rules.has_ended(state("a", "b", "c"), [left], lost, "c")
 
     def test_members_that_say_that_they_leave_do_not(self) -> None:
-        left = Notice(1, "re-forming", 1, 0, (Loss("a", 0, True, "drained"),))
+        left = RunStatus(1, "re-forming", 1, 0, (Departure("a", 0, True, "drained"),))
         assert rules.has_ended(state("a", "b", "c"), [node("b", left="drained")], left, "c")
 
     def test_news_of_another_round_says_nothing(self) -> None:
-        left = Notice(1, "re-forming", 1, 0, (Loss("a", 0, True, "drained"),))
+        left = RunStatus(1, "re-forming", 1, 0, (Departure("a", 0, True, "drained"),))
         assert not rules.has_ended(state("a", "b", round=2), [], left, "b")
 
     def test_a_member_that_is_here_has_not_left(self) -> None:
@@ -324,33 +328,33 @@ class TestWhatALeaverMayTakeAway:
 
 class TestAlone:
     @staticmethod
-    def notice(*lost: str, present: int = 1, round: int = 1, left: bool = True) -> Notice:
-        return Notice(round, "re-forming", present, 0, tuple(Loss(name, 0, left, "drained") for name in lost))
+    def status(*lost: str, present: int = 1, round: int = 1, left: bool = True) -> RunStatus:
+        return RunStatus(round, "re-forming", present, 0, tuple(Departure(name, 0, left, "drained") for name in lost))
 
     def test_a_member_is_once_all_others_have_left(self) -> None:
-        assert rules.is_alone(state("a", "b", "c"), self.notice("b", "c"), "a")
+        assert rules.is_alone(state("a", "b", "c"), self.status("b", "c"), "a")
 
     @pytest.mark.parametrize(
-        "notice",
+        "status",
         [
             None,
-            notice("b"),
-            notice("b", "c", present=2),
-            notice("b", "c", round=2),
-            notice("a", "b", "c"),
-            notice("b", "c", left=False),
+            status("b"),
+            status("b", "c", present=2),
+            status("b", "c", round=2),
+            status("a", "b", "c"),
+            status("b", "c", left=False),
         ],
         ids=["no news", "one is left", "another has come", "another round", "itself is gone", "they are lost"],
     )
-    def test_a_member_is_not_while_anybody_is_there_or_may_be(self, notice: Notice | None) -> None:
-        assert not rules.is_alone(state("a", "b", "c"), notice, "a")
+    def test_a_member_is_not_while_anybody_is_there_or_may_be(self, status: RunStatus | None) -> None:
+        assert not rules.is_alone(state("a", "b", "c"), status, "a")
 
     def test_a_newcomer_is_not(self) -> None:
-        assert not rules.is_alone(state("b", "c"), self.notice("b", "c"), "a")
+        assert not rules.is_alone(state("b", "c"), self.status("b", "c"), "a")
 
     def test_nobody_is_whom_a_world_of_one_would_do(self) -> None:
-        assert not rules.is_alone(state("a", "b", min_nodes=1), self.notice("b"), "a")
+        assert not rules.is_alone(state("a", "b", min_nodes=1), self.status("b"), "a")
 
     def test_nobody_is_in_a_closed_attempt_or_before_the_first_world(self) -> None:
-        assert not rules.is_alone(state("a", "b", closed=Closed("a", "enough", False)), self.notice("b"), "a")
-        assert not rules.is_alone(None, self.notice("b"), "a")
+        assert not rules.is_alone(state("a", "b", closed=Closed("a", "enough", False)), self.status("b"), "a")
+        assert not rules.is_alone(None, self.status("b"), "a")

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from rdzv.engine import rules
-from rdzv.engine.records import Closed, Loss, Notice, State
-from rdzv.engine.rules import Publish, Standing
+from rdzv.engine.records import Closed, Departure, RunStatus, State
+from rdzv.engine.rules import MembershipState, Publish
 
 from .test_rules import LIMITS, decide, held, node, published, state
 
@@ -14,27 +14,27 @@ SUPERSEDED = state("a", "b", closed=Closed("c", "superseded", False))
 
 
 class TestNobody:
-    def test_a_round_that_all_have_lost_is_told_so(self) -> None:
-        notice = held(decide(state("a", "b"))).notice
-        assert (notice.phase, notice.present, notice.waiting) == ("re-forming", 0, 0)
-        assert [loss.node for loss in notice.lost] == ["a", "b"]
+    def test_a_round_that_all_have_lost_is_reported(self) -> None:
+        status = held(decide(state("a", "b"))).status
+        assert (status.phase, status.present, status.waiting) == ("re-forming", 0, 0)
+        assert [departure.node for departure in status.departures] == ["a", "b"]
 
     def test_a_leader_of_a_later_attempt_may_be_alone(self) -> None:
         later = replace(LIMITS, attempt=1)
-        hold = rules.decide(None, [], later, enough_for=0.0, last_call=30.0, trusted=True)
-        assert held(hold).notice == Notice(0, "gathering", 0, 0)
+        hold = rules.decide(None, [], later, quorum_for=0.0, last_call=30.0, trusted=True)
+        assert held(hold).status == RunStatus(0, "gathering", 0, 0)
 
 
 class TestBereavement:
-    @pytest.mark.parametrize(("left", "bereaved"), [("c", True), ("", True), ("cd", False)])
-    def test_a_world_is_bereaved_if_any_member_went_without_a_goodbye(self, left: str, bereaved: bool) -> None:
+    @pytest.mark.parametrize(("left", "loses_member"), [("c", True), ("", True), ("cd", False)])
+    def test_a_world_loses_a_member_that_went_without_a_leave_record(self, left: str, loses_member: bool) -> None:
         back = [node(name, last_round=1) for name in "ab"]
         decision = decide(state("a", "b", "c", "d"), *back, *(node(name, left="drained") for name in left))
         assert isinstance(decision, Publish)
-        assert decision.bereaved is bereaved
+        assert decision.loses_member is loses_member
 
     def test_a_first_world_is_not(self) -> None:
-        assert decide(None, *map(node, "abcd")) == Publish(state(*"abcd", address="a.host"), bereaved=False)
+        assert decide(None, *map(node, "abcd")) == Publish(state(*"abcd", address="a.host"), loses_member=False)
 
 
 class TestAttempts:
@@ -63,7 +63,7 @@ class TestAttempts:
 class TestLimits:
     def test_those_of_the_leader_come_before_those_of_the_first_node(self) -> None:
         other = node("a", min_nodes=1)
-        new = published(decide(None, other, node("b"), node("c"), enough_for=30.0))
+        new = published(decide(None, other, node("b"), node("c"), quorum_for=30.0))
         assert (new.world, new.min_nodes) == (("b", "c"), 2)
 
     def test_of_an_attempt_that_is_not_the_leaders_the_first_nodes_hold(self) -> None:
@@ -77,17 +77,17 @@ class TestLimits:
 class TestNews:
     def test_a_closed_run_has_none(self) -> None:
         closed = state("a", "b", "c", closed=Closed("a", "done", True))
-        notice = held(decide(closed, node("a"), node("b", left="done"), *map(node, "de"))).notice
-        assert notice == Notice(1, "closed", 3, 0)
+        status = held(decide(closed, node("a"), node("b", left="done"), *map(node, "de"))).status
+        assert status == RunStatus(1, "closed", 3, 0)
 
     def test_who_came_back_takes_a_place_that_no_newcomer_gets(self) -> None:
         nodes = [node("a"), node("b"), node("c", last_round=1), *map(node, "def")]
-        assert held(decide(state("a", "b", "c"), *nodes)).notice.waiting == 2
+        assert held(decide(state("a", "b", "c"), *nodes)).status.waiting == 2
 
     def test_a_loss_is_no_news_where_nobody_is_left_to_hear_it(self) -> None:
         hold = held(decide(state("a", "b"), node("a", last_round=1), node("c")))
-        assert hold.notice.waiting == 2
-        assert hold.notice.lost == (Loss("b", 1, False, "its lease ran out: it died, hangs or is cut off"),)
+        assert hold.status.waiting == 2
+        assert hold.status.departures == (Departure("b", 1, False, "its lease ran out: it died, hangs or is cut off"),)
 
 
 class TestRanks:
@@ -102,7 +102,7 @@ class TestRanks:
 
 class TestStanding:
     def test_a_later_world_without_the_node_means_waiting(self) -> None:
-        assert rules.standing(state("b", round=4), "a", attempt=0, last_round=3) is Standing.WAITING
+        assert rules.membership(state("b", round=4), "a", attempt=0, last_round=3) is MembershipState.WAITING
 
 
 class TestClosing:

@@ -1,4 +1,4 @@
-"""The store: PyTorch's answers (noted down from TCPStore 2.13), whoever else writes and whatever gets lost."""
+"""The store: PyTorch's answers (noted down from TCPStore 2.13), also with other writers and lost replies."""
 
 import threading
 import time
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import rdzv.engine.service as service_module
+import rdzv.engine.client as client_module
 import rdzv.store as store_module
-from rdzv.backend import ANY, MAX_PAYLOAD, Outcome, Put
-from rdzv.engine.envelope import REMEMBERED
-from rdzv.engine.service import Service
+from rdzv.backend import ANY, MAX_PAYLOAD, PutOutcome, PutResult
+from rdzv.engine.client import RetryingClient
+from rdzv.engine.envelope import NONCE_HISTORY
 from rdzv.errors import (
     RendezvousConnectionError,
     RendezvousParameterError,
@@ -439,7 +439,7 @@ def test_all_calls_of_a_method_have_one_deadline(
     store.multi_set(["a", "b", "c"], ["1", "2", "3"])
     store.queue_push("q", "1")
     slow = SlowBackend(backend.service)
-    for module in (store_module, service_module):
+    for module in (store_module, client_module):
         monkeypatch.setattr(module, "time", slow)
     began = slow.now
     do(call, KeyValueStore(slow, timeout=timedelta(seconds=8)))
@@ -497,7 +497,7 @@ class Preceded(MemoryBackend):
     def before(self) -> None:
         """What they do."""
 
-    def put(self, *args: Any, **kwargs: Any) -> Put:
+    def put(self, *args: Any, **kwargs: Any) -> PutResult:
         self.before()
         return super().put(*args, **kwargs)
 
@@ -549,7 +549,7 @@ class Contended(Preceded, SlowBackend):
 def contended(backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch) -> Contended:
     contended = Contended(backend)
     contended.before()
-    for module in (store_module, service_module):
+    for module in (store_module, client_module):
         monkeypatch.setattr(module, "time", contended)
     return contended
 
@@ -616,9 +616,9 @@ class Overtaken(MemoryBackend):
     def meanwhile(self) -> None:
         """What they do."""
 
-    def put(self, *args: Any, **kwargs: Any) -> Put:
+    def put(self, *args: Any, **kwargs: Any) -> PutResult:
         put = super().put(*args, **kwargs)
-        if put.outcome is Outcome.UNKNOWN:
+        if put.outcome is PutOutcome.UNKNOWN:
             self.meanwhile()
         return put
 
@@ -640,17 +640,17 @@ def test_add_counts_once_though_many_overtook_it(
 def test_who_made_a_key_learns_so_however_many_overtook_it(
     overtaken: Overtaken, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overtaken, "meanwhile", lambda: [store.add("n", 1) for _ in range(2 * REMEMBERED)])
+    monkeypatch.setattr(overtaken, "meanwhile", lambda: [store.add("n", 1) for _ in range(2 * NONCE_HISTORY)])
     overtaken.fail("put", Fault.REPLY_LOST)
     assert KeyValueStore(overtaken).add("n", 1) == 1
-    assert store.get("n") == str(2 * REMEMBERED + 1).encode()
+    assert store.get("n") == str(2 * NONCE_HISTORY + 1).encode()
 
 
 @pytest.mark.parametrize("call", [("set", "n", "0"), ("add", "n", 1), ("append", "n", "0")], ids=str)
 def test_a_reply_may_be_lost_though_a_key_was_written_often(
     call: tuple[Any, ...], backend: MemoryBackend, store: KeyValueStore
 ) -> None:
-    for _ in range(2 * REMEMBERED):
+    for _ in range(2 * NONCE_HISTORY):
         store.add("n", 1)
     # The first attempt finds out what is there.
     backend.fail("put", Fault.REPLY_LOST)
@@ -735,7 +735,7 @@ def test_the_largest_value_fits(store: KeyValueStore) -> None:
 
 def test_a_full_queue_takes_no_more(backend: MemoryBackend, store: KeyValueStore) -> None:
     full = bytes(MAX_PAYLOAD)
-    Service(backend, "test").put("store/q/=queue", full, time.monotonic() + 10, after=None)
+    RetryingClient(backend, "test").put("store/q/=queue", full, time.monotonic() + 10, previous=None)
     with pytest.raises(RendezvousParameterError, match="queue 'q' is full: it has 32768 items"):
         store.queue_push("q", "1")
     assert list(backend.read_all("store", timeout=10).entries) == ["store/q/=queue"]
@@ -864,9 +864,9 @@ def test_items_that_were_taken_leave_nothing(backend: MemoryBackend, store: KeyV
     assert list(backend.read_all("store", timeout=10).entries) == ["store/q/=queue"]
 
 
-def test_it_writes_as_it_is_told(backend: MemoryBackend) -> None:
+def test_it_writes_with_the_given_deadline(backend: MemoryBackend) -> None:
     KeyValueStore(backend, writer="node-1").scoped("1").clone().set("k", "1")
-    held = Service(backend, "test").read("store/1/k", time.monotonic() + 10)
+    held = RetryingClient(backend, "test").read("store/1/k", time.monotonic() + 10)
     assert held is not None
     assert held.envelope.writer == "node-1"
 

@@ -20,7 +20,7 @@ from rdzv import (
     EventKind,
     Expect,
     Lease,
-    Put,
+    PutResult,
     RendezvousBackend,
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -33,10 +33,10 @@ from rdzv import (
     Snapshot,
     Token,
 )
-from rdzv.engine.driver import Driver
+from rdzv.engine.client import RetryingClient
+from rdzv.engine.effects import Coroutine, Emit, SpawnLeader, WaitForChange
 from rdzv.engine.node import Node
-from rdzv.engine.service import Service
-from rdzv.engine.steps import Changed, Lane, Lead, Tell
+from rdzv.engine.runner import Runner
 from rdzv.errors import again
 
 from .memory import MemoryBackend, MemoryService
@@ -94,7 +94,7 @@ class TestKeepAlive:
         keeps_alive(backend)
         with run.service.changed:
             run.service.write(STATE, state, None)
-        wait_until(lambda: first._node.may_trust_world() and not any(node._node.problem for node in nodes))
+        wait_until(lambda: first._node.has_valid_lease() and not any(node._node.problem for node in nodes))
         keeps_alive(backend)
         assert record_of(first) in run.service.entries
         assert (first.num_nodes_waiting(), first.is_closed()) == (0, False)
@@ -172,7 +172,9 @@ class LeaderHits(MemoryBackend):
         self.always: Exception | None = None
         self.refused: Exception | None = None
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         if self.refused is not None and key == "control/state":
             raise self.refused
         return super().put(key, value, expect=expect, lease=lease, timeout=timeout)
@@ -268,21 +270,21 @@ class TestLeading:
 
     def test_thread_that_cannot_start_costs_no_lead(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         only = run.node(1, 1)
-        start = only._driver.start
+        start = only._runner.start
         refused: list[str] = []
 
-        def refuse_once(name: str, lane: Any) -> None:
+        def refuse_once(name: str, coroutine: Any) -> None:
             if name == "lead" and not refused:
                 refused.append(name)
                 raise RuntimeError("can't start new thread")
-            start(name, lane)
+            start(name, coroutine)
 
-        monkeypatch.setattr(only._driver, "start", refuse_once)
+        monkeypatch.setattr(only._runner, "start", refuse_once)
         assert run.gather(only)[0].world_size == 1
         assert refused
 
 
-def test_lane_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_coroutine_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     timeout, interval = RendezvousTimeout(), timedelta(seconds=INTERVAL)
     node = Node(RendezvousSettings("run", 1, 1, timeout, interval, 3), "memory", time.monotonic)
     over = threading.Event()
@@ -290,22 +292,22 @@ def test_lane_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.MonkeyP
     def hook(event: Event) -> None:
         over.wait(10)
 
-    driver = Driver(node, Service(MemoryBackend(), node.id), hook)
+    driver = Runner(node, RetryingClient(MemoryBackend(), node.id), hook)
     heard: list[Exception] = []
 
-    def leads(node: Node, term: int) -> Lane[None]:
-        yield Tell((node.event(EventKind.LEADER_CHANGED, node.id, "a hook takes its time"),))
+    def leads(node: Node, term: int) -> Coroutine[None]:
+        yield Emit((node.event(EventKind.LEADER_CHANGED, node.id, "a hook takes its time"),))
 
-    def watches() -> Lane[None]:
+    def watches() -> Coroutine[None]:
         # A write that has won the election is answered while the node ends.
         while not node.closing:
-            yield Changed(math.inf)
+            yield WaitForChange(math.inf)
         try:
-            yield Lead(1)
+            yield SpawnLeader(1)
         except RendezvousClosedError as error:
             heard.append(error)
 
-    monkeypatch.setattr("rdzv.engine.driver.lead", leads)
+    monkeypatch.setattr("rdzv.engine.runner.lead", leads)
     driver.start("watch", watches())
     try:
         driver.stop(5.0)
@@ -387,7 +389,7 @@ class TestForeignErrors:
     def test_half_a_second_of_them_delays_who_joins(self, run: Run, shared: dict[str, Any]) -> None:
         first = run.node(2, 2)
         waiting = run.join(first)
-        wait_until(lambda: first.notice)
+        wait_until(lambda: first.status)
         shared["away"] = True
         waiting += run.join(run.node(2, 2))
         time.sleep(0.5)
@@ -422,17 +424,17 @@ def test_interrupt_in_any_call_of_joining_ends_it(run: Run, key: str, monkeypatc
     backend = run.backends[0]
     put = backend.put
 
-    def put_and_be_interrupted(where: str, *given: Any, **more: Any) -> Put:
+    def put_and_be_interrupted(where: str, *given: Any, **more: Any) -> PutResult:
         mine = threading.current_thread() is threading.main_thread()
         if where == "control/leader" and not mine:
             raise RendezvousConnectionError("the watch is not elected")
-        done: Put = put(where, *given, **more)
+        done: PutResult = put(where, *given, **more)
         if where.startswith(key) and mine:
             raise KeyboardInterrupt
         return done
 
     monkeypatch.setattr(backend, "put", put_and_be_interrupted)
-    monkeypatch.setattr("rdzv.engine.member.LEADERLESS", 0.01)
+    monkeypatch.setattr("rdzv.engine.member.NO_LEADER_TIMEOUT", 0.01)
     with ends_within(SLACK), pytest.raises(KeyboardInterrupt):
         node.next_rendezvous()
 
@@ -456,7 +458,7 @@ class TestJoinTimeout:
     @pytest.mark.parametrize("prefix", ["nodes/", "control/leader"])
     def test_service_that_hangs(self, run: Run, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
         class Hanging(MemoryBackend):
-            def put(self, key: str, value: bytes, **how: Any) -> Put:
+            def put(self, key: str, value: bytes, **how: Any) -> PutResult:
                 if not key.startswith(prefix):
                     return super().put(key, value, **how)
                 time.sleep(how["timeout"])
@@ -475,12 +477,12 @@ class TestJoinTimeout:
         run.backends[0].refuse(NO_SPACE, "open_lease")
         with run.service.changed:
             lose_lease(run, node)
-        wait_until(lambda: node._node.writing and node.trouble)
+        wait_until(lambda: node._node.registering and node.connection_error)
         with ends_within(2.0), pytest.raises(RendezvousTimeoutError, match="its disk is full") as late:
             node.next_rendezvous()
         assert "could not be reached" not in str(late.value)
         run.backends[0].accept()
-        wait_until(lambda: not node._node.writing)
+        wait_until(lambda: not node._node.registering)
         assert run.gather(node)[0].round == 2
 
     def test_service_that_is_away_while_the_loop_registers_again(self, run: Run) -> None:
@@ -490,7 +492,7 @@ class TestJoinTimeout:
         run.backends[0].refuse(NO_SPACE, "open_lease")
         with run.service.changed:
             lose_lease(run, node)
-        wait_until(lambda: node._node.writing and node.trouble)
+        wait_until(lambda: node._node.registering and node.connection_error)
         run.backends[0].disconnect("the service is away")
         # Answers from before may be as young as the wait.
         with ends_within(2.0), pytest.raises(RendezvousError, match="the service is away") as late:

@@ -59,7 +59,8 @@ def late(kind: type[RendezvousError]) -> Iterator[None]:
     assert "backend 'memory'" in said
     told = [float(number) for number in re.findall(r"(\d+\.\d) s\b", said)]
     assert told, said
-    # What is told is rounded, and counted from a moment that may be some instructions after that of the deadline.
+    # What the message says is rounded, and counted from a moment that may be some instructions after that of the
+    # deadline.
     assert SECONDS - 0.11 < told[0] <= took + 0.05, said
     assert took < SECONDS + BUSY
 

@@ -5,8 +5,8 @@
     python3 dev.py bench --only gather --rows rdzv/sqlite --sizes 2 8
 
 `rows.py` says who takes part, `measures/` holds one file per thing that is measured, `nodes/` one file per
-kind of node. A node is a handler on a thread; the threads are spread over processes (`worker.py`, told what to
-do by `crew.py`), in the same way for every row. `services.py` starts the servers and asks them what it cost.
+kind of node. A node is a handler on a thread; the threads are spread over processes (`worker.py`, which gets orders
+what to do by `pool.py`), in the same way for every row. `services.py` starts the servers and asks them what it cost.
 
 Only `nodes/` and `worker.py` run in the peers' environment, which has no rdzv: they import nothing else of this.
 """

@@ -17,11 +17,11 @@ from rdzv_conformance.servers import ServiceMissingError
 import bench
 
 from . import report
-from .crew import PROCESSES, CrewError
 from .measures import gather, idle, late, loss, start, store
+from .pool import PROCESSES, WorkerPoolError
 from .rows import ROWS, Row
 from .samples import Sample, Samples
-from .stage import Stage
+from .testbed import Testbed
 
 __all__ = ["main"]
 
@@ -35,7 +35,7 @@ class Extent:
     Attributes:
         sizes: With how many nodes.
         limit: Seconds that joining may take.
-        bound: Seconds after which nobody is taken to notice anything.
+        bound: Seconds after which the event counts as not noticed.
         idle_sizes: With how many idle nodes.
         idle_seconds: For how long.
         store_seconds: For how long the store does each thing.
@@ -59,9 +59,9 @@ _FEW: Final = 32
 
 QUICK: Final = Extent((2, 8, 32, 128), 15, 6.0, (4, 16), 2.0, 0.3, 5, 180.0, 250.0)
 
-Measurement = Callable[[Stage, Row], Iterator[Sample]]
+Measurement = Callable[[Testbed, Row], Iterator[Sample]]
 Group = tuple[str, str, int, Measurement]
-"""What is measured of one row after the other: for whoever watches, the first of its samples, nodes, how."""
+"""What is measured of one row after the other: for a reader, the first of its samples, nodes, how."""
 
 
 def groups(extent: Extent) -> Iterator[Group]:
@@ -90,7 +90,7 @@ class Run:
         self._failed: dict[tuple[str, str], str] = {}
         self._began = time.monotonic()
 
-    def measure(self, stage: Stage) -> None:
+    def measure(self, testbed: Testbed) -> None:
         """Measure everything once, and again while there is time."""
         for repetition in range(self._extent.repeat):
             for number, group in enumerate(self._groups):
@@ -98,31 +98,31 @@ class Run:
                     if self._passed() > (self._extent.budget if repetition else self._extent.deadline):
                         return
                     self._tell(f"{repetition + 1}.{number + 1}/{len(self._groups)} {group[0]} {group[2]} {row.name}")
-                    self._measure(stage, row, *group)
+                    self._measure(testbed, row, *group)
                 self.samples.save(self._out / "samples.json")
 
     def _passed(self) -> float:
         return time.monotonic() - self._began
 
-    def _measure(self, stage: Stage, row: Row, name: str, first: str, nodes: int, measurement: Measurement) -> None:
+    def _measure(self, testbed: Testbed, row: Row, name: str, first: str, nodes: int, measurement: Measurement) -> None:
         if earlier := self._failed.get((row.name, name)):
             if not self.samples.values(row.name, first, nodes) and not self.samples.reason(row.name, first, nodes):
                 self.samples.add(Sample(row.name, first, nodes, None, earlier))
             return
         # A few that do not find together have bad luck: that shall not be the end of it.
         tries = 2 if name == "gather" and nodes <= _FEW else 1
-        if not any(self._succeeds(stage, row, first, nodes, measurement) for _ in range(tries)):
-            # Whoever did not manage is not asked again, nor for more.
+        if not any(self._succeeds(testbed, row, first, nodes, measurement) for _ in range(tries)):
+            # A row that did not manage is not asked again, nor for more.
             self._failed[row.name, name] = f"not tried, after {nodes}"
 
-    def _succeeds(self, stage: Stage, row: Row, first: str, nodes: int, measurement: Measurement) -> bool:
+    def _succeeds(self, testbed: Testbed, row: Row, first: str, nodes: int, measurement: Measurement) -> bool:
         """Measure, and keep what was measured, or why there is nothing; whether there is the first of it."""
         measured = False
         try:
-            for sample in measurement(stage, row):
+            for sample in measurement(testbed, row):
                 self.samples.add(sample)
                 measured |= sample.measure == first and sample.value is not None
-        except (CrewError, ServiceMissingError, OSError) as error:
+        except (WorkerPoolError, ServiceMissingError, OSError) as error:
             self.samples.add(Sample(row.name, first, nodes, None, f"{error}".partition(". ")[0]))
         return measured
 
@@ -145,9 +145,9 @@ def main() -> None:
         samples = run.samples
         limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-        with Stage(arguments.peers, _extent(arguments).limit) as stage:
+        with Testbed(arguments.peers, _extent(arguments).limit) as testbed:
             try:
-                run.measure(stage)
+                run.measure(testbed)
             except KeyboardInterrupt:
                 print("\nStopped; this is what there is.", file=sys.stderr)
     report.save(samples, arguments.out)

@@ -1,8 +1,8 @@
-"""A process full of nodes, which does what `crew.py` orders: ``python -m bench.worker KIND BACKEND``.
+"""A process full of nodes, which does what `pool.py` orders: ``python -m bench.worker KIND BACKEND``.
 
 It first imports what such nodes need, once. For every line on its input, such as ``{"meet": PATH, "count": 4}``, it
 then makes so many copies of itself by a fork; each connects to the socket at PATH, takes orders there, and ends when
-its line to `crew.py` does. With ``--load`` it tells instead what the import took.
+its line to `pool.py` does. With ``--load`` it tells instead what the import took.
 """
 
 import contextlib
@@ -22,23 +22,23 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TextIO, TypeVar
 
-from bench.nodes import TALLY, Node, Place
+from bench.nodes import TALLY, Node, NodeSpec
 
 _T = TypeVar("_T")
-_GLANCE = 0.01
-"""Seconds between two looks of somebody who waits for an event."""
+_POLL_INTERVAL = 0.01
+"""Seconds between two looks of a node that waits for an event."""
 
 
 class Worker:
     """One process's nodes; every public method is an order, and what it returns the answer."""
 
     def __init__(self, kind: Any) -> None:
-        self._make: Callable[[Place], Node] = kind.make
+        self._make: Callable[[NodeSpec], Node] = kind.make
         self._nodes: list[Node] = []
 
-    def make(self, places: list[dict[str, Any]]) -> int:
+    def make(self, specs: list[dict[str, Any]]) -> int:
         """Make the nodes."""
-        self._nodes = [self._make(Place(**place)) for place in places]
+        self._nodes = [self._make(NodeSpec(**spec)) for spec in specs]
         return len(self._nodes)
 
     def join(self, at: float) -> dict[str, Any]:
@@ -52,11 +52,11 @@ class Worker:
         return began
 
     def watch(self, limit: float) -> list[float | None]:
-        """Wait until the nodes see somebody wait: when each did; None if it did not within `limit` seconds."""
+        """Wait until the nodes see a node wait: when each did; None if it did not within `limit` seconds."""
         return self._each(lambda node: _await(node.waiting, limit))
 
     def come_back(self, limit: float) -> dict[str, Any]:
-        """As `join`, of those who are told to come within `limit` seconds."""
+        """As `join`, of those that have orders to come within `limit` seconds."""
 
         def come_back(node: Node) -> tuple[float, float, int] | None:
             return _span(node.join) if _await(node.waiting, limit) else None
@@ -135,7 +135,7 @@ def _await(condition: Callable[[], bool], limit: float) -> float | None:
     while not condition():
         if time.monotonic() > deadline:
             return None
-        time.sleep(_GLANCE)
+        time.sleep(_POLL_INTERVAL)
     return time.monotonic()
 
 

@@ -28,7 +28,7 @@ print(f"round {world.round}: rank {world.rank} of {world.world_size}", flush=Tru
 while world.store.check([f"go on {world.round}"]) is False:
     time.sleep(0.05)
 """
-"""A program that works until it is told to end; it says where it is."""
+"""A program that works until it is stopped; it says where it is."""
 
 
 @pytest.fixture(params=["sqlite", *SERVERS])
@@ -187,7 +187,7 @@ class TestExitCodes:
         assert "exit code 3, after 2 restarts" in node.said
         assert [f"restart {count}" in node.said for count in range(4)] == [True, True, True, False]
 
-    def test_a_single_restart_is_told_as_one(self, local: Agents) -> None:
+    def test_a_single_restart_is_reported_as_one(self, local: Agents) -> None:
         node = local.start("false", nnodes="1", arguments=("--max-restarts", "1"))
         assert node.ends() == 1
         assert re.search("exit code 1, after 1 restart$", node.said, re.MULTILINE)
@@ -217,7 +217,7 @@ class TestExitCodes:
         assert node.ends() == 3
         assert "1 is missing" in node.said
 
-    def test_4_when_somebody_closes_with_the_reason(self, local: Agents, tmp_path: Path) -> None:
+    def test_4_when_the_run_is_closed_with_the_reason(self, local: Agents, tmp_path: Path) -> None:
         node = local.start(*program(tmp_path, WORK), nnodes="1")
         node.says("rank 0")
         assert local.command("close", "--reason", "out of budget").returncode == 0

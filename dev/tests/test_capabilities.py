@@ -35,7 +35,7 @@ def test_page_says_what_the_plugins_declare(tool: Any, page: str) -> None:
         tool.Declared(
             name,
             frozenset(one.name for one in backend.capabilities),
-            {one.name: reason for one, reason in backend.lacking.items()},
+            {one.name: reason for one, reason in backend.unsupported.items()},
         )
         for name, backend in backends.items()
         if issubclass(backend, rdzv.KeyValueBackend)
@@ -53,8 +53,8 @@ def test_page_has_every_plugin(tool: Any, page: str, project: Mapping[str, Any])
 def report(path: Path, *outcomes: str) -> Path:
     """A report of one class whose tests ended like this."""
     tests = {f"test_{number}": {"outcome": end, "reason": "issue 12"} for number, end in enumerate(outcomes)}
-    lacking = {one.name: "it cannot" for one in rdzv.Capability if one is not rdzv.Capability.LEASE}
-    declared = {"name": "mine", "capabilities": ["LEASE"], "lacking": lacking, "untried": ["LEASE"]}
+    unsupported = {one.name: "it cannot" for one in rdzv.Capability if one is not rdzv.Capability.LEASE}
+    declared = {"name": "mine", "capabilities": ["LEASE"], "unsupported": unsupported, "untried": ["LEASE"]}
     path.write_text(json.dumps({"suite": "9", "backends": [{"test": "f.py::TestMine", **declared, "tests": tests}]}))
     return path
 

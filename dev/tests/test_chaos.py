@@ -18,7 +18,7 @@ class ChaosWithBug(Chaos):
     command = (sys.executable, str(ROOT / "dev" / "tools" / "chaos.py"))
 
 
-@pytest.mark.parametrize(("bug", "number"), [("no-exclusivity", 2), ("own-truth", 1)])
+@pytest.mark.parametrize(("bug", "number"), [("no-exclusivity", 2), ("own-address", 1)])
 def test_a_bug_that_is_put_back_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, number: int
 ) -> None:
@@ -27,5 +27,5 @@ def test_a_bug_that_is_put_back_is_found(
     code, said = chaos.ends()
     assert code == 1, said
     assert f"invariant {number}: " in said
-    assert " returns: round " in said, "the story is missing"
+    assert " returns: round " in said, "the trace is missing"
     chaos.leaves_nothing()

@@ -60,7 +60,7 @@ atexit.register(lambda: print(f"{{errors.count}} calls have failed", flush=True)
 
 @pytest.fixture(params=["sqlite", "etcd-v3", "consul"])
 def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
-    """Agents on services with leases, and on one where beats are counted."""
+    """Agents on services with leases, and on one with heartbeat leases."""
     with contextlib.ExitStack() as stack:
         endpoint = str(tmp_path / "rdzv.db")
         if request.param in SERVERS:

@@ -92,7 +92,7 @@ class TestPrograms:
         assert "hunter2" not in json.dumps([environ, command, guard])
 
     @pytest.mark.parametrize("way", ["variable", "option", "RDZV_OPTIONS"])
-    def test_are_told_why_they_have_none(self, locked: Agents, tmp_path: Path, way: str) -> None:
+    def test_learn_why_they_have_none(self, locked: Agents, tmp_path: Path, way: str) -> None:
         look, seen = _look(tmp_path)
         environments = {"variable": {"RDZV_PASSWORD": "hunter2"}, "RDZV_OPTIONS": {"RDZV_OPTIONS": "password=hunter2"}}
         environment = environments.get(way)

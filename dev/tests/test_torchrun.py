@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import rdzv
-from rdzv.observer import Observer, Status
+from rdzv.inspector import RunInspector, Status
 from rdzv.plugins import create_backend
 from rdzv_conformance.servers import SERVERS, EtcdServer, LocalService, TcpStoreServer, free_ports, require_service
 
@@ -26,7 +26,7 @@ TRAIN = ROOT / "examples" / "train_ddp.py"
 SERVICES: dict[str, type[LocalService]] = {**SERVERS, "c10d": TcpStoreServer}
 KEPT_BY_TORCH = ("c10d", "etcd-v2")
 OPTIONS = {"c10d": {"is_host": "false"}}
-"""What a backend must be told to use a service that the test has started."""
+"""The options of a backend for a service that the test has started."""
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 GATED = """
@@ -61,7 +61,7 @@ while node not in (told := json.loads(orders.read_text())):
     time.sleep(0.05)
 sys.exit(told[node])
 """
-"""A program whose processes never talk to each other. Each works until it is told with which exit code to end."""
+"""A program whose processes never talk to each other. Each works until the test says with which exit code to end."""
 
 GROUP = """
 import json, sys, torch, rdzv
@@ -126,7 +126,7 @@ class Nodes:
 
     def status(self) -> Status:
         """What the run is doing."""
-        with Observer(self.parameters) as observer:
+        with RunInspector(self.parameters) as observer:
             return observer.status(timeout=10)
 
     def keys(self) -> list[str]:
@@ -134,7 +134,7 @@ class Nodes:
         backend, _ = create_backend(self.parameters)
         assert isinstance(backend, rdzv.KeyValueBackend)
         try:
-            parts = ("control", "nodes", "beats", "store")
+            parts = ("control", "nodes", "heartbeats", "store")
             return sorted(key for part in parts for key in backend.read_all(part, timeout=10).entries)
         finally:
             backend.close()
@@ -209,7 +209,7 @@ def job_on(backend: str, folder: Path) -> Iterator[Nodes]:
 
 @pytest.fixture
 def work(tmp_path: Path) -> Path:
-    """The program that works until it is told to end."""
+    """The program that works until the test ends it."""
     program = tmp_path / "work.py"
     program.write_text(WORK)
     order(program, {})
@@ -350,7 +350,7 @@ def test_a_signal_lets_the_others_know_at_once(local: Nodes, work: Path, tmp_pat
     three = [local.start(work, nnodes="2:3", options=patient) for _ in range(3)]
     for node in three:
         node.says("rank . of 3", limit=PATIENCE)
-    # A spare that still waits for its first world says goodbye like a member does.
+    # A spare that still waits for its first world leaves like a member does.
     spare = local.start(work, nnodes="2:3", options=patient)
     wait_until(lambda: len(local.status().nodes) == 4)
     for node in (spare, three[0]):
@@ -427,7 +427,7 @@ def test_closing_a_run_ends_it(local: Nodes, work: Path) -> None:
     two = [local.start(work, nnodes="2") for _ in range(2)]
     for node in two:
         node.says("rank . of 2", limit=PATIENCE)
-    with Observer(local.parameters) as observer:
+    with RunInspector(local.parameters) as observer:
         observer.close("the operator", "out of budget", timeout=10)
     for node in two:
         assert node.ends(PATIENCE) == 1

@@ -111,26 +111,26 @@ def test_a_group_lives_as_long_as_anything_in_it(
     monkeypatch.setattr(workers, "_PROC", Path(proc))
     end = tmp_path / "end"
     child = f"while [ ! -e {end} ]; do sleep 0.02; done"
-    crew = Workers(["sh", "-c", f"({child}) & exit 3"], [os.environ], keeper)
+    started = Workers(["sh", "-c", f"({child}) & exit 3"], [os.environ], keeper)
     try:
-        (worker,) = wait_until(lambda: [worker for worker in crew.look() if worker.code is not None])
+        (worker,) = wait_until(lambda: [worker for worker in started.look() if worker.code is not None])
         assert worker.code == 3
         assert not worker.is_over
-        crew.look()
+        started.look()
         assert not worker.is_over
     finally:
         threading.Timer(0.1, end.touch).start()
-        crew.stop(30)
+        started.stop(30)
     assert worker.is_over
 
 
 @pytest.mark.parametrize(("script", "code"), [("exit 7", 7), ("kill -9 $$", -9), ("exit 0", 0)])
 def test_a_worker_says_how_it_ended(keeper: Guard, script: str, code: int) -> None:
-    crew = Workers(["sh", "-c", script], [os.environ], keeper)
-    (worker,) = wait_until(lambda: [worker for worker in crew.look() if worker.code is not None])
+    started = Workers(["sh", "-c", script], [os.environ], keeper)
+    (worker,) = wait_until(lambda: [worker for worker in started.look() if worker.code is not None])
     assert worker.code == code
     assert worker.is_over
-    crew.stop(0)
+    started.stop(0)
     with pytest.raises(ChildProcessError):
         os.waitpid(worker.pid, 0)
 
@@ -143,8 +143,8 @@ def test_the_list_of_processes_is_asked_for_without_secrets(
     monkeypatch.setattr(workers, "_PROC", tmp_path / "nowhere")
     monkeypatch.setattr(workers, "_PS", listed)
     monkeypatch.setenv("RDZV_PASSWORD", "hunter2")
-    crew = Workers(["true"], [os.environ], keeper)
-    crew.stop(30)
+    started = Workers(["true"], [os.environ], keeper)
+    started.stop(30)
     assert "PATH=" in seen.read_text()
     assert "hunter2" not in seen.read_text()
 
@@ -167,15 +167,15 @@ ctypes.CDLL(None).pthread_exit(None)
 def test_a_group_lives_as_long_as_any_thread_in_it(keeper: Guard, tmp_path: Path) -> None:
     end, pid = tmp_path / "end", tmp_path / "pid"
     child = f'"$@" & echo $! > {pid}; exit 3'
-    crew = Workers(["sh", "-c", child, "sh", sys.executable, "-c", THREAD, str(end)], [os.environ], keeper)
+    started = Workers(["sh", "-c", child, "sh", sys.executable, "-c", THREAD, str(end)], [os.environ], keeper)
     try:
-        wait_until(lambda: [worker for worker in crew.look() if worker.code is not None])
+        wait_until(lambda: [worker for worker in started.look() if worker.code is not None])
         stat = Path(f"/proc/{int(pid.read_text())}/stat")
         wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "Z")
-        crew._forget_groups_that_ended()
-        (worker,) = crew.look()
+        started._forget_groups_that_ended()
+        (worker,) = started.look()
         assert not worker.is_over
     finally:
         threading.Timer(0.1, end.touch).start()
-        crew.stop(30)
+        started.stop(30)
     assert worker.is_over

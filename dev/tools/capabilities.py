@@ -31,12 +31,12 @@ class Declared:
     Attributes:
         name: The backend's name.
         capabilities: The names of the capabilities that it declares.
-        lacking: The reason for each other one.
+        unsupported: The reason for each other one.
     """
 
     name: str
     capabilities: frozenset[str]
-    lacking: Mapping[str, str]
+    unsupported: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ def read_report(path: Path) -> list[Found]:
 
 
 def _read_class(suite: str, backend: Mapping[str, Any]) -> Found:
-    declared = Declared(backend["name"], frozenset(backend["capabilities"]), backend["lacking"])
+    declared = Declared(backend["name"], frozenset(backend["capabilities"]), backend["unsupported"])
     return Found(suite, declared, backend["test"].rpartition("::")[2], frozenset(backend["untried"]), backend["tests"])
 
 
 def capabilities(backends: Iterable[Declared]) -> str:
-    """Which backend declares what, and the reasons for what is lacking."""
+    """Which backend declares what, and the reasons for what is unsupported."""
     backends = sorted(backends, key=lambda backend: backend.name)
     header = ["", *(backend.name for backend in backends)]
     rows = [
@@ -98,10 +98,10 @@ def capabilities(backends: Iterable[Declared]) -> str:
         for one in Capability
     ]
     reasons = [
-        f"* **{backend.name}** has no `{one.name}`: {backend.lacking[one.name].rstrip('.')}."
+        f"* **{backend.name}** has no `{one.name}`: {backend.unsupported[one.name].rstrip('.')}."
         for backend in backends
         for one in Capability
-        if one.name in backend.lacking
+        if one.name in backend.unsupported
     ]
     return "\n".join([_table(header, rows), "", *reasons])
 

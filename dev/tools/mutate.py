@@ -6,7 +6,7 @@ or one of its parts dropped, a condition made always or never true, a ``not``, a
 ``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. Tests that take
 seconds are asked first; if they notice nothing, some seeds of the simulator.
 
-Every decision of the rules, the records, a node's memory, its lanes, the leader's and the handler is tried: some
+Every decision of the rules, the records, a node's memory, its coroutines, the leader's and the handler is tried: some
 1,400 mutants, each of which takes half a second of processor time, or five if it lives.
 
 (mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
@@ -69,8 +69,8 @@ GROUPS: Final = (
         ("records", "rules", "rules_decisions", "envelope", "envelope_bytes"),
     ),
     Group(("rdzv.engine.node",), ("node",)),
-    Group(("rdzv.engine.member",), ("join_lane", "keep_lane", "leave_lane")),
-    Group(("rdzv.engine.leader",), ("lead_lane",)),
+    Group(("rdzv.engine.member",), ("join_coroutine", "keep_coroutine", "leave_coroutine")),
+    Group(("rdzv.engine.leader",), ("lead_coroutine",)),
     Group(("rdzv.engine.handler",), ("dynamic_handler",)),
 )
 

@@ -19,5 +19,5 @@ def eventually(condition: Callable[[], bool], what: str, seconds: float = 10) ->
     """
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, f"Waited {seconds:.1f} s in vain for {what}."
+        assert time.monotonic() < deadline, f"Waited {seconds:.1f} s for {what}: it did not happen."
         time.sleep(0.01)

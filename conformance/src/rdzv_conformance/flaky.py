@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from rdzv.backend import Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
 
 __all__ = ["FOREIGN", "Errors", "FlakyBackend", "flaky"]
@@ -35,7 +35,7 @@ class Errors:
         self.last = -math.inf
         self._rng = rng
 
-    def strike(self) -> bool:
+    def should_fail(self) -> bool:
         """Whether this one fails."""
         return self._rng.random() < self.chance
 
@@ -46,15 +46,15 @@ class Errors:
 
     def call(self, work: Callable[[], _R]) -> _R:
         """Do some work that fails at random: before it is done, or after."""
-        if not self.strike():
+        if not self.should_fail():
             return work()
         if self._rng.random() < 0.5:
             work()
         raise self.error()
 
-    def put(self, work: Callable[[], Put]) -> Put:
+    def put(self, work: Callable[[], PutResult]) -> PutResult:
         """The same for a put."""
-        if not self.strike():
+        if not self.should_fail():
             return work()
         how = self._rng.random()
         if how < 0.5:
@@ -62,12 +62,12 @@ class Errors:
         self.count += 1
         if how < 0.75:
             work()
-        return Put(Outcome.UNKNOWN)
+        return PutResult(PutOutcome.UNKNOWN)
 
 
 def flaky(inner: KeyValueBackend, errors: Errors) -> "FlakyBackend":
     """`inner`, with everything that it declares, whose calls fail as `errors` says."""
-    declared = {name: getattr(inner, name) for name in ("capabilities", "lacking", "min_lease_ttl")}
+    declared = {name: getattr(inner, name) for name in ("capabilities", "unsupported", "min_lease_ttl")}
     kind: type[FlakyBackend] = type(FlakyBackend.__name__, (FlakyBackend,), declared)
     return kind(inner, errors)
 
@@ -98,7 +98,9 @@ class FlakyBackend(KeyValueBackend):
         """See `KeyValueBackend.read_all`."""
         return self._errors.call(lambda: self._inner.read_all(prefix, timeout=timeout))
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend.put`."""
         held = lease._inner if isinstance(lease, _FlakyLease) else lease
         return self._errors.put(lambda: self._inner.put(key, value, expect=expect, lease=held, timeout=timeout))

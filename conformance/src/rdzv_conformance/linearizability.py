@@ -1,4 +1,4 @@
-"""Whether what the clients of one value were told can be explained by *one* order of their operations.
+"""Whether the answers to the clients of one value can be explained by *one* order of their operations.
 
 A history is linearizable if every operation can be given a moment between its call and its return, so that
 the answers are those of a single value that is used by one client at a time (M. Herlihy and J. Wing, 1990). The
@@ -35,12 +35,12 @@ class Kind(StrEnum):
 
 
 class Answer(StrEnum):
-    """What it is told."""
+    """The answer to it."""
 
     DONE = "done"
-    LOST = "lost"
-    """The condition did not hold, and nothing was changed. (Who is also told what is there has read as well: most
-    services cannot do both at one moment.)"""
+    CONFLICT = "conflict"
+    """The condition did not hold, and nothing was changed. (An answer that also says what is there is a read as well:
+    most services cannot do both at one moment.)"""
     UNKNOWN = "unknown"
     """Nothing: it may have been done at any time after the call, or never."""
 
@@ -57,7 +57,7 @@ class Operation:
         answer: How it ended.
         value: What a put, create or replace was to write.
         expected: What a replace was to find.
-        found: What a read was told is there; None: nothing.
+        found: What a read returned; None: nothing.
     """
 
     process: int
@@ -76,7 +76,7 @@ class Operation:
         if self.kind in (Kind.PUT, Kind.DELETE):
             return True
         holds = there == self.expected  # of a create that is None: nothing
-        return holds != (self.answer is Answer.LOST)
+        return holds != (self.answer is Answer.CONFLICT)
 
     def after(self, there: str | None) -> str | None:
         """What is there when it has happened."""
@@ -90,7 +90,7 @@ class Operation:
     @property
     def only_looks(self) -> bool:
         """Whether it changes nothing."""
-        return self.kind is Kind.READ or self.answer is Answer.LOST
+        return self.kind is Kind.READ or self.answer is Answer.CONFLICT
 
     @property
     def touches(self) -> set[str | None]:
@@ -152,7 +152,7 @@ def _next(calls: Sequence[Operation], happened: int, there: str | None) -> list[
     for index in fitting:
         if calls[index].only_looks:
             return [index]  # it changes nothing, so what can happen instead can as well happen after it
-    # What nobody was told of matters only if it makes something fit at once.
+    # An operation without an answer matters only if it makes something fit at once.
     misfits = [calls[index] for index in open_calls if not calls[index].fits(there)]
 
     def is_needed(call: Operation) -> bool:
@@ -205,7 +205,7 @@ def _due_to(writer: Operation, history: list[Operation]) -> set[Operation]:
     later = min((one.end for one in history if not one.only_looks and writer.end < one.began), default=_NEVER)
     around = {one for one in history if writer.began <= one.end and one.began <= later}
     knowing = {one for one in history if writer.value in one.touches}
-    lost = {one for one in around if one.answer is Answer.LOST and one.expected != writer.value}
+    lost = {one for one in around if one.answer is Answer.CONFLICT and one.expected != writer.value}
     return lost | (knowing & around if writer.kind is Kind.DELETE else knowing)
 
 
@@ -236,8 +236,8 @@ def _name(proof: Sequence[Operation]) -> str:
     if not all(operation.touches <= written for operation in proof):
         return "a value was there that nobody has written"
     if any(operation.kind is Kind.READ for operation in proof):
-        return "stale: an old value was told after a new one was there"
-    if any(operation.answer is Answer.LOST for operation in proof):
+        return "stale: an old value was returned after a new one was there"
+    if any(operation.answer is Answer.CONFLICT for operation in proof):
         return "a write was refused although its condition held"
     return "lost update: a write was done although its condition did not hold"
 

@@ -52,7 +52,7 @@ class _Backend:
         """What a reader of the summary should know."""
         if self.not_needed:
             yield f"{len(self.not_needed)} skipped tests are about the lack of what it has"
-        for capability, reason in self.declared.get("lacking", {}).items():
+        for capability, reason in self.declared.get("unsupported", {}).items():
             yield f"has no {capability}: {reason}"
         if untried := self.untried():
             yield f"declares {', '.join(untried)}: nothing here has tried it"

@@ -48,7 +48,7 @@ class Watchdog:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._overdue: list[str] = []
-        # What tests write is captured, and lost with the process: what is told here goes past that.
+        # What tests write is captured, and lost with the process: this output goes past that.
         self._stderr = os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w")
 
     @pytest.hookimpl(wrapper=True)

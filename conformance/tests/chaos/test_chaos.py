@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from rdzv_conformance.chaos.faults import FAULTS
-from rdzv_conformance.chaos.plan import Episode
+from rdzv_conformance.chaos.plan import FaultSchedule
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import EtcdServer, require_service
 
-KINDS = ["kill", "pause", "cut", "outage"]
+KINDS = ["kill", "pause", "partition", "outage"]
 PATIENCE = 200.0
 
 
@@ -102,25 +102,25 @@ def test_what_cannot_be_run_is_said(folder: Path, arguments: list[str], says: st
 
 
 def test_a_seed_is_a_schedule() -> None:
-    one, same, other = (Episode.draw(seed, 0, KINDS, 60.0) for seed in (1, 1, 2))
+    one, same, other = (FaultSchedule.draw(seed, 0, KINDS, 60.0) for seed in (1, 1, 2))
     assert one == same != other
-    moments = [strike.moment for strike in one.strikes]
+    moments = [event.moment for event in one.events]
     assert moments == sorted(moments)
 
 
 def test_every_third_episode_closes_the_run() -> None:
     closing = [
-        {"close", "shutdown"} & {strike.fault for strike in Episode.draw(5, number, KINDS, 60.0).strikes}
+        {"close", "shutdown"} & {event.fault for event in FaultSchedule.draw(5, number, KINDS, 60.0).events}
         for number in range(6)
     ]
     assert [bool(found) for found in closing] == [False, False, True, False, False, True]
 
 
-def test_a_storm_ends_with_the_time_and_is_the_same_until_then() -> None:
-    whole, part = (Episode.draw(1, 2, KINDS, longest) for longest in (60.0, 5.0))
-    assert part.storm == 5.0
-    assert part.strikes == tuple(strike for strike in whole.strikes if strike.moment < 5.0)
-    assert 0 < len(part.strikes) < len(whole.strikes)
+def test_a_fault_phase_ends_with_the_time_and_is_the_same_until_then() -> None:
+    whole, part = (FaultSchedule.draw(1, 2, KINDS, longest) for longest in (60.0, 5.0))
+    assert part.fault_phase == 5.0
+    assert part.events == tuple(event for event in whole.events if event.moment < 5.0)
+    assert 0 < len(part.events) < len(whole.events)
 
 
 def test_a_service_that_is_not_ours_is_left_as_it_was(folder: Path) -> None:
@@ -133,19 +133,19 @@ def test_a_service_that_is_not_ours_is_left_as_it_was(folder: Path) -> None:
     chaos.leaves_nothing()
 
 
-def test_a_server_of_ones_own_is_started_and_hurt(folder: Path) -> None:
+def test_a_server_of_ones_own_is_started_and_faulted(folder: Path) -> None:
     require_service(EtcdServer)
     server = "rdzv_conformance.servers:EtcdServer"
     chaos = Chaos(folder, "--backend", "etcd-v3", "--server", server, "--minutes", "0.2", "--seed", _with_outage(9.0))
     code, said = chaos.ends()
     assert code == 0, said
-    assert "1 server to hurt" in said
+    assert "1 server to fault" in said
     assert " outage" in said
     chaos.leaves_nothing()
 
 
 def _with_outage(seconds: float) -> str:
-    """A seed whose first storm has an outage within so many seconds; new kinds of faults change what a seed draws."""
+    """A seed whose first fault phase has an outage within so many seconds; new faults change what a seed draws."""
     one_server = [name for name in FAULTS if name not in {"close", "shutdown", "member"}]
-    episodes = ((seed, Episode.draw(seed, 0, one_server, seconds)) for seed in itertools.count())
-    return next(str(seed) for seed, it in episodes if any(strike.fault == "outage" for strike in it.strikes))
+    episodes = ((seed, FaultSchedule.draw(seed, 0, one_server, seconds)) for seed in itertools.count())
+    return next(str(seed) for seed, it in episodes if any(event.fault == "outage" for event in it.events))

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rdzv_conformance.chaos import History, Record, check, is_settled
-from rdzv_conformance.chaos.history import Diary, What, tell
+from rdzv_conformance.chaos.history import EventLog, What, tell
 
 LOW, HIGH = 2, 3
 
@@ -128,10 +128,10 @@ def test_who_leaves_or_is_superseded_has_reason_to_stop() -> None:
 
 @pytest.mark.parametrize(("number", "words", "more"), BAD.values(), ids=BAD.keys())
 def test_what_is_wrong_is_named(number: int, words: str, more: list[Record]) -> None:
-    findings = check([*GOOD, *more], LOW, HIGH)
-    assert [finding.number for finding in findings] == [number], findings
-    assert words in str(findings[0])
-    assert str(findings[0]).startswith(f"invariant {number}: ")
+    violations = check([*GOOD, *more], LOW, HIGH)
+    assert [violation.number for violation in violations] == [number], violations
+    assert words in str(violations[0])
+    assert str(violations[0]).startswith(f"invariant {number}: ")
 
 
 def test_who_went_back_in_time_is_not_in_its_round() -> None:
@@ -158,7 +158,7 @@ def test_settled_is_one_world_of_all_that_it_has_room_for() -> None:
 
 def test_history_is_what_was_written(tmp_path: Any) -> None:
     history = History(tmp_path)
-    one, two = (Diary(tmp_path / f"{who}.jsonl", who) for who in ("one", "two"))
+    one, two = (EventLog(tmp_path / f"{who}.jsonl", who) for who in ("one", "two"))
     one.write("joins", at=2.0)
     two.write("joins", at=1.0)
     with (tmp_path / "two.jsonl").open("ab") as cut_short:

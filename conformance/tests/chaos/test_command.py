@@ -1,4 +1,4 @@
-"""The command refuses what it cannot run, with exit code 2 and why; what breaks in an agent is told."""
+"""The command refuses what it cannot run, with exit code 2 and why; what breaks in an agent is reported."""
 
 import re
 import subprocess
@@ -74,7 +74,7 @@ def test_of_two_runs_at_once_one_has_the_folder(capfd: pytest.CaptureFixture[str
     assert first.returncode == 0, said
 
 
-def test_an_error_in_an_agent_is_told(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_an_agent_is_reported(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     def breaks(*args: object) -> None:
         raise OSError("no such luck")
 

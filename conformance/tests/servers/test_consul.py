@@ -161,7 +161,7 @@ def test_a_missing_program_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         ConsulServer.find_binary()
 
 
-def test_log_goes_where_it_is_told(tmp_path: Path) -> None:
+def test_log_goes_to_the_given_file(tmp_path: Path) -> None:
     require_service(ConsulServer)
     with (tmp_path / "log").open("w") as log:
         server = ConsulServer()

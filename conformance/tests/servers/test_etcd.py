@@ -149,7 +149,7 @@ def test_server_that_is_never_ready_is_a_timeout_and_is_stopped() -> None:
     assert not server.is_running()
 
 
-def test_log_goes_where_it_is_told(tmp_path: Path) -> None:
+def test_log_goes_to_the_given_file(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         server = EtcdServer()
         server.start(stderr=log)
@@ -159,7 +159,7 @@ def test_log_goes_where_it_is_told(tmp_path: Path) -> None:
     assert "ready to serve client requests" in (tmp_path / "log").read_text()
 
 
-def test_misuse_is_told(server: EtcdServer) -> None:
+def test_misuse_is_reported(server: EtcdServer) -> None:
     with pytest.raises(RuntimeError, match="was started already"):
         server.start()
     with pytest.raises(RuntimeError, match="Call `start` first"):

@@ -32,7 +32,7 @@ def test_missing_service_fails_in_ci(monkeypatch: pytest.MonkeyPatch) -> None:
         require_service(EtcdServer)
 
 
-def test_without_any_etcd_the_way_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_etcd_the_way_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RDZV_ETCD_BINARY", raising=False)
     monkeypatch.setenv("PATH", "")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)

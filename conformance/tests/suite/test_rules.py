@@ -16,7 +16,7 @@ REGISTER = (
     HEAD
     + '''
 class Register:
-    """As somebody wrote it for PyTorch: no base class of ours, three methods, one process."""
+    """A backend as written for PyTorch: no base class of ours, three methods, one process."""
 
     states = {}
     name = "register"
@@ -70,9 +70,9 @@ def test_connect_that_is_no_fixture_is_refused(pytester: pytest.Pytester) -> Non
         ("RegisterConformance", "object()", "*`connect` of TestIt must return a function that makes clients*"),
         ("BackendConformance", "Register", "*derive TestIt from RegisterConformance instead of BackendConformance*"),
     ],
-    ids=["client", "level 1"],
+    ids=["client", "register"],
 )
-def test_wrong_connect_is_told_in_words(pytester: pytest.Pytester, base: str, connect: str, message: str) -> None:
+def test_wrong_connect_is_reported_in_words(pytester: pytest.Pytester, base: str, connect: str, message: str) -> None:
     body = f"class TestIt({base}):\n    @pytest.fixture\n    def connect(self):\n        return {connect}\n"
     pytester.makepyfile(REGISTER + body)
     result = pytester.runpytest("-k", "at_first")
@@ -80,7 +80,7 @@ def test_wrong_connect_is_told_in_words(pytester: pytest.Pytester, base: str, co
     result.stdout.fnmatch_lines([message])
 
 
-def test_wait_that_returns_nothing_is_told_in_words(pytester: pytest.Pytester) -> None:
+def test_wait_that_returns_nothing_is_reported_in_words(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line="") + "\nCapable.wait = lambda *args, **options: None\n")
     result = pytester.runpytest("-k", "wait_may_be_on_one_key")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
@@ -195,7 +195,7 @@ class TestIt(Connected, RegisterConformance):
     }
 
     @pytest.fixture(autouse=True)
-    def spoil(self, request, monkeypatch):
+    def corrupt(self, request, monkeypatch):
         if request.node.name == "test_register_is_set_if_empty":
             monkeypatch.setattr(Register, "set_state", lambda self, state, token=None: None)
 """
@@ -212,7 +212,7 @@ class TestIt(Connected, RegisterConformance):
     )
 
 
-def test_class_written_for_pytorch_passes_level_1_unchanged(pytester: pytest.Pytester) -> None:
+def test_class_written_for_pytorch_passes_as_a_register_backend_unchanged(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(REGISTER + "class TestIt(Connected, RegisterConformance): pass\n")
     # This register lives in one process, and has no `wait_state`.
     result = pytester.runpytest("-k", "not processes")
@@ -229,7 +229,7 @@ CAPABLE = (
 class Capable(SqliteBackend):
     name = "capable"
     capabilities = frozenset({Capability.WATCH})
-    lacking = {Capability.LEASE: "it is only an example"}
+    unsupported = {Capability.LEASE: "it is only an example"}
     def __init__(self, run_id):
         super().__init__("capable.db", run_id)
 """
@@ -271,7 +271,7 @@ class TestIt(Connected, RegisterConformance):
     deviations = {"test_register_is_set_if_empty": "it never is"}
 
     @pytest.fixture(autouse=True)
-    def spoil(self, request, monkeypatch):
+    def corrupt(self, request, monkeypatch):
         if request.node.name == "test_register_is_set_if_empty":
             monkeypatch.setattr(Register, "set_state", lambda self, state, token=None: None)
 
@@ -324,7 +324,7 @@ def test_without_a_server_outages_are_not_tried_and_it_is_said(
     pytester: pytest.Pytester, line: str, outcome: str, remark: str
 ) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line=line))
-    result = pytester.runpytest("-k", "reply or name_is_told", "--rdzv-report=report.json")
+    result = pytester.runpytest("-k", "reply or name_is_reported", "--rdzv-report=report.json")
     result.assert_outcomes(passed=1, skipped=3, deselected=result.parseoutcomes()["deselected"])
     result.stdout.fnmatch_lines([f"outages *3 {outcome}", f"*{remark}"])
     (backend,) = json.loads((pytester.path / "report.json").read_text())["backends"]
@@ -336,7 +336,7 @@ def test_processes_of_xdist_report_the_same_as_one(pytester: pytest.Pytester) ->
     pytester.makepyfile(CAPABLE + SERVED.format(line=""))
     reports = []
     for processes in (0, 2):
-        result = pytester.runpytest("-k", "reply or name_is_told", f"-n{processes}", "--rdzv-report=report.json")
+        result = pytester.runpytest("-k", "reply or name_is_reported", f"-n{processes}", "--rdzv-report=report.json")
         assert result.ret == 0
         result.stdout.fnmatch_lines(["outages *3 not tried"])
         (backend,) = json.loads((pytester.path / "report.json").read_text())["backends"]
@@ -374,7 +374,7 @@ def test_without_host_and_port_lines_are_not_tried_and_it_is_said(pytester: pyte
 
 def test_declared_capabilities_that_nothing_tries_are_named(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line=""))
-    result = pytester.runpytest("-k", "name_is_told")
+    result = pytester.runpytest("-k", "name_is_reported")
     result.stdout.fnmatch_lines(["declares WATCH: nothing here has tried it"])
 
 
@@ -395,11 +395,11 @@ def test_slow_leases_have_a_reason(pytester: pytest.Pytester, delay: str) -> Non
 
 def test_slow_leases_are_in_the_summary(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line="lease_delay = (2.0, 'it looks every 2 s')"))
-    result = pytester.runpytest("-k", "name_is_told")
+    result = pytester.runpytest("-k", "name_is_reported")
     result.stdout.fnmatch_lines(["ends leases up to 2.0 s later than a second after their time: it looks every 2 s"])
 
 
 def test_skips_that_are_no_lack_are_explained(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(CAPABLE + SERVED.format(line=""))
-    result = pytester.runpytest("-k", "name_is_told or polling_is_quick or service_without_leases")
+    result = pytester.runpytest("-k", "name_is_reported or polling_is_quick or service_without_leases")
     result.stdout.fnmatch_lines(["1 skipped tests are about the lack of what it has"])

@@ -98,7 +98,7 @@ def test_a_wrong_refusal_is_named(pytester: pytest.Pytester, error: str, words: 
 
 @pytest.mark.parametrize(
     ("writes", "words"),
-    [("('put',)", "the answer was None"), ("('delete',)", "the answer was Put(outcome=")],
+    [("('put',)", "the answer was None"), ("('delete',)", "the answer was PutResult(outcome=")],
     ids=["deletes", "puts"],
 )
 def test_a_reader_who_writes_is_named(pytester: pytest.Pytester, writes: str, words: str) -> None:

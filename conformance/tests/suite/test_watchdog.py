@@ -59,7 +59,7 @@ def _run(pytester: pytest.Pytester, body: str, *args: str) -> tuple[pytest.RunRe
 
 @pytest.mark.parametrize("body", [NO_TIMEOUT, RETRIES], ids=["no timeout", "retries for ever"])
 def test_what_hangs_is_named_and_the_rest_is_tried(pytester: pytest.Pytester, body: str) -> None:
-    told = "test_hang.py::TestHangs::test_name_is_told"
+    told = "test_hang.py::TestHangs::test_name_is_reported"
     result, took = _run(pytester, body, "--rdzv-timeout=2", TEST, told)
     result.assert_outcomes(failed=1, passed=1)
     result.stderr.fnmatch_lines([f"*{TEST} did not end within 2 s. What every thread does:*", "*test_hang.py*in read*"])

@@ -1,6 +1,6 @@
-"""The contract between rdzv and a coordination service, in two levels.
+"""The contract between rdzv and a coordination service, for two kinds of backends.
 
-*Level 1* is PyTorch's own: a compare-and-set register. *Level 2* is a service with keys; it is what
+A *register backend* is PyTorch's own: a compare-and-set register. A *key-value backend* has keys; it is what
 every backend of ours implements, and what the core derives everything else from: the register,
 the roster, leader election and the shared store.
 
@@ -30,8 +30,8 @@ __all__ = [
     "Expect",
     "KeyValueBackend",
     "Lease",
-    "Outcome",
-    "Put",
+    "PutOutcome",
+    "PutResult",
     "RendezvousBackend",
     "Snapshot",
     "Token",
@@ -48,7 +48,7 @@ MAX_PAYLOAD: Final = 256 * 1024
 before it is sent. A backend must accept `MAX_PAYLOAD` plus 1024 bytes of the core's envelope."""
 
 STATE_KEY: Final = "control/state"
-"""Where the state register of level 1 lives among the keys of level 2."""
+"""Where the state register lives among the keys of a key-value backend."""
 
 
 class Capability(Enum):
@@ -79,12 +79,12 @@ ANY: Final = Expect.ANY
 """Write whatever is there."""
 
 
-class Outcome(Enum):
+class PutOutcome(Enum):
     """How a put ended."""
 
-    WON = "won"
+    APPLIED = "applied"
     """The value was written."""
-    LOST = "lost"
+    CONFLICT = "conflict"
     """The condition did not hold; nothing was changed."""
     UNKNOWN = "unknown"
     """The reply was lost: the write may or may not have been applied, now or in a moment."""
@@ -120,7 +120,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutResult:
     """The answer to a put.
 
     Attributes:
@@ -129,7 +129,7 @@ class Put:
             key is absent. Unknown: None.
     """
 
-    outcome: Outcome
+    outcome: PutOutcome
     entry: Entry | None = None
 
 
@@ -169,7 +169,7 @@ class Lease(ABC):
 
 
 class RendezvousBackend(ABC):
-    """Level 1: a register with a fencing token, as PyTorch's ``RendezvousBackend``.
+    """A register backend: a register with a fencing token, as PyTorch's ``RendezvousBackend``.
 
     A class written for PyTorch's contract works here unchanged, with PyTorch's errors too. Everything then
     lives in the one register, which is correct, and meant for small worlds.
@@ -224,7 +224,7 @@ class RendezvousBackend(ABC):
 
 
 class KeyValueBackend(RendezvousBackend):
-    """Level 2: a service with keys.
+    """A key-value backend: a service with keys.
 
     An instance belongs to one run: it puts its own prefix and the run's id before every key it
     is given. Keys are paths of one or more segments joined by ``/``; a segment has one or more of
@@ -246,7 +246,7 @@ class KeyValueBackend(RendezvousBackend):
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
     """What this backend declares that it can do."""
 
-    lacking: ClassVar[Mapping[Capability, str]] = {}
+    unsupported: ClassVar[Mapping[Capability, str]] = {}
     """Every other capability, with the reason why the service has none."""
 
     min_lease_ttl: ClassVar[float] = 0.0
@@ -277,7 +277,9 @@ class KeyValueBackend(RendezvousBackend):
         """
 
     @abstractmethod
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """Write one key under a condition, in one atomic step.
 
         Args:
@@ -290,7 +292,7 @@ class KeyValueBackend(RendezvousBackend):
             timeout: Seconds.
 
         Returns:
-            `Outcome.UNKNOWN` whenever the write may have been applied but no answer came. A lease
+            `PutOutcome.UNKNOWN` whenever the write may have been applied but no answer came. A lease
             that has ended makes the put LOST.
 
         Raises:
@@ -338,14 +340,14 @@ class KeyValueBackend(RendezvousBackend):
         """
         del ttl, timeout
         raise RendezvousUnsupportedError(
-            f"The backend '{self.name}' has no leases: {self.lacking.get(Capability.LEASE, 'no reason declared')}."
+            f"The backend '{self.name}' has no leases: {self.unsupported.get(Capability.LEASE, 'no reason declared')}."
         )
 
     @abstractmethod
     def close(self) -> None:
         """Release every socket, thread and file. Closing twice is fine. Removes no key."""
 
-    # Level 1, derived.
+    # The register, derived.
 
     register_timeout: ClassVar[float] = 10.0
     """Seconds that `get_state` and `set_state` may take, since PyTorch's signatures carry no timeout."""
@@ -363,7 +365,7 @@ class KeyValueBackend(RendezvousBackend):
         if (entry.token if entry else None) != token:
             return None if entry is None else (Envelope.unpack(entry.value).payload, entry.token, False)
         before = Envelope.unpack(entry.value) if entry else None
-        mine = Envelope.seal(state, writer="register", after=before)
+        mine = Envelope.wrap(state, writer="register", previous=before)
         put = self.put(
             STATE_KEY,
             mine.pack(),
@@ -371,7 +373,7 @@ class KeyValueBackend(RendezvousBackend):
             timeout=time_left(deadline, time.monotonic()),
         )
         now = put.entry
-        if put.outcome is Outcome.UNKNOWN:
+        if put.outcome is PutOutcome.UNKNOWN:
             now = self.read(STATE_KEY, timeout=time_left(deadline, time.monotonic()))
         if now is None:
             return None

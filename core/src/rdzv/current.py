@@ -1,4 +1,4 @@
-"""What a program that ``rdzv run`` has started is told: the variables, and `current` to read them."""
+"""The environment of a program that ``rdzv run`` has started: the variables, and `current` to read them."""
 
 import os
 from collections.abc import Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from .engine.handler import lift, round_store, run_store
+from .engine.handler import adapt, round_store, run_store
 from .errors import RendezvousParameterError
 from .handler import RendezvousInfo
 from .parameters import RendezvousParameters
@@ -88,7 +88,7 @@ class World:
         params = RendezvousParameters.from_env(os.environ)
         backend, store = create_backend(params)
         # What the handlers use, whose keys this store must find.
-        keys = lift(backend, RendezvousSettings.from_parameters(params))
+        keys = adapt(backend, RendezvousSettings.from_parameters(params))
         return round_store(run_store(store, keys), params.run_id, self.round)
 
     @classmethod

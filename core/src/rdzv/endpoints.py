@@ -1,7 +1,7 @@
 """Where a service listens, and which address of this machine faces it.
 
 No resolver is ever asked for this machine's own name: names that the machine gives itself are the
-first thing that is wrong in containers. The address that peers are told is the source address
+first thing that is wrong in containers. The address that peers get is the source address
 that the kernel would use towards the service.
 """
 

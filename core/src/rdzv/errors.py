@@ -49,7 +49,7 @@ class RendezvousStateError(RendezvousError):
 
 
 class RendezvousGracefulExitError(RendezvousError):
-    """The job ended without this node ever being needed: a spare may go home. Not a failure."""
+    """The job ended without this node ever being needed: a spare ends. Not a failure."""
 
 
 class RendezvousParameterError(RendezvousError, ValueError):

@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Final, Self
 
 from .endpoints import Endpoint, source_address
 from .errors import RendezvousConnectionError, RendezvousStateError
-from .shown import shown
+from .text import printable
 
 __all__ = ["RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
 
 logger = logging.getLogger(__name__)
 
-_SOMEWHERE_ELSE: Final = (Endpoint("192.0.2.1", 0), Endpoint("2001:db8::1", 0))
+_TEST_NET: Final = (Endpoint("192.0.2.1", 0), Endpoint("2001:db8::1", 0))
 """Addresses for documentation (RFC 5737, RFC 3849): the way to them is the way out of this machine."""
 
 
@@ -52,7 +52,7 @@ class RendezvousStoreInfo:
             RendezvousStateError: What rank 0 wrote is no port.
         """
         if rank == 0:
-            store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, (local_addr or address_outwards()).encode())
+            store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, (local_addr or default_source_address()).encode())
             store.set(RendezvousStoreInfo.MASTER_PORT_KEY, str(server_port or _free_port()).encode())
         address = store.get(RendezvousStoreInfo.MASTER_ADDR_KEY)
         port = store.get(RendezvousStoreInfo.MASTER_PORT_KEY)
@@ -138,7 +138,7 @@ class RendezvousHandler(ABC):
         """End this node's part, with the job being over, and release everything.
 
         Returns:
-            Whether the others could be told.
+            Whether the service has confirmed it.
         """
 
     def leave(self, reason: str = "it left") -> bool:
@@ -150,7 +150,7 @@ class RendezvousHandler(ABC):
             reason: Why, for the others to read.
 
         Returns:
-            Whether the others could be told.
+            Whether the service has confirmed it.
         """
         del reason
         return self.shutdown()
@@ -169,12 +169,12 @@ class RendezvousHandler(ABC):
             self.leave(f"{type(error).__name__}: {error}")
         except Exception:
             # The caller must see the error of the block, not this one.
-            logger.warning("Leaving the run '%s' failed.", shown(self.get_run_id()), exc_info=True)
+            logger.warning("Leaving the run '%s' failed.", printable(self.get_run_id()), exc_info=True)
 
 
-def address_outwards() -> str:
+def default_source_address() -> str:
     try:
-        return source_address(_SOMEWHERE_ELSE, timeout=0.0)
+        return source_address(_TEST_NET, timeout=0.0)
     except RendezvousConnectionError:
         # Without a way out, everyone who can take part is on this machine.
         return "127.0.0.1"

@@ -110,7 +110,7 @@ class Hooks:
     def rdzv_assign_ranks(self, arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Sequence[str] | None:
         """Order the nodes of a new round.
 
-        Must be a pure function; whoever leads calls it. The result holds the id of every node in
+        Must be a pure function; the leader calls it. The result holds the id of every node in
         `arrived`, once, in rank order; None leaves it to the next plugin, then to the default. So does
         an exception or a result that is something else, after it is logged.
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from .credentials import file_option, take_secrets, variable
 from .errors import RendezvousParameterError
 from .near import near_name
-from .shown import shown
+from .text import printable
 
 __all__ = ["Option", "parse_options", "read_options", "secret_names", "with_files"]
 
@@ -57,7 +57,7 @@ class Option:
         try:
             return self._parse(value)
         except (ValueError, TypeError, OSError) as error:
-            given = "what was given" if self.secret else shown(repr(value))
+            given = "what was given" if self.secret else printable(repr(value))
             raise RendezvousParameterError(f"The option '{self.name}' cannot be {given}: {error}.") from error
 
     def _parse(self, value: Any) -> Any:
@@ -121,9 +121,9 @@ def read_options(
 
 
 def parse_options(given: Mapping[str, Any], known: Iterable[Option]) -> dict[str, Any]:
-    """Parse those of `given` that are `known`, and leave the others to whoever knows them.
+    """Parse those of `given` that are `known`, and leave the others to their owner.
 
-    A backend uses it in its ``create_backend``, after the core has seen that somebody knows every option.
+    A backend uses it in its ``create_backend``, after the core has seen that every option has an owner.
 
     Raises:
         RendezvousParameterError: An option has an impossible value, or a secret cannot be read.

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from .endpoints import hide_login
 from .errors import RendezvousParameterError
 from .near import near_name
-from .shown import shown
+from .text import printable
 
 __all__ = ["ARGUMENTS", "RendezvousParameters", "options_of", "parse_nnodes"]
 
@@ -246,7 +246,7 @@ def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
         RendezvousParameterError: It is neither, or they are not 1 <= MIN <= MAX.
     """
     low, colon, high = text.partition(":")
-    expected = f"{name} is '{shown(text)}'; MIN:MAX, such as 2:4, or one number is expected"
+    expected = f"{name} is '{printable(text)}'; MIN:MAX, such as 2:4, or one number is expected"
     try:
         least, most = int(low), int(high if colon else low)
     except ValueError as error:
@@ -406,7 +406,7 @@ def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:
-            raise RendezvousParameterError(f"RDZV_OPTIONS names '{shown(name)}' twice in one JSON object.")
+            raise RendezvousParameterError(f"RDZV_OPTIONS names '{printable(name)}' twice in one JSON object.")
         found[name] = value
     return found
 

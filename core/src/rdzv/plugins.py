@@ -24,16 +24,16 @@ from .near import near_name
 from .options import read_options, secret_names
 from .parameters import ARGUMENTS, RendezvousParameters
 from .settings import CORE_OPTIONS
-from .shown import shown
+from .text import printable
 
 if TYPE_CHECKING:
     from .engine.records import NodeRecord
 
 __all__ = [
-    "announce",
     "assign_ranks",
     "check_health",
     "create_backend",
+    "emit",
     "installed_backends",
     "installed_hooks",
     "load_backend_plugin",
@@ -87,7 +87,7 @@ def load_backend_plugin(name: str) -> BackendPlugin:
         entry = next(iter(entry_points(group=_BACKENDS, name=name)), None)
         if entry is None:
             raise RendezvousParameterError(_explain_unknown(name))
-        with _blaming(entry):
+        with _wrap_plugin_errors(entry):
             plugin = entry.load()
             described = _find_described(_check(plugin), name)
             if described is None:
@@ -143,7 +143,7 @@ def installed_hooks() -> Iterator[tuple[EntryPoint, tuple[str, ...] | Rendezvous
     """
     for entry in entry_points(group=_HOOKS):
         try:
-            with _blaming(entry):
+            with _wrap_plugin_errors(entry):
                 plugin = entry.load()
                 callers = _check(plugin).get_hookcallers(plugin) or ()
         except RendezvousError as error:
@@ -174,8 +174,8 @@ def unregister_hooks(plugin: Any) -> None:
         _manager.unregister(plugin)
 
 
-def announce(event: Event) -> None:
-    """Tell every plugin what happened. A plugin that raises is logged and keeps it from no other."""
+def emit(event: Event) -> None:
+    """Emit an event to every plugin. A plugin that raises is logged and keeps it from no other."""
     for implementation in _implementations("rdzv_event"):
         try:
             _call(implementation, event=event)
@@ -219,7 +219,7 @@ def check_health(run_id: str, labels: Mapping[str, str]) -> None:
             raise
         except Exception as error:
             raise RendezvousError(
-                f"This node may not join the run '{shown(run_id)}': the health check of the plugin "
+                f"This node may not join the run '{printable(run_id)}': the health check of the plugin "
                 f"'{_name_of(implementation)}' failed with {type(error).__name__}: {error}."
             ) from error
 
@@ -227,7 +227,7 @@ def check_health(run_id: str, labels: Mapping[str, str]) -> None:
 @cache
 def _load_hooks(manager: pluggy.PluginManager) -> None:
     for entry in entry_points(group=_HOOKS):
-        with _blaming(entry):
+        with _wrap_plugin_errors(entry):
             plugin = entry.load()
             _check(plugin)
             _register(plugin)
@@ -274,7 +274,7 @@ def _call(implementation: pluggy.HookImpl, **arguments: Any) -> Any:
 
 
 @contextmanager
-def _blaming(entry: EntryPoint) -> Iterator[None]:
+def _wrap_plugin_errors(entry: EntryPoint) -> Iterator[None]:
     """Turn whatever goes wrong inside into an error that names the package of `entry`."""
     try:
         yield

@@ -9,7 +9,7 @@ from typing import Final, Literal, Self
 from .errors import RendezvousParameterError
 from .options import Option, parse_options
 from .parameters import RendezvousParameters
-from .shown import shown
+from .text import printable
 
 __all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
 
@@ -75,8 +75,8 @@ CORE_OPTIONS: Final = (
         "How long a node waits for others once all others of its world have left and no other is there; "
         "as long as join_timeout: no wait ends early.",
     ),
-    Option("keep_alive_interval", "seconds", 5.0, "The time between two signs of life of a node."),
-    Option("keep_alive_max_attempt", "integer", 3, "How many intervals without a sign of life make a node dead."),
+    Option("keep_alive_interval", "seconds", 5.0, "The time between two keep-alives of a node."),
+    Option("keep_alive_max_attempt", "integer", 3, "How many intervals without a keep-alive make a node dead."),
     Option(
         "attempt", "integer", 0, "The scheduler's restart count: a higher one supersedes the run's earlier attempts."
     ),
@@ -109,14 +109,14 @@ CORE_OPTIONS: Final = (
 
 @dataclass(frozen=True)
 class RendezvousSettings:
-    """What a handler was told to do.
+    """The settings of a handler.
 
     Attributes:
         run_id: Which run.
         min_nodes: The smallest world.
         max_nodes: The largest world.
         timeout: How long the steps may take.
-        keep_alive_interval: The time between two signs of life of a node.
+        keep_alive_interval: The time between two keep-alives of a node.
         keep_alive_max_attempt: How many intervals without one make a node dead.
         cas_backoff_max_seconds: PyTorch's; used for nothing.
         attempt: The scheduler's restart count of this run.
@@ -163,7 +163,7 @@ class RendezvousSettings:
     @property
     def run(self) -> str:
         """The run id as messages show it."""
-        return shown(self.run_id)
+        return printable(self.run_id)
 
     @classmethod
     def from_parameters(cls, params: RendezvousParameters) -> Self:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import Final, Protocol, runtime_checkable
 
 from .backend import MAX_PAYLOAD, KeyValueBackend, check_payload
-from .engine.service import Held, Service, View, backoff
+from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
 from .errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -201,7 +201,7 @@ class KeyValueStore(Store):
                 others change the same key.
             writer: The id under which to write; None: one of its own.
         """
-        self._service = Service(backend, writer or f"store-{secrets.token_hex(4)}")
+        self._client = RetryingClient(backend, writer or f"store-{secrets.token_hex(4)}")
         self._prefix = prefix
         self._random = random.Random()  # noqa: S311 - jitter is no secret
         self.set_timeout(timeout)
@@ -220,7 +220,7 @@ class KeyValueStore(Store):
 
     def close(self) -> None:
         """End every wait of this store, of what it was scoped from and of its clones, and close the backend."""
-        self._service.close()
+        self._client.close()
 
     @property
     def timeout(self) -> timedelta:
@@ -273,9 +273,9 @@ class KeyValueStore(Store):
         path, old, new = self._path(key), _payload(key, expected), _payload(key, desired)
         deadline = self._deadline()
         # Expecting nothing is what a first attempt does anyway, without having looked.
-        after = self._service.read(path, deadline) if old else None
-        held = self._update(path, lambda value: new if (value or b"") == old else None, deadline, after)
-        return old if held is None else held
+        previous = self._client.read(path, deadline) if old else None
+        versioned = self._update(path, lambda value: new if (value or b"") == old else None, deadline, previous)
+        return old if versioned is None else versioned
 
     def append(self, key: str, value: str | bytes, /) -> None:
         """See `Store.append`."""
@@ -285,9 +285,9 @@ class KeyValueStore(Store):
     def delete_key(self, key: str, /) -> bool:
         """See `Store.delete_key`."""
         path, deadline = self._path(key), self._deadline()
-        after = self._service.read(path, deadline)
+        previous = self._client.read(path, deadline)
         # Never removed for good: a service may start to count its versions anew.
-        gone = self._update(path, lambda value: None if value is None else b"", deadline, after, deleted=True)
+        gone = self._update(path, lambda value: None if value is None else b"", deadline, previous, deleted=True)
         return gone is not None
 
     # What there is.
@@ -298,8 +298,8 @@ class KeyValueStore(Store):
         if not keys:
             return True
         path = self._path(keys[0]) if len(set(keys)) == 1 else self._prefix
-        view = self._service.read_all(path, self._deadline())
-        return all(self._presence(key, view) is not None for key in keys)
+        snapshot = self._client.read_all(path, self._deadline())
+        return all(self._presence(key, snapshot) is not None for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
         """See `Store.wait`."""
@@ -312,8 +312,8 @@ class KeyValueStore(Store):
 
     def list_keys(self) -> list[str]:
         """See `Store.list_keys`."""
-        view = self._service.read_all(self._prefix, self._deadline())
-        return [key for path in view.readable() if (key := self._key(path)) is not None]
+        snapshot = self._client.read_all(self._prefix, self._deadline())
+        return [key for path in snapshot.valid_entries() if (key := self._key(path)) is not None]
 
     # Queues. Items are keys of their own, since all of them together may exceed what one value holds.
 
@@ -325,19 +325,19 @@ class KeyValueStore(Store):
         """
         queue, payload, item = self._queue(key), _payload(key, value), secrets.token_bytes(_ITEM)
 
-        def longer(held: bytes | None) -> bytes:
-            if len(held or b"") + _ITEM > MAX_PAYLOAD:
+        def longer(versioned: bytes | None) -> bytes:
+            if len(versioned or b"") + _ITEM > MAX_PAYLOAD:
                 raise RendezvousParameterError(
                     f"The queue '{key}' is full: it has {MAX_PAYLOAD // _ITEM} items. Take some out, or use another."
                 )
-            return (held or b"") + item
+            return (versioned or b"") + item
 
         deadline = self._deadline()
-        self._service.put(self._item(item), payload, deadline, after=None)
+        self._client.put(self._item(item), payload, deadline, previous=None)
         try:
             self._update(queue, longer, deadline)
         except RendezvousParameterError:
-            self._service.delete(self._item(item), deadline)
+            self._client.delete(self._item(item), deadline)
             raise
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
@@ -345,8 +345,8 @@ class KeyValueStore(Store):
         path, started = self._queue(key), time.monotonic()
         deadline = started + (_seconds(self._timeout) if block else 0.0)
         while True:
-            held = self._await(path, lambda view: _non_empty(view.get(path)), deadline)
-            item = None if held is None else self._take(key, held, _for_calls(deadline))
+            versioned = self._await(path, lambda snapshot: _non_empty(snapshot.get(path)), deadline)
+            item = None if versioned is None else self._take(key, versioned, _for_calls(deadline))
             if item is not None:
                 return item
             if (now := time.monotonic()) >= deadline:
@@ -356,8 +356,8 @@ class KeyValueStore(Store):
 
     def queue_len(self, key: str, /) -> int:
         """See `Store.queue_len`."""
-        held = self._service.read(self._queue(key), self._deadline())
-        return 0 if held is None else len(held.payload) // _ITEM
+        versioned = self._client.read(self._queue(key), self._deadline())
+        return 0 if versioned is None else len(versioned.payload) // _ITEM
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """See `Store.barrier`."""
@@ -383,7 +383,7 @@ class KeyValueStore(Store):
     @property
     def _where(self) -> str:
         """For messages."""
-        return f"on backend '{self._service.backend.name}'"
+        return f"on backend '{self._client.backend.name}'"
 
     def _at(self, prefix: str) -> "KeyValueStore":
         # One service for all: closing it ends the waits of every part of the store.
@@ -407,32 +407,34 @@ class KeyValueStore(Store):
         # What belongs to a queue or to a store within this one has another path than any key.
         return key if self._path(key) == path else None
 
-    def _value(self, key: str, view: View) -> Held | None:
-        return view.get(self._path(key))
+    def _value(self, key: str, snapshot: DecodedSnapshot) -> VersionedValue | None:
+        return snapshot.get(self._path(key))
 
-    def _presence(self, key: str, view: View) -> Held | None:
-        return self._value(key, view) or _non_empty(view.get(self._queue(key)))
+    def _presence(self, key: str, snapshot: DecodedSnapshot) -> VersionedValue | None:
+        return self._value(key, snapshot) or _non_empty(snapshot.get(self._queue(key)))
 
     # How things are done.
 
     def _deadline(self) -> float:
         return _for_calls(time.monotonic() + _seconds(self._timeout))
 
-    def _find(self, keys: Sequence[str], find: Callable[[str, View], Held | None], deadline: float) -> dict[str, Held]:
+    def _find(
+        self, keys: Sequence[str], find: Callable[[str, DecodedSnapshot], VersionedValue | None], deadline: float
+    ) -> dict[str, VersionedValue]:
         """Find every key, waiting for one after the other; but first look at all of them, in one call."""
         keys, started = list(dict.fromkeys(_names(keys))), time.monotonic()
 
-        def look() -> dict[str, Held]:
-            view = self._service.read_all(self._prefix, _for_calls(deadline))
-            return {key: held for key in keys if (held := find(key, view)) is not None}
+        def look() -> dict[str, VersionedValue]:
+            snapshot = self._client.read_all(self._prefix, _for_calls(deadline))
+            return {key: versioned for key in keys if (versioned := find(key, snapshot)) is not None}
 
         found = look() if len(keys) > 1 else {}
         for key in keys:
             if key in found:
                 continue
-            held = self._await(self._path(key), partial(find, key), deadline)
-            if held is not None:
-                found[key] = held
+            versioned = self._await(self._path(key), partial(find, key), deadline)
+            if versioned is not None:
+                found[key] = versioned
             elif len(keys) > 1:
                 # Time is up, and others may have come while this one did not.
                 found = look()
@@ -444,21 +446,23 @@ class KeyValueStore(Store):
             )
         return found
 
-    def _await(self, path: str, find: Callable[[View], Held | None], deadline: float) -> Held | None:
+    def _await(
+        self, path: str, find: Callable[[DecodedSnapshot], VersionedValue | None], deadline: float
+    ) -> VersionedValue | None:
         """Wait until something is found at or under a path; None when time is up."""
-        view = self._service.read_all(path, _for_calls(deadline))
+        snapshot = self._client.read_all(path, _for_calls(deadline))
         pauses = backoff(self._random)
-        while (held := find(view)) is None and time.monotonic() < deadline:
+        while (versioned := find(snapshot)) is None and time.monotonic() < deadline:
             try:
-                view = self._service.wait(path, view, deadline)
+                snapshot = self._client.wait(path, snapshot, deadline)
             except RendezvousDeniedError:
                 raise
             except RendezvousConnectionError:
                 # The read has patience and tells when to give up; the pause is for a service that
                 # answers reads only.
                 time.sleep(max(0.0, min(next(pauses), deadline - time.monotonic())))
-                view = self._service.read_all(path, _for_calls(deadline), view)
-        return held
+                snapshot = self._client.read_all(path, _for_calls(deadline), snapshot)
+        return versioned
 
     def _overwrite(self, path: str, payload: bytes, deadline: float) -> None:
         """Replace whatever a key holds; no request that comes late does so again."""
@@ -469,17 +473,17 @@ class KeyValueStore(Store):
         path: str,
         change: Callable[[bytes | None], bytes | None],
         deadline: float,
-        after: Held | None = None,
+        previous: VersionedValue | None = None,
         *,
         deleted: bool = False,
     ) -> bytes | None:
-        """Replace what a key holds by what `change` makes of it, whoever else does the same.
+        """Replace what a key holds by what `change` makes of it, also while other clients do the same.
 
         Args:
             path: Where.
             change: Takes and gives a value. Takes None if there is none; gives None to change nothing.
             deadline: Until when to try.
-            after: What the key is known to hold; None: nothing is known, so that the first attempt
+            previous: What the key is known to hold; None: nothing is known, so that the first attempt
                 finds out (it costs no more than a read).
             deleted: Leave a tombstone.
 
@@ -492,12 +496,12 @@ class KeyValueStore(Store):
         pauses = backoff(self._random)
         started = tried = time.monotonic()
         for attempt in itertools.count(1):
-            old = None if after is None or after.envelope.deleted else after.payload
+            old = None if previous is None or previous.envelope.deleted else previous.payload
             new = change(old)
             if new is None:
                 return old
-            won, after = self._service.put(path, new, deadline, after=after, deleted=deleted)
-            if won:
+            applied, previous = self._client.put(path, new, deadline, previous=previous, deleted=deleted)
+            if applied:
                 return new
             # After a pause the first attempt is likely to lose, but learns what to come after. The second is at once.
             if attempt % 2 == 0:
@@ -514,9 +518,9 @@ class KeyValueStore(Store):
                 tried = time.monotonic()
         raise AssertionError("count() never ends")
 
-    def _take(self, key: str, held: Held, deadline: float) -> bytes | None:
-        """Take the first item of a queue that was seen as `held`; None if there is none any more."""
-        item: Held | None = None
+    def _take(self, key: str, versioned: VersionedValue, deadline: float) -> bytes | None:
+        """Take the first item of a queue that was seen as `versioned`; None if there is none any more."""
+        item: VersionedValue | None = None
         path = ""
 
         def rest(queue: bytes | None) -> bytes | None:
@@ -525,15 +529,15 @@ class KeyValueStore(Store):
                 item = None
                 return None
             path = self._item(queue[:_ITEM])
-            item = self._service.read(path, deadline)
+            item = self._client.read(path, deadline)
             return queue[_ITEM:]
 
-        self._update(self._queue(key), rest, deadline, held)
+        self._update(self._queue(key), rest, deadline, versioned)
         if item is None:
             return None
         with suppress(RendezvousConnectionError):
             # What stays behind is never seen again, and goes with the store.
-            self._service.delete(path, time.monotonic() + _CALL)
+            self._client.delete(path, time.monotonic() + _CALL)
         return item.payload
 
 
@@ -690,5 +694,5 @@ def _for_calls(deadline: float) -> float:
     return max(deadline, time.monotonic() + _CALL)
 
 
-def _non_empty(queue: Held | None) -> Held | None:
+def _non_empty(queue: VersionedValue | None) -> VersionedValue | None:
     return queue if queue and queue.payload else None

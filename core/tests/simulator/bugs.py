@@ -11,12 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from rdzv.engine import leader, member, register, rules
-from rdzv.engine.beats import CountedBeats
+from rdzv.engine import leader, member, register_adapter, rules
+from rdzv.engine.client import RetryingClient
 from rdzv.engine.envelope import Envelope
+from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.node import Node
-from rdzv.engine.register import RegisterKeys
-from rdzv.engine.service import Service
+from rdzv.engine.register_adapter import RegisterAdapter
 
 from .clock import NodeClock
 from .plan import Plan
@@ -46,20 +46,20 @@ class Bug:
         what: In words.
         breaks: The invariants that it may violate; the first one that is violated ends a run.
         changes: What is different.
-        faults: What must happen for it to matter, so that a few runs are enough; none: anything.
-        weather: The same: attributes of a `Plan`.
+        faults: What must happen for it to matter, so that a few runs are has_quorum; none: anything.
+        conditions: The same: attributes of a `Plan`.
     """
 
     what: str
     breaks: frozenset[int]
     changes: tuple[Change, ...]
     faults: tuple[str, ...] = ()
-    weather: Mapping[str, Any] = field(default_factory=dict)
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def plan(self, seed: int) -> Plan:
         """What to do to find it."""
         drawn = Plan.draw(seed, self.faults)
-        return replace(drawn, **{"level": "leases", **self.weather})
+        return replace(drawn, **{"level": "leases", **self.conditions})
 
 
 def _bug(
@@ -68,9 +68,9 @@ def _bug(
     where: Callable[..., Any],
     edits: Mapping[str, str],
     *faults: str,
-    **weather: float | str,
+    **conditions: float | str,
 ) -> Bug:
-    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, weather)
+    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions)
 
 
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
@@ -88,13 +88,13 @@ BUGS: Final[dict[str, Bug]] = {
         "A node that lost its lease writes its record again, and does not fence the state.",
         {2},
         member._fence,
-        {"if not _is_pending(control, decode(State, held.payload).round):": "if True:"},
+        {"if not _has_pending_round(control, decode(State, versioned.payload).round):": "if True:"},
         "near_miss",
     ),
     "unannounced-round": _bug(
         "A leader does not say that it is about to form a round without a member.",
         {2},
-        leader._announce,
+        leader._declare_pending_round,
         {"yield Put(": "yield from () if True else Put("},
         "near_miss",
     ),
@@ -102,15 +102,15 @@ BUGS: Final[dict[str, Bug]] = {
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
         frozenset({2}),
         (
-            Change(member._write_record, {"node.settled = not node.known": "pass"}),
-            Change(member._come_back, {"_lose_lease(node)": "_lose_lease(node)\n    node.settled = False"}),
+            Change(member._write_record, {"node.settled = not node.ever_registered": "pass"}),
+            Change(member._reregister, {"_lose_lease(node)": "_lose_lease(node)\n    node.settled = False"}),
         ),
         ("near_miss",),
     ),
     "no-exclusivity": _bug(
         "A world is formed while members are in the one before.",
         {2},
-        rules._occupied,
+        rules._is_in_use,
         {"return any(": "return False and any("},
         "fail",
     ),
@@ -123,37 +123,37 @@ BUGS: Final[dict[str, Bug]] = {
         "outage",
     ),
     "edited-world": _bug(
-        "Whoever is lost is taken out of the running world.",
+        "A lost member is taken out of the running world.",
         {5},
         rules.decide,
         {
-            "notice = _notice(state, here, gone)\n": "notice = _notice(state, here, gone)\n    if gone: return Publish("
-            "replace(state, world=tuple(one for one in state.world if one not in gone)))\n"
+            "status = _status(state, live, departed)\n": "status = _status(state, live, departed)\n    if departed: "
+            "return Publish(replace(state, world=tuple(one for one in state.world if one not in departed)))\n"
         },
         "kill",
     ),
     "unconditional-record": _bug(
         "A node writes its record whatever is there: a request that comes too late undoes a later one.",
         {2, 4},
-        Service.put,
-        {"after.token if": '__import__("rdzv").ANY if key.startswith("nodes/") else after.token if'},
+        RetryingClient.put,
+        {"previous.token if": '__import__("rdzv").ANY if key.startswith("nodes/") else previous.token if'},
         "fail_many",
-        "cut",
+        "partition",
         late=0.1,
     ),
     "forgotten-election": _bug(
-        "Whoever won the election by a write whose reply was lost never learns that he leads.",
+        "A node that won the election by a write whose reply was lost never learns that it leads.",
         {4},
         leader.elect,
         {
-            "    if node.leader is None:": "    won = False\n    if node.leader is None:",
-            "_, held = yield Put(": "won, held = yield Put(",
-            "if node.may_lead() and not node.leading and": "if won and node.may_lead() and",
+            "    if node.leader is None:": "    applied = False\n    if node.leader is None:",
+            "_, versioned = yield Put(": "applied, versioned = yield Put(",
+            "if node.may_lead() and not node.leading and": "if applied and node.may_lead() and",
         },
         "kill",
         "unexpected",
     ),
-    "own-truth": _bug(
+    "own-address": _bug(
         "A node returns an address of its own.",
         {1},
         member.join,
@@ -189,37 +189,37 @@ BUGS: Final[dict[str, Bug]] = {
         {"(former + new)[: state.max_nodes]": "former + new"},
         "come",
     ),
-    "inviting-spares": _bug(
+    "spares-count-as-waiting": _bug(
         "Spares that no world has room for count as waiting, so the others never get to work.",
         {4},
-        rules._notice,
+        rules._status,
         {"min(len(waiting) - returned, room)": "len(waiting) - returned"},
         "come",
     ),
-    "silent-gives-up-its-place": _bug(
+    "spares-take-places-of-silent-members": _bug(
         "After an outage, spares count as waiting for the places of members that are not back yet.",
         {5},
-        rules._notice,
-        {"state.max_nodes - (len(state.world) - len(gone))": "state.max_nodes - len(inside) - returned"},
+        rules._status,
+        {"state.max_nodes - (len(state.world) - len(departed))": "state.max_nodes - len(inside) - returned"},
         "come",
         "outage",
     ),
     "second-reason": _bug(
-        "Whoever closes a closed attempt puts his reason over the first.",
+        "A node that closes a closed attempt replaces the first reason by its own.",
         {6},
         rules.close,
         {"None if state.closed or": "None if"},
         "close",
     ),
-    "sore-loser": _bug(
-        "Whoever has waited in vain closes the run for all.",
+    "timeout-closes-run": _bug(
+        "A node whose join timeout is over closes the run for all.",
         {7},
-        member._give_up,
+        member._on_join_timeout,
         {"    raise timeout": '    yield from close(node, "I give up", False, patience)\n    raise timeout'},
         "interrupt",
     ),
-    "last-one-out": _bug(
-        "Whoever ends last removes the records of the next attempt, too.",
+    "last-node-removes-next-attempt": _bug(
+        "The last node that ends removes the records of the next attempt, too.",
         {2, 4},
         member._ended,
         {'f"{NODES}/{attempt}"': "NODES"},
@@ -233,14 +233,14 @@ BUGS: Final[dict[str, Bug]] = {
         "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
         member._ended,
-        {"rules.has_ended(state, records, node.notice, node.id)": "True"},
+        {"rules.has_ended(state, records, node.status, node.id)": "True"},
         "left_alone",
     ),
     "lost-is-left": _bug(
         "A member that a leader has declared lost is taken for one that never comes back.",
         {7},
         rules.has_ended,
-        {"for loss in notice.lost if loss.left": "for loss in notice.lost"},
+        {"for departure in status.departures if departure.left": "for departure in status.departures"},
         "left_alone",
     ),
     "unconditional-resign": _bug(
@@ -255,7 +255,7 @@ BUGS: Final[dict[str, Bug]] = {
     "forgotten-leftovers": _bug(
         "A leader removes only what rounds have left that it has published itself.",
         {13},
-        leader._Desk.__post_init__,
+        leader._LeaderTerm.__post_init__,
         {"max(0, state.round - 3)": "max(0, state.round - 2)"},
         "kill_between",
         "fail_many",
@@ -264,54 +264,54 @@ BUGS: Final[dict[str, Bug]] = {
     "old-contact": _bug(
         "A leader counts on a contact that was before an outage, as long as there was none after it.",
         {10},
-        Node.trusted_in,
+        Node.grace_remaining,
         {"self._contact_since is None or self._is_gap(now)": "self._contact_since is None"},
         "outage",
         leases_sleep=False,
     ),
-    "hasty-leader": _bug(
-        "After an outage, a leader takes for dead whoever is not back yet.",
+    "leader-without-grace-period": _bug(
+        "After an outage, a leader takes a member that is not back yet for dead.",
         {10},
-        leader._Desk.decide,
-        {"self.node.trusted_in() == 0": "True"},
+        leader._LeaderTerm.decide,
+        {"self.node.grace_remaining() == 0": "True"},
         "outage",
     ),
     "fresh-timeouts": _bug(
         "Each of the calls that one call is made of gets the whole timeout again.",
         {0},
-        CountedBeats._left,
+        HeartbeatLeases._left,
         {"time_left(deadline, self._clock())": "10.0"},
-        level="beats",
+        level="heartbeats",
     ),
-    "unreadable-beat": _bug(
-        "A beat that cannot be read is an error for all who look at what hangs on its lease.",
+    "unreadable-heartbeat": _bug(
+        "A heartbeat that cannot be read is an error for all who look at what hangs on its lease.",
         {4, 7},
-        CountedBeats._lives_until,
+        HeartbeatLeases._lives_until,
         {"return before.until if before is not None else now + self._ttl": _UNREADABLE},
         "garble",
-        level="beats",
+        level="heartbeats",
     ),
     "unreadable-key": _bug(
         "A key in a register that cannot be read is an error for all who look at the register.",
         {4, 7},
-        register._entry,
+        register_adapter._entry,
         {"return Entry(repr(there).encode(), 0, 0)": _UNREADABLE},
         "garble",
         level="register",
     ),
-    "silence-is-no": _bug(
-        "A register that does not tell whether it was written was not.",
+    "no-answer-is-conflict": _bug(
+        "A register that does not say whether it was written counts as not written.",
         {4},
-        RegisterKeys._write,
-        {"return self._find_out(mine, deadline)": "return Outcome.LOST"},
+        RegisterAdapter._write,
+        {"return self._find_out(mine, deadline)": "return PutOutcome.CONFLICT"},
         level="register",
         mute=1.0,
     ),
     "hasty-removal": _bug(
-        "A node on a lease younger than the loss of the state takes a service that forgot for a run that was removed.",
+        "A node whose lease is newer than the loss of the state takes a service without data for a removed run.",
         {7},
         member._verify_state,
-        {"not node.vanished or not node.settled": "not node.vanished"},
+        {"not node.state_missing or not node.settled": "not node.state_missing"},
         "forget",
         "fail_many",
     ),
@@ -323,20 +323,20 @@ BUGS: Final[dict[str, Bug]] = {
         "purge",
     ),
     "unforgotten": _bug(
-        "Whoever knew a state that the service has forgotten does not believe what is there now.",
+        "A node that knew a state that the service has forgotten does not believe what is there now.",
         {4},
-        Envelope.is_news_to,
-        {"self.nonce not in (known.nonce, *known.past)": "self.epoch > known.epoch"},
+        Envelope.supersedes,
+        {"self.nonce not in (known.nonce, *known.recent_nonces)": "self.epoch > known.epoch"},
         "forget",
         "fail_many",
     ),
     "keep-ends": _bug(
         "The loop that keeps the lease alive ends with the first error that is not a silent service's.",
         {4},
-        member.keep,
+        member.keep_alive_loop,
         {
             "return supervised(node, KEEP, turn)": """\
-def loop() -> Lane[None]:
+def loop() -> Coroutine[None]:
         while not node.closing:
             try:
                 yield from turn()
@@ -369,17 +369,20 @@ while leads() and not node.closing:
         "A node that joins waits for its record until the service takes it.",
         frozenset({12}),
         (
-            Change(member._register, {"yield from _enroll(node, deadline)": "yield from _enroll(node, math.inf)"}),
-            Change(member.join, {"_see_to_a_leader(node, deadline)": "_see_to_a_leader(node, math.inf)"}),
+            Change(
+                member._register_to_join,
+                {"yield from _register(node, deadline)": "yield from _register(node, math.inf)"},
+            ),
+            Change(member.join, {"_ensure_leader(node, deadline)": "_ensure_leader(node, math.inf)"}),
         ),
-        ("outage", "cut", "fail"),
+        ("outage", "partition", "fail"),
         {"patience": (5.0,)},
     ),
     "token-of-old": _bug(
         "The new token of a state that was put back is not learnt, so no write of it wins any more.",
         {4},
-        Node.look_at_state,
-        {"self.held = held\n        return []": "pass\n        return []"},
+        Node.apply_state,
+        {"self.state_version = versioned\n        return []": "pass\n        return []"},
         "corrupt",
     ),
 }

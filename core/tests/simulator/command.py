@@ -1,4 +1,4 @@
-"""The command: many seeds, one seed as a story, or what gathering costs."""
+"""The command: many seeds, one seed as a trace, or what gathering costs."""
 
 import argparse
 import itertools
@@ -57,13 +57,13 @@ def _unused(asked: argparse.Namespace) -> str | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python3 dev.py simulate",
-        description="Runs the core's real lanes and rules for many nodes in virtual time, and checks the invariants "
-        "after every step. A seed that fails is made small, and told as a story. Exit code 1: something was violated.",
+        description="Runs the core's real coroutines and rules for many nodes in virtual time, checks the invariants "
+        "after every step. A seed that fails is reported as a small trace. Exit code 1: something was violated.",
     )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--seeds", type=_range, metavar="A:B", help="run the seeds from A up to B, without B")
     what.add_argument("--minutes", type=positive, default=1.0, help="run seeds from 0 on for so long (default: 1)")
-    what.add_argument("--seed", type=int, help="run one seed, and tell its story")
+    what.add_argument("--seed", type=int, help="run one seed, and print its trace")
     what.add_argument(
         "--nodes",
         type=_count,
@@ -108,7 +108,7 @@ def _search(seeds: Iterator[int] | None, minutes: float, jobs: int | None, bug: 
     progress.end()
     if found.interrupted and not found.seeds:
         raise KeyboardInterrupt
-    print(f"{found}; slowest world after {found.settled_in:.1f} s of calm", flush=True)
+    print(f"{found}; slowest world after {found.settled_in:.1f} s of the quiet phase", flush=True)
     if found.interrupted:
         print("Ctrl-C has ended the search early.", file=sys.stderr)
     for seed, violation in found.violations:
@@ -150,25 +150,25 @@ def _tell_one(seed: int, bug: str | None) -> int:
     if failure is None:
         simulation = Simulation(draw(seed, bug))
         simulation.run()
-        print(simulation.scene.story)
+        print(simulation.context.trace)
         return 0
     print(tell(failure, shrink(failure), bug))
     return 1
 
 
 def tell(whole: Failure, small: Failure, bug: str | None = None) -> str:
-    """The story of a failing run, and how to see it again."""
+    """The trace of a failing run, and how to see it again."""
     plan = small.plan
-    weather = f"{plan.lost:.0%} of messages lost, {plan.late:.0%} late, {plan.delay * 1000:.0f} ms each"
+    conditions = f"{plan.lost:.0%} of messages lost, {plan.late:.0%} late, {plan.delay * 1000:.0f} ms each"
     return "\n".join(
         [
             f"{small.violation}",
             "",
-            f"{plan.min_nodes} to {plan.max_nodes} nodes, time to live {plan.ttl:.0f} s, {plan.level}; {weather}",
-            f"({len(whole.plan.strikes)} strikes made {len(plan.strikes)}, "
+            f"{plan.min_nodes} to {plan.max_nodes} nodes, time to live {plan.ttl:.0f} s, {plan.level}; {conditions}",
+            f"({len(whole.plan.events)} faults made {len(plan.events)}, "
             f"{whole.moment:.1f} s made {small.moment:.1f} s)",
             "",
-            small.story,
+            small.trace,
             f"{small.moment:9.3f}  {small.violation}",
             "",
             f"Again: python3 dev.py simulate --seed {whole.plan.seed}{f' --bug {bug}' if bug else ''}",

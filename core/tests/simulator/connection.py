@@ -15,21 +15,21 @@ from rdzv import (
     Expect,
     KeyValueBackend,
     Lease,
-    Outcome,
-    Put,
+    PutOutcome,
+    PutResult,
     RendezvousBackend,
     RendezvousSettings,
     Snapshot,
     Token,
 )
-from rdzv.engine.beats import CountedBeats
+from rdzv.engine.client import DecodedSnapshot
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import BEATS, STATE_KEY
-from rdzv.engine.register import RegisterKeys
-from rdzv.engine.service import View
+from rdzv.engine.heartbeats import HeartbeatLeases
+from rdzv.engine.records import HEARTBEATS, STATE_KEY
+from rdzv.engine.register_adapter import RegisterAdapter
 
-from .network import Answer, Line, Silence
-from .strand import Strands
+from .fiber import Fibers
+from .network import Answer, NetworkLink, Silence
 
 if TYPE_CHECKING:
     import random
@@ -47,8 +47,8 @@ __all__ = [
     "written",
 ]
 
-LEVELS = ("leases", "beats", "register")
-"""What the service has: keys and leases (level 2), keys only (level 2 with counted beats), a register (level 1)."""
+LEVELS = ("leases", "heartbeats", "register")
+"""What the service has: keys and leases, keys only (with heartbeat leases), a register."""
 
 _REGISTER = "register"
 _UNLIMITED = 5.0
@@ -61,7 +61,7 @@ class OvertimeError(BaseException):
 
 
 class Connection(ABC):
-    """What the driver speaks to."""
+    """What the runner speaks to."""
 
     backend: KeyValueBackend
 
@@ -70,7 +70,7 @@ class Connection(ABC):
         """Make one attempt at one call."""
 
     @abstractmethod
-    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+    def wait(self, prefix: str, since: DecodedSnapshot, seconds: float, answer: Answer) -> None:
         """Answer the snapshot that differs from `since`; None when time runs out."""
 
     def drop(self) -> None:  # noqa: B027 - most have nothing to drop
@@ -80,72 +80,72 @@ class Connection(ABC):
 class Direct(Connection):
     """Each call is one exchange with the service, which is applied at one instant."""
 
-    def __init__(self, line: Line) -> None:
-        """Call over `line`."""
-        self.backend = line.service
-        self._line = line
+    def __init__(self, link: NetworkLink) -> None:
+        """Call over `link`."""
+        self.backend = link.service
+        self._link = link
 
     def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
         """See `Connection`."""
-        self._line.exchange(lambda: attempt(timeout), timeout, answer)
+        self._link.exchange(lambda: attempt(timeout), timeout, answer)
 
-    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+    def wait(self, prefix: str, since: DecodedSnapshot, seconds: float, answer: Answer) -> None:
         """See `Connection`."""
-        self._line.watch(prefix, since.snapshot, seconds, answer)
+        self._link.watch(prefix, since.encoded, seconds, answer)
 
 
 class Adapted(Connection):
     """Each call is what the core's adapters make of it: several exchanges, one after the other."""
 
-    def __init__(self, backend: KeyValueBackend, wire: "_Wire", strands: Strands) -> None:
+    def __init__(self, backend: KeyValueBackend, wire: "_Wire", fibers: Fibers) -> None:
         """Call through `backend`, which blocks, and calls over `wire` what it is made of."""
         self.backend = backend
         self._wire = wire
-        self._strands = strands
+        self._fibers = fibers
 
     def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
         """See `Connection`."""
-        self._strands.run(self, lambda: self._wire.within(timeout, lambda: attempt(timeout)), answer)
+        self._fibers.run(self, lambda: self._wire.within(timeout, lambda: attempt(timeout)), answer)
 
-    def wait(self, prefix: str, since: View, seconds: float, answer: Answer) -> None:
+    def wait(self, prefix: str, since: DecodedSnapshot, seconds: float, answer: Answer) -> None:
         """See `Connection`."""
-        seen = since.snapshot
-        self._strands.run(
+        seen = since.encoded
+        self._fibers.run(
             self, lambda: self._wire.within(seconds, lambda: self.backend.wait(prefix, seen, timeout=seconds)), answer
         )
 
     def drop(self) -> None:
         """See `Connection`."""
-        self._strands.doom(self)
+        self._fibers.kill(self)
 
 
 def connect(
-    level: str, line: Line, strands: Strands, clock: Callable[[], float], settings: RendezvousSettings
+    level: str, link: NetworkLink, fibers: Fibers, clock: Callable[[], float], settings: RendezvousSettings
 ) -> Connection:
     """Connect one node.
 
     Args:
         level: One of `LEVELS`.
-        line: Its way to the service.
-        strands: What blocks.
+        link: Its way to the service.
+        fibers: What blocks.
         clock: The node's own clock.
-        settings: What it was told.
+        settings: Its settings.
     """
     if level == "leases":
-        return Direct(line)
-    wire = _Wire(line, strands, clock)
+        return Direct(link)
+    wire = _Wire(link, fibers, clock)
     keys: KeyValueBackend = _Keys(wire)
     if level == "register":
-        keys = RegisterKeys(_Register(wire), clock=clock, sleep=wire.sleep, rng=line.rng)
+        keys = RegisterAdapter(_Register(wire), clock=clock, sleep=wire.sleep, rng=link.rng)
     interval = settings.keep_alive_interval.total_seconds()
-    return Adapted(CountedBeats(keys, interval, clock, folder=str(settings.attempt)), wire, strands)
+    return Adapted(HeartbeatLeases(keys, interval, clock, folder=str(settings.attempt)), wire, fibers)
 
 
 def written(level: str, key: str, value: bytes) -> Iterable[tuple[str, bytes]]:
-    """What was written, whatever the adapters made of it: the keys that the lanes know, and their values."""
+    """What was written, whatever the adapters made of it: the keys that the coroutines know, and their values."""
     found = _keys_in_register(value) if level == "register" else {key: value}
     for name, data in found.items():
-        if not name.startswith(BEATS):
+        if not name.startswith(HEARTBEATS):
             yield name, data if level == "leases" else data.partition(b"\n")[2]
 
 
@@ -175,12 +175,12 @@ def _keys_in_register(value: bytes) -> dict[str, bytes]:
 
 
 class _Wire:
-    """A line for code that blocks, and that must end in time, however many calls it makes."""
+    """A link for code that blocks, and that must end in time, however many calls it makes."""
 
-    def __init__(self, line: Line, strands: Strands, clock: Callable[[], float]) -> None:
-        self.line = line
+    def __init__(self, link: NetworkLink, fibers: Fibers, clock: Callable[[], float]) -> None:
+        self.link = link
         self.clock = clock
-        self._strands = strands
+        self._fibers = fibers
         self._own = threading.local()
 
     def within(self, timeout: float, work: Callable[[], Any]) -> Any:
@@ -192,11 +192,11 @@ class _Wire:
         """Ask the service; without a timeout, since the contract has none there, for some seconds."""
         self._check(timeout or 0.0)
         seconds = _UNLIMITED if timeout is None else timeout
-        return self._strands.block(lambda answer: self.line.exchange(apply, seconds, answer))
+        return self._fibers.block(lambda answer: self.link.exchange(apply, seconds, answer))
 
     def watch(self, prefix: str, since: Snapshot, seconds: float) -> Any:
         self._check(seconds)
-        return self._strands.block(lambda answer: self.line.watch(prefix, since, seconds, answer))
+        return self._fibers.block(lambda answer: self.link.watch(prefix, since, seconds, answer))
 
     def _check(self, timeout: float) -> None:
         over = self.clock() + timeout - self._own.deadline
@@ -204,7 +204,7 @@ class _Wire:
             raise OvertimeError(f"A call of several that has to end in time was given {over:.3f} s more than was left.")
 
     def sleep(self, seconds: float) -> None:
-        self._strands.block(lambda answer: self.line.sleep(seconds, answer))
+        self._fibers.block(lambda answer: self.link.sleep(seconds, answer))
 
 
 class _Keys(KeyValueBackend):
@@ -214,7 +214,7 @@ class _Keys(KeyValueBackend):
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
-        self._service = wire.line.service
+        self._service = wire.link.service
 
     @property
     def name(self) -> str:
@@ -228,13 +228,15 @@ class _Keys(KeyValueBackend):
         found: Snapshot = self._wire.exchange(lambda: self._service.read_all(prefix, timeout=timeout), timeout)
         return found
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         try:
-            put: Put = self._wire.exchange(
+            put: PutResult = self._wire.exchange(
                 lambda: self._service.put(key, value, expect=expect, timeout=timeout), timeout
             )
         except Silence:
-            return Put(Outcome.UNKNOWN)
+            return PutResult(PutOutcome.UNKNOWN)
         return put
 
     def delete(self, prefix: str, *, timeout: float) -> None:
@@ -249,12 +251,12 @@ class _Keys(KeyValueBackend):
 
 
 class _Register(RendezvousBackend):
-    """PyTorch's contract, and nothing else: whoever waits polls."""
+    """PyTorch's contract, and nothing else: a node that waits polls."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
-        self._service = wire.line.service
-        self._rng: random.Random = wire.line.rng
+        self._service = wire.link.service
+        self._rng: random.Random = wire.link.rng
 
     @property
     def name(self) -> str:
@@ -267,9 +269,9 @@ class _Register(RendezvousBackend):
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
         expect = ABSENT if token is None else token
         put = self._wire.exchange(lambda: self._service.put(_REGISTER, state, expect=expect, timeout=_UNLIMITED), None)
-        if put.entry is None or self._wire.line.is_mute():
+        if put.entry is None or self._wire.link.is_mute():
             return None
-        return put.entry.value, put.entry.token, put.outcome is Outcome.WON
+        return put.entry.value, put.entry.token, put.outcome is PutOutcome.APPLIED
 
     def wait_state(self, token: Token | None, timeout: float) -> None:
         """As the contract's own default, by the clock of its node: another one may be slower."""

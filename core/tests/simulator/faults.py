@@ -4,337 +4,339 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from rdzv.engine.effects import Effect, Put
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import BEATS, STATE_KEY, STORE, State, decode
-from rdzv.engine.steps import Put, Step
+from rdzv.engine.records import HEARTBEATS, STATE_KEY, STORE, State, decode
 
 from .connection import garbled, names, state_key
-from .driver import Fuse, Hit
-from .machine import Machine, Scene
-from .network import Cut
-from .plan import Strike
+from .machine import Machine, SimulationContext
+from .network import Partition
+from .plan import FaultEvent
+from .runner import FailPoint, Hit
 
 __all__ = ["FAULTS"]
 
-Fault = Callable[[Scene, Strike], None]
+Fault = Callable[[SimulationContext, FaultEvent], None]
 
 
-def victim(scene: Scene, strike: Strike, suits: Callable[[Machine], bool] = lambda machine: True) -> Machine | None:
-    """The node that a strike hits, if there is one that suits."""
-    found = [machine for machine in scene.living() if suits(machine)]
+def victim(
+    context: SimulationContext, event: FaultEvent, suits: Callable[[Machine], bool] = lambda machine: True
+) -> Machine | None:
+    """The node that a fault hits, if there is one that suits."""
+    found = [machine for machine in context.living() if suits(machine)]
     leaders = [machine for machine in found if machine.node.leading]
-    if strike.leader and leaders:
+    if event.leader and leaders:
         found = leaders
-    return found[int(strike.who * len(found))] if found else None
+    return found[int(event.who * len(found))] if found else None
 
 
-def _while(scene: Scene, strike: Strike) -> float:
+def _while(context: SimulationContext, event: FaultEvent) -> float:
     """How long a node is away: shorter or longer than its lease, and often just as long."""
-    if strike.amount < 0.5:
-        return (0.5 + 2 * strike.amount) * scene.plan.ttl
-    return scene.plan.ttl + scene.plan.lag + strike.amount - 0.6
+    if event.amount < 0.5:
+        return (0.5 + 2 * event.amount) * context.plan.ttl
+    return context.plan.ttl + context.plan.lag + event.amount - 0.6
 
 
-def come(scene: Scene, strike: Strike) -> None:
+def come(context: SimulationContext, event: FaultEvent) -> None:
     """A new node comes; there are never many more than a world can have."""
-    if len(scene.living()) < scene.plan.max_nodes + 3:
-        scene.arrive()
+    if len(context.living()) < context.plan.max_nodes + 3:
+        context.arrive()
 
 
-def kill(scene: Scene, strike: Strike) -> None:
+def kill(context: SimulationContext, event: FaultEvent) -> None:
     """kill -9."""
-    if one := victim(scene, strike):
-        _kill(scene, one)
+    if one := victim(context, event):
+        _kill(context, one)
 
 
-def _kill(scene: Scene, one: Machine) -> None:
-    scene.story.say("{} is killed", one.name)
+def _kill(context: SimulationContext, one: Machine) -> None:
+    context.trace.log("{} is killed", one.name)
     one.kill()
 
 
-def kill_between(scene: Scene, strike: Strike) -> None:
+def kill_between(context: SimulationContext, event: FaultEvent) -> None:
     """A node is killed between two steps, with a request on its way or not."""
-    _between(scene, strike, lambda one: _kill(scene, one))
+    _between(context, event, lambda one: _kill(context, one))
 
 
-def pause(scene: Scene, strike: Strike) -> None:
+def pause(context: SimulationContext, event: FaultEvent) -> None:
     """SIGSTOP, and some time later SIGCONT."""
-    if one := victim(scene, strike):
-        _pause(scene, one, _while(scene, strike))
+    if one := victim(context, event):
+        _pause(context, one, _while(context, event))
 
 
-def _pause(scene: Scene, one: Machine, seconds: float) -> None:
-    scene.story.say("{} stands still for {:.1f} s", one.name, seconds)
+def _pause(context: SimulationContext, one: Machine, seconds: float) -> None:
+    context.trace.log("{} stands still for {:.1f} s", one.name, seconds)
     one.disturbed = True
     one.process.stop()
-    scene.timeline.after(seconds, one.process.go_on)
+    context.timeline.after(seconds, one.process.go_on)
 
 
-def pause_between(scene: Scene, strike: Strike) -> None:
+def pause_between(context: SimulationContext, event: FaultEvent) -> None:
     """A node stands still between two steps: for a moment, or for longer than its lease."""
-    seconds = (0.1, 0.5, _while(scene, strike))[int(strike.who * 300) % 3]
-    _between(scene, strike, lambda one: _pause(scene, one, seconds))
+    seconds = (0.1, 0.5, _while(context, event))[int(event.who * 300) % 3]
+    _between(context, event, lambda one: _pause(context, one, seconds))
 
 
-def _between(scene: Scene, strike: Strike, blow: Callable[[Machine], None]) -> None:
+def _between(context: SimulationContext, event: FaultEvent, trigger: Callable[[Machine], None]) -> None:
     """Let something happen between two steps of a leader, or of a node that joins."""
-    if one := victim(scene, strike, lambda machine: machine.node.leading or not strike.leader):
-        choice = int(strike.amount * 1600) % 16
-        burns = _leads if strike.leader else _joins
-        if strike.leader and choice < 8:
-            one.driver.fuse = Fuse(_publishes, 1, choice % 4 == 0, lambda: blow(one))
+    if one := victim(context, event, lambda machine: machine.node.leading or not event.leader):
+        choice = int(event.amount * 1600) % 16
+        matches = _leads if event.leader else _joins
+        if event.leader and choice < 8:
+            one.runner.fail_point = FailPoint(_publishes, 1, choice % 4 == 0, lambda: trigger(one))
         else:
-            one.driver.fuse = Fuse(burns, 1 + choice // 2, choice % 2 == 0, lambda: blow(one))
+            one.runner.fail_point = FailPoint(matches, 1 + choice // 2, choice % 2 == 0, lambda: trigger(one))
 
 
-def _leads(kind: str, step: Step) -> bool:
+def _leads(kind: str, effect: Effect) -> bool:
     return kind == "lead"
 
 
-def _joins(kind: str, step: Step) -> bool:
+def _joins(kind: str, effect: Effect) -> bool:
     return kind == "join"
 
 
-def _enrolls(kind: str, step: Step) -> bool:
-    return kind == "join" and isinstance(step, Put)
+def _registers(kind: str, effect: Effect) -> bool:
+    return kind == "join" and isinstance(effect, Put)
 
 
-def _publishes(kind: str, step: Step) -> bool:
+def _publishes(kind: str, effect: Effect) -> bool:
     """The step that counts most: between what the leader has read and what it writes."""
-    return kind == "lead" and isinstance(step, Put) and step.key == STATE_KEY
+    return kind == "lead" and isinstance(effect, Put) and effect.key == STATE_KEY
 
 
-def near_miss(scene: Scene, strike: Strike) -> None:
+def near_miss(context: SimulationContext, event: FaultEvent) -> None:
     """A member is away for about as long as its lease lives, and the leader for a moment, when it publishes.
 
     The member is away at once, or when it has just sent its record for the next round.
     """
-    one = victim(scene, strike, lambda machine: machine.working and not machine.node.leading)
+    one = victim(context, event, lambda machine: machine.working and not machine.node.leading)
     if one is None:
         return
-    lives_for = one.clock.seconds_until(one.node.lease_until) + scene.plan.lag
-    seconds = lives_for + strike.amount - 0.1
-    goes = partial((_pause, _cut)[int(strike.who * 100) % 2], scene, one, seconds)
-    if strike.leader:
-        one.driver.fuse = Fuse(_enrolls, 1, True, goes)
-        fail_many(scene, Strike(strike.moment, "fail_many"))
+    lives_for = one.clock.seconds_until(one.node.lease_until) + context.plan.lag
+    seconds = lives_for + event.amount - 0.1
+    goes = partial((_pause, _partition)[int(event.who * 100) % 2], context, one, seconds)
+    if event.leader:
+        one.runner.fail_point = FailPoint(_registers, 1, True, goes)
+        fail_many(context, FaultEvent(event.moment, "fail_many"))
     else:
         goes()
-    for leader in [machine for machine in scene.living() if machine.node.leading]:
-        blow = partial(_pause, scene, leader, 0.05 + strike.who * scene.plan.ttl / 2)
-        leader.driver.fuse = Fuse(_publishes, 2 if strike.leader else 1, False, blow)
+    for leader in [machine for machine in context.living() if machine.node.leading]:
+        trigger = partial(_pause, context, leader, 0.05 + event.who * context.plan.ttl / 2)
+        leader.runner.fail_point = FailPoint(_publishes, 2 if event.leader else 1, False, trigger)
 
 
-def cut(scene: Scene, strike: Strike) -> None:
+def partition(context: SimulationContext, event: FaultEvent) -> None:
     """One node cannot reach the service, or is not reached by it, or both."""
-    if one := victim(scene, strike):
-        how = (Cut.BOTH, Cut.REQUESTS, Cut.REPLIES)[int(strike.who * 300) % 3]
-        _cut(scene, one, _while(scene, strike), how)
+    if one := victim(context, event):
+        how = (Partition.BOTH, Partition.REQUESTS, Partition.REPLIES)[int(event.who * 300) % 3]
+        _partition(context, one, _while(context, event), how)
 
 
-def _cut(scene: Scene, one: Machine, seconds: float, how: Cut = Cut.BOTH) -> None:
-    scene.story.say("{} is cut off for {:.1f} s: {} gets lost", one.name, seconds, how.value)
+def _partition(context: SimulationContext, one: Machine, seconds: float, how: Partition = Partition.BOTH) -> None:
+    context.trace.log("{} is cut off for {:.1f} s: {} gets lost", one.name, seconds, how.value)
     one.disturbed = True
-    one.line.cut = how
-    scene.timeline.after(seconds, one.line.heal)
+    one.link.partition = how
+    context.timeline.after(seconds, one.link.heal)
 
 
-def left_alone(scene: Scene, strike: Strike) -> None:
+def left_alone(context: SimulationContext, event: FaultEvent) -> None:
     """A member is cut off for longer than its lease lives, and all others leave before it is back."""
-    one = victim(scene, strike, lambda machine: machine.working)
+    one = victim(context, event, lambda machine: machine.working)
     if one is None:
         return
-    seconds = scene.plan.ttl + scene.plan.lag + 0.5 + strike.amount
-    _cut(scene, one, seconds)
+    seconds = context.plan.ttl + context.plan.lag + 0.5 + event.amount
+    _partition(context, one, seconds)
 
     def drain() -> None:
-        for other in scene.living():
+        for other in context.living():
             if other is not one:
-                scene.story.say("{} leaves", other.name)
+                context.trace.log("{} leaves", other.name)
                 other.process.does(other.leave, "drained")
 
-    scene.timeline.after(seconds - strike.who / 2, drain)
+    context.timeline.after(seconds - event.who / 2, drain)
 
 
-def outage(scene: Scene, strike: Strike) -> None:
+def outage(context: SimulationContext, event: FaultEvent) -> None:
     """The service is away: down, so that watches break, or frozen, so that they go on afterwards."""
-    seconds = (0.5, 2.0, 3.0, 10.0)[int(strike.amount * 4)]
-    frozen = strike.who < 0.5
-    scene.story.say("the service is {} for {:.1f} s", "frozen" if frozen else "away", seconds)
-    scene.service.stop(frozen=frozen)
-    scene.timeline.after(seconds, scene.service.start)
+    seconds = (0.5, 2.0, 3.0, 10.0)[int(event.amount * 4)]
+    frozen = event.who < 0.5
+    context.trace.log("the service is {} for {:.1f} s", "frozen" if frozen else "away", seconds)
+    context.service.stop(frozen=frozen)
+    context.timeline.after(seconds, context.service.start)
 
 
-def forget(scene: Scene, strike: Strike) -> None:
+def forget(context: SimulationContext, event: FaultEvent) -> None:
     """The service is away, and comes back empty."""
-    seconds = (0.5, 2.0, 3.0, 10.0)[int(strike.amount * 4)]
-    scene.story.say("the service is away for {:.1f} s, and has forgotten everything", seconds)
-    scene.amnesia = scene.rough = True
-    scene.service.stop()
-    scene.service.forget()
-    scene.timeline.after(seconds, scene.service.start)
+    seconds = (0.5, 2.0, 3.0, 10.0)[int(event.amount * 4)]
+    context.trace.log("the service is away for {:.1f} s, and has forgotten everything", seconds)
+    context.data_lost = context.unreliable = True
+    context.service.stop()
+    context.service.forget()
+    context.timeline.after(seconds, context.service.start)
 
 
-def corrupt(scene: Scene, strike: Strike) -> None:
+def corrupt(context: SimulationContext, event: FaultEvent) -> None:
     """Another client writes over the state, and puts it back: at once, or just when a node that was away comes back."""
-    seconds = (0.3, 0.6, 1.5, 4.0)[int(strike.amount * 4)]
-    one = victim(scene, strike) if strike.leader else None
+    seconds = (0.3, 0.6, 1.5, 4.0)[int(event.amount * 4)]
+    one = victim(context, event) if event.leader else None
     if one is None:
-        _corrupt(scene, seconds)
+        _corrupt(context, seconds)
     else:
-        away = scene.plan.ttl + scene.plan.lag + 0.5 + strike.who
-        _cut(scene, one, away)
-        scene.timeline.after(away - 0.1, _corrupt, scene, seconds)
+        away = context.plan.ttl + context.plan.lag + 0.5 + event.who
+        _partition(context, one, away)
+        context.timeline.after(away - 0.1, _corrupt, context, seconds)
 
 
-def _corrupt(scene: Scene, seconds: float) -> None:
-    key = state_key(scene.plan.level)
-    before = scene.service.overwrite(key, b"not ours")
+def _corrupt(context: SimulationContext, seconds: float) -> None:
+    key = state_key(context.plan.level)
+    before = context.service.overwrite(key, b"not ours")
     if before is None or before == b"not ours":
         return
-    scene.story.say("the state is overwritten for {:.1f} s", seconds)
-    scene.corrupt = True
-    # A register holds the beats as well.
-    scene.rough = scene.rough or scene.plan.level != "leases"
+    context.trace.log("the state is overwritten for {:.1f} s", seconds)
+    context.corrupt = True
+    # A register holds the heartbeats as well.
+    context.unreliable = context.unreliable or context.plan.level != "leases"
 
     def restore() -> None:
-        if scene.service.everything().get(key) == b"not ours":
-            scene.service.overwrite(key, before)
+        if context.service.everything().get(key) == b"not ours":
+            context.service.overwrite(key, before)
 
-    scene.timeline.after(seconds, restore)
+    context.timeline.after(seconds, restore)
 
 
-def garble(scene: Scene, strike: Strike) -> None:
-    """Another client writes over a beat, of a node that lives or not. Its owner writes the next one."""
-    level, there = scene.plan.level, scene.service.everything()
+def garble(context: SimulationContext, event: FaultEvent) -> None:
+    """Another client writes over a heartbeat, of a node that lives or not. Its owner writes the next one."""
+    level, there = context.plan.level, context.service.everything()
     if level == "leases" or there.get(state_key(level), b"not ours") == b"not ours":
         return
-    # Leases of counted beats have an id.
-    owners = {f"{BEATS}/{getattr(one.node.lease, 'id', None)}": one for one in scene.machines}
+    # Heartbeat leases have an id.
+    owners = {f"{HEARTBEATS}/{getattr(one.node.lease, 'id', None)}": one for one in context.machines}
     known = names(level, there)
-    beats = [key for key in owners if key in known]
-    if beats:
-        one = beats[int(strike.who * len(beats))]
-        scene.story.say("a beat of {} is overwritten", owners[one].name)
-        scene.service.overwrite(*garbled(level, one, there))
+    heartbeats = [key for key in owners if key in known]
+    if heartbeats:
+        one = heartbeats[int(event.who * len(heartbeats))]
+        context.trace.log("a heartbeat of {} is overwritten", owners[one].name)
+        context.service.overwrite(*garbled(level, one, there))
 
 
-def unexpected(scene: Scene, strike: Strike) -> None:
+def unexpected(context: SimulationContext, event: FaultEvent) -> None:
     """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
-    if one := victim(scene, strike, lambda machine: machine.driver.hit is None and not machine.node.failures):
-        loop = "lead" if strike.leader else ("watch", "keep", "join")[int(strike.who * 300) % 3]
-        times = 1 + int(strike.amount * 3)
-        scene.story.say("{} meets {} unexpected errors: {}", one.name, times, loop)
-        one.driver.hit = Hit(lambda kind, step: kind == loop, times, strike.amount * 6 % 2 < 1)
+    if one := victim(context, event, lambda machine: machine.runner.hit is None and not machine.node.failures):
+        loop = "lead" if event.leader else ("watch", "keep", "join")[int(event.who * 300) % 3]
+        times = 1 + int(event.amount * 3)
+        context.trace.log("{} meets {} unexpected errors: {}", one.name, times, loop)
+        one.runner.hit = Hit(lambda kind, effect: kind == loop, times, event.amount * 6 % 2 < 1)
 
 
-def slow(scene: Scene, strike: Strike) -> None:
+def slow(context: SimulationContext, event: FaultEvent) -> None:
     """Every message takes much longer."""
-    scene.story.say("the network is slow for {:.1f} s", _while(scene, strike))
-    scene.rough = True
-    scene.weather.delay = scene.plan.delay * 30
+    context.trace.log("the network is slow for {:.1f} s", _while(context, event))
+    context.unreliable = True
+    context.conditions.delay = context.plan.delay * 30
 
     def recover() -> None:
-        scene.weather.delay = scene.plan.delay
+        context.conditions.delay = context.plan.delay
 
-    scene.timeline.after(_while(scene, strike), recover)
-
-
-def jump(scene: Scene, strike: Strike) -> None:
-    """Somebody sets the clock on a wall."""
-    if one := victim(scene, strike):
-        one.clock.jump((strike.amount - 0.5) * 7200)
+    context.timeline.after(_while(context, event), recover)
 
 
-def leave(scene: Scene, strike: Strike) -> None:
+def jump(context: SimulationContext, event: FaultEvent) -> None:
+    """The wall clock is set."""
+    if one := victim(context, event):
+        one.clock.jump((event.amount - 0.5) * 7200)
+
+
+def leave(context: SimulationContext, event: FaultEvent) -> None:
     """A node goes."""
-    if one := victim(scene, strike):
-        scene.story.say("{} leaves", one.name)
-        one.process.does(one.leave, "it was told to")
+    if one := victim(context, event):
+        context.trace.log("{} leaves", one.name)
+        one.process.does(one.leave, "it had orders to")
 
 
-def fail(scene: Scene, strike: Strike) -> None:
+def fail(context: SimulationContext, event: FaultEvent) -> None:
     """A program fails."""
-    if one := victim(scene, strike, lambda machine: machine.working):
-        _fail(scene, one)
+    if one := victim(context, event, lambda machine: machine.working):
+        _fail(context, one)
 
 
-def _fail(scene: Scene, one: Machine) -> None:
-    scene.story.say("the program of {} fails, and joins again", one.name)
+def _fail(context: SimulationContext, one: Machine) -> None:
+    context.trace.log("the program of {} fails, and joins again", one.name)
     one.process.does(one.fail)
 
 
-def fail_many(scene: Scene, strike: Strike) -> None:
+def fail_many(context: SimulationContext, event: FaultEvent) -> None:
     """Many programs fail at once, as they do when one of them stops answering."""
-    first = int(strike.who * 2)
-    for number, one in enumerate(scene.living()):
+    first = int(event.who * 2)
+    for number, one in enumerate(context.living()):
         if one.working and number % 2 >= first:
-            _fail(scene, one)
+            _fail(context, one)
 
 
-def interrupt(scene: Scene, strike: Strike) -> None:
+def interrupt(context: SimulationContext, event: FaultEvent) -> None:
     """Ctrl-C for a program that waits."""
-    if one := victim(scene, strike, lambda machine: machine.joining):
-        scene.story.say("{} is interrupted", one.name)
+    if one := victim(context, event, lambda machine: machine.joining):
+        context.trace.log("{} is interrupted", one.name)
         one.process.does(one.interrupt)
 
 
-def close(scene: Scene, strike: Strike) -> None:
+def close(context: SimulationContext, event: FaultEvent) -> None:
     """A program closes the run."""
-    if one := victim(scene, strike):
-        scene.story.say("{} closes the run", one.name)
+    if one := victim(context, event):
+        context.trace.log("{} closes the run", one.name)
         one.process.does(one.close, "enough")
 
 
-def shutdown(scene: Scene, strike: Strike) -> None:
+def shutdown(context: SimulationContext, event: FaultEvent) -> None:
     """A program has finished."""
-    if one := victim(scene, strike):
-        scene.story.say("{} shuts down", one.name)
+    if one := victim(context, event):
+        context.trace.log("{} shuts down", one.name)
         one.process.does(one.shut_down)
 
 
-def relaunch(scene: Scene, strike: Strike) -> None:
+def relaunch(context: SimulationContext, event: FaultEvent) -> None:
     """The scheduler starts the job again, with or without having killed what was left of it."""
-    scene.attempt += 1
-    scene.story.say("attempt {} begins", scene.attempt)
-    if strike.amount < 0.5:
-        for one in scene.living():
-            _kill(scene, one)
-    for _ in range(scene.plan.max_nodes):
-        scene.timeline.after(strike.who, scene.arrive)
+    context.attempt += 1
+    context.trace.log("attempt {} begins", context.attempt)
+    if event.amount < 0.5:
+        for one in context.living():
+            _kill(context, one)
+    for _ in range(context.plan.max_nodes):
+        context.timeline.after(event.who, context.arrive)
 
 
-def purge(scene: Scene, strike: Strike) -> None:
+def purge(context: SimulationContext, event: FaultEvent) -> None:
     """All programs have finished, and what they have left is purged while the next attempt begins."""
-    for one in scene.living():
-        scene.story.say("{} shuts down", one.name)
+    for one in context.living():
+        context.trace.log("{} shuts down", one.name)
         one.process.does(one.shut_down)
-    scene.timeline.after(1.0, _begin, scene, strike)
+    context.timeline.after(1.0, _begin, context, event)
 
 
-def _begin(scene: Scene, strike: Strike) -> None:
-    scene.attempt += 1
-    scene.story.say("attempt {} begins", scene.attempt)
-    for number in range(scene.plan.max_nodes):
-        scene.timeline.after(number * strike.who * scene.plan.ttl, scene.arrive)
-    scene.timeline.after(strike.amount * scene.plan.ttl, _purge, scene)
+def _begin(context: SimulationContext, event: FaultEvent) -> None:
+    context.attempt += 1
+    context.trace.log("attempt {} begins", context.attempt)
+    for number in range(context.plan.max_nodes):
+        context.timeline.after(number * event.who * context.plan.ttl, context.arrive)
+    context.timeline.after(event.amount * context.plan.ttl, _purge, context)
 
 
-def _purge(scene: Scene) -> None:
-    held = None if scene.service.down else scene.service.read(STATE_KEY, timeout=1.0)
+def _purge(context: SimulationContext) -> None:
+    entry = None if context.service.down else context.service.read(STATE_KEY, timeout=1.0)
     # Where the adapters put more around a value, a purge is the same.
-    if held is None or held.value == b"not ours" or scene.plan.level != "leases":
+    if entry is None or entry.value == b"not ours" or context.plan.level != "leases":
         return
-    before = Envelope.unpack(held.value)
+    before = Envelope.unpack(entry.value)
     state = decode(State, before.payload)
-    if state.closed is None or any(one.settings.attempt <= state.attempt for one in scene.living()):
+    if state.closed is None or any(one.settings.attempt <= state.attempt for one in context.living()):
         return
-    scene.story.say("what attempt {} has left is removed", state.attempt)
+    context.trace.log("what attempt {} has left is removed", state.attempt)
     for number in range(state.round + 1):
-        scene.service.delete(f"{STORE}/{number}", timeout=1.0)
-    tombstone = Envelope.seal(b"", writer="purge", after=before, deleted=True)
-    scene.service.put(STATE_KEY, tombstone.pack(), expect=held.token, timeout=1.0)
-    scene.service.delete(STATE_KEY, timeout=1.0)
+        context.service.delete(f"{STORE}/{number}", timeout=1.0)
+    tombstone = Envelope.wrap(b"", writer="purge", previous=before, deleted=True)
+    context.service.put(STATE_KEY, tombstone.pack(), expect=entry.token, timeout=1.0)
+    context.service.delete(STATE_KEY, timeout=1.0)
 
 
 FAULTS: Final[dict[str, Fault]] = {
@@ -346,7 +348,7 @@ FAULTS: Final[dict[str, Fault]] = {
         pause,
         pause_between,
         near_miss,
-        cut,
+        partition,
         left_alone,
         outage,
         forget,

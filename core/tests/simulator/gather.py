@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from rdzv.engine import node, service
+from rdzv.engine import client, node
 
 from .invariants import Violation
 from .plan import Plan, chance
@@ -25,7 +25,7 @@ CONSTANT = 50
 
 ENDS: Final[Mapping[str, tuple[int, str]]] = {
     "leases": (10_000, "the state of more does not fit into one value of 256 KiB"),
-    "beats": (100, "every node that waits blocks two threads of this process"),
+    "heartbeats": (100, "every node that waits blocks two threads of this process"),
     "register": (
         100,
         "everybody polls the one value, which has 0.6 KB for each node: reading it takes most of the time, "
@@ -70,24 +70,24 @@ def gather(nodes: int, level: str = "leases") -> Cost:
     """
     began = time.monotonic()
     arrivals = chance("gather", "arrivals")
-    simulation = Simulation(Plan("gather", nodes, nodes, storm=_ARRIVING, ttl=15.0, level=level))
+    simulation = Simulation(Plan("gather", nodes, nodes, fault_phase=_ARRIVING, ttl=15.0, level=level))
     # What programs do costs extra.
-    simulation.scene.stores = False
+    simulation.context.stores = False
     simulation.name = f"node{{:05}}.{arrivals.randbytes(6).hex()}".format
     for _ in range(nodes):
-        simulation.scene.timeline.at(arrivals.uniform(0.0, _ARRIVING), simulation.come)
+        simulation.context.timeline.at(arrivals.uniform(0.0, _ARRIVING), simulation.come)
     try:
         with _parsing_once():
             first = _Meter(simulation)
-            simulation.storm()
+            simulation.fault_phase()
             first.read_when_all_are_in(1)
             second = _Meter(simulation)
-            for machine in simulation.scene.machines:
+            for machine in simulation.context.machines:
                 machine.fail()
             second.read_when_all_are_in(2)
             idle = _idle(simulation)
     finally:
-        simulation.scene.strands.close()
+        simulation.context.fibers.close()
     cost = Cost(
         nodes,
         level,
@@ -107,33 +107,33 @@ class _Meter:
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
-        self._began = simulation.scene.timeline.now
-        self._before = (sum(simulation.scene.service.calls.values()), simulation.scene.service.bytes)
+        self._began = simulation.context.timeline.now
+        self._before = (sum(simulation.context.service.calls.values()), simulation.context.service.bytes)
         self.calls = self.bytes = 0
         self.seconds = 0.0
 
     def read_when_all_are_in(self, number: int) -> None:
         """Let time go on until all work in that round."""
-        scene = self._simulation.scene
-        while not all(machine.working and machine.round == number for machine in scene.machines):
-            if scene.timeline.now - self._began > 600:
-                raise Violation(4, f"{len(scene.machines)} nodes have not gathered within 600 s")
-            scene.timeline.run(scene.timeline.now + 0.01)
-        self.seconds = scene.timeline.now - self._began
-        self.calls = sum(scene.service.calls.values()) - self._before[0]
-        self.bytes = scene.service.bytes - self._before[1]
+        context = self._simulation.context
+        while not all(machine.working and machine.round == number for machine in context.machines):
+            if context.timeline.now - self._began > 600:
+                raise Violation(4, f"{len(context.machines)} nodes have not gathered within 600 s")
+            context.timeline.run(context.timeline.now + 0.01)
+        self.seconds = context.timeline.now - self._began
+        self.calls = sum(context.service.calls.values()) - self._before[0]
+        self.bytes = context.service.bytes - self._before[1]
 
 
 def _idle(simulation: Simulation) -> dict[str, float]:
     """Calls per node and interval while nothing happens."""
-    scene = simulation.scene
-    scene.timeline.run(scene.timeline.now + scene.plan.ttl)
-    before, state = Counter(scene.service.calls), simulation.invariants.state
-    scene.timeline.run(scene.timeline.now + _IDLE)
+    context = simulation.context
+    context.timeline.run(context.timeline.now + context.plan.ttl)
+    before, state = Counter(context.service.calls), simulation.invariants.state
+    context.timeline.run(context.timeline.now + _IDLE)
     if simulation.invariants.state is not state:
         raise Violation(11, f"the state was written while nothing happened: {simulation.invariants.state}")
-    intervals = len(scene.machines) * _IDLE / (scene.plan.ttl / 3)
-    return {kind: count / intervals for kind, count in (scene.service.calls - before).items()}
+    intervals = len(context.machines) * _IDLE / (context.plan.ttl / 3)
+    return {kind: count / intervals for kind, count in (context.service.calls - before).items()}
 
 
 def _check(cost: Cost) -> None:
@@ -148,7 +148,7 @@ def _check(cost: Cost) -> None:
 @contextmanager
 def _parsing_once() -> Iterator[None]:
     """Let all nodes share what was parsed: ten thousand copies of a world of ten thousand fit nowhere."""
-    whole = [(service, "unwrap"), (node, "decode")]
+    whole = [(client, "unwrap"), (node, "decode")]
     originals = [getattr(module, name) for module, name in whole]
     for (module, name), original in zip(whole, originals, strict=True):
         setattr(module, name, lru_cache(None)(original))

@@ -12,21 +12,21 @@ from rdzv import (
 )
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.records import (
-    INTENTS,
     LEADER_KEY,
-    NOTICE_KEY,
+    PENDING,
     STATE_KEY,
+    STATUS_KEY,
     STORE,
-    Leadership,
-    Notice,
+    LeaderRecord,
+    RunStatus,
     State,
     decode,
 )
 
 from .connection import written
-from .machine import Machine, Scene
+from .machine import Machine, SimulationContext
 
-_WATCHED = frozenset({STATE_KEY, NOTICE_KEY, LEADER_KEY})
+_WATCHED = frozenset({STATE_KEY, STATUS_KEY, LEADER_KEY})
 
 __all__ = ["Invariants", "Violation"]
 
@@ -53,22 +53,22 @@ class Invariants:
         late: What was written for a round after it was over: it came too late to be removed with it.
     """
 
-    def __init__(self, scene: Scene) -> None:
-        """Watch `scene`."""
+    def __init__(self, context: SimulationContext) -> None:
+        """Watch `context`."""
         self.state: State | None = None
         self.rounds = 0
         self.late: set[str] = set()
-        self._scene = scene
+        self._context = context
         self._leads = ""
         self._seen: dict[str, bytes] = {}
         self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
 
-    # What the service is told.
+    # What is written to the service.
 
     def wrote(self, key: str, value: bytes) -> None:
         """A write was applied."""
-        for name, data in written(self._scene.plan.level, key, value):
-            if name.startswith((f"{STORE}/", f"{INTENTS}/")) and self._is_over(name):
+        for name, data in written(self._context.plan.level, key, value):
+            if name.startswith((f"{STORE}/", f"{PENDING}/")) and self._is_over(name):
                 self.late.add(name)
             if name in _WATCHED and self._seen.get(name) != data:
                 self._seen[name] = data
@@ -76,7 +76,7 @@ class Invariants:
 
     def _is_over(self, key: str) -> bool:
         """Whether what belongs to a round may have been removed."""
-        number = int(key.removeprefix(f"{INTENTS}/") if key.startswith(INTENTS) else key.split("/")[1])
+        number = int(key.removeprefix(f"{PENDING}/") if key.startswith(PENDING) else key.split("/")[1])
         ends = number + (2 if key.startswith(STORE) else 0)
         return self.state is not None and (self.state.closed is not None or self.state.round >= ends)
 
@@ -89,18 +89,20 @@ class Invariants:
             return
         if key == STATE_KEY:
             self._wrote_state(decode(State, envelope.payload))
-        elif key == NOTICE_KEY:
-            self._wrote_notice(decode(Notice, envelope.payload))
+        elif key == STATUS_KEY:
+            self._wrote_status(decode(RunStatus, envelope.payload))
         else:
-            self._leads = decode(Leadership, envelope.payload).node
-            self._scene.story.say("{} leads", self._leads)
+            self._leads = decode(LeaderRecord, envelope.payload).node
+            self._context.trace.log("{} leads", self._leads)
 
     def _wrote_state(self, state: State) -> None:
         before, self.state = self.state, state
-        if before is not None and not self._scene.amnesia:
+        if before is not None and not self._context.data_lost:
             self._check_succession(before, state)
         if state.closed and (before is None or before.closed != state.closed):
-            self._scene.story.say("attempt {} is closed by {}: {}", state.attempt, state.closed.by, state.closed.reason)
+            self._context.trace.log(
+                "attempt {} is closed by {}: {}", state.attempt, state.closed.by, state.closed.reason
+            )
             self._check_closing(state)
         if state.round > (before.round if before else 0):
             self._published(state)
@@ -117,41 +119,41 @@ class Invariants:
 
     def _check_closing(self, state: State) -> None:
         assert state.closed is not None
-        superseded = state.closed.reason.startswith("superseded") and state.attempt < self._scene.attempt
-        if not superseded and state.closed.by not in self._scene.closers:
+        superseded = state.closed.reason.startswith("superseded") and state.attempt < self._context.attempt
+        if not superseded and state.closed.by not in self._context.closers:
             raise Violation(7, f"nobody has closed the run, but {state.closed}")
 
     def _published(self, state: State) -> None:
         self.rounds += 1
-        self._scene.story.say("round {} is published: {}", state.round, ", ".join(state.world))
-        plan, size = self._scene.plan, len(state.world)
+        self._context.trace.log("round {} is published: {}", state.round, ", ".join(state.world))
+        plan, size = self._context.plan, len(state.world)
         if not plan.min_nodes <= size <= plan.max_nodes or len(set(state.world)) != size:
             raise Violation(3, f"a world of {state.world} for {plan.min_nodes} to {plan.max_nodes} nodes")
         self._worlds[state.round] = (state.world, state.address, state.port)
-        for machine in self._scene.machines:
+        for machine in self._context.machines:
             self._check_exclusivity(machine)
             self._check_place(machine, state)
 
-    def _wrote_notice(self, notice: Notice) -> None:
-        if self._scene.rough:
+    def _wrote_status(self, status: RunStatus) -> None:
+        if self._context.unreliable:
             return
-        lost = {loss.node for loss in notice.lost if not loss.left}
-        for machine in self._scene.machines:
+        lost = {departure.node for departure in status.departures if not departure.left}
+        for machine in self._context.machines:
             if machine.name in lost and machine.working and not machine.disturbed:
                 raise Violation(10, f"{machine.name} is said to be lost although it was never away")
-        self._check_room(notice)
+        self._check_room(status)
 
-    def _check_room(self, notice: Notice) -> None:
+    def _check_room(self, status: RunStatus) -> None:
         """A world whose members are all at work is asked to let in as many as it has places for, and no more."""
         state = self.state
-        if state is None or notice.round != state.round or not state.world or state.closed:
+        if state is None or status.round != state.round or not state.world or state.closed:
             return
-        inside = {machine.name for machine in self._scene.machines if machine.working and not machine.disturbed}
+        inside = {machine.name for machine in self._context.machines if machine.working and not machine.disturbed}
         room = state.max_nodes - len(state.world)
-        if notice.waiting > room and inside.issuperset(state.world):
-            raise Violation(5, f"a world of {len(state.world)} with room for {room} more hears of {notice.waiting}")
+        if status.waiting > room and inside.issuperset(state.world):
+            raise Violation(5, f"a world of {len(state.world)} with room for {room} more hears of {status.waiting}")
 
-    # What nodes are told, and do.
+    # What nodes receive, and do.
 
     def stepped(self, machine: Machine) -> None:
         """See `Watcher`."""
@@ -163,9 +165,9 @@ class Invariants:
             self._check_store(machine)
 
     def _check_exclusivity(self, machine: Machine) -> None:
-        """Whoever trusts its world must be right: while its lease lives, there can be no other."""
+        """A node that trusts its world must be right: while its lease lives, there can be no other."""
         node, state = machine.node, self.state
-        trusts = not self._scene.amnesia and machine.working and node.may_trust_world() and not node.is_evicted()
+        trusts = not self._context.data_lost and machine.working and node.has_valid_lease() and not node.is_evicted()
         if trusts and state is not None and 0 < machine.round < state.round:
             raise Violation(
                 2, f"{machine.name} is in round {machine.round} while round {state.round} exists: {state.world}"
@@ -173,8 +175,8 @@ class Invariants:
 
     def _check_place(self, machine: Machine, state: State) -> None:
         """A world is where its rank 0 says, or has said: one that has joined again since does not return it."""
-        if self._scene.amnesia:
-            # A record from before may be what the service was told again.
+        if self._context.data_lost:
+            # A record from before may have been written again.
             return
         said = state.address.startswith(f"{machine.name}.")
         if state.world[0] == machine.name and machine.joining and not said:
@@ -184,24 +186,24 @@ class Invariants:
     def _check_store(self, machine: Machine) -> None:
         """A node in the running round finds what it has written into the round's store."""
         node = machine.node
-        trusts = not self._scene.amnesia and machine.working and node.may_trust_world() and node.is_member()
-        if trusts and self._scene.plan.level != "register" and not self._scene.service.holds(machine.stored):
+        trusts = not self._context.data_lost and machine.working and node.has_valid_lease() and node.is_member()
+        if trusts and self._context.plan.level != "register" and not self._context.service.holds(machine.stored):
             raise Violation(7, f"{machine.name} is in round {machine.round}, but the round's store was removed")
 
     def returned(self, machine: Machine, state: State) -> None:
         """See `Watcher`."""
         got = (state.world, state.address, state.port)
         published = self._worlds.get(state.round)
-        if (got != published and not self._scene.amnesia) or machine.name not in state.world:
+        if (got != published and not self._context.data_lost) or machine.name not in state.world:
             raise Violation(1, f"{machine.name} got {got} as round {state.round}, which is {published}")
         rank = state.world.index(machine.name)
-        if rank == 0 and not self._scene.amnesia and (state.address, state.port) != machine.place:
+        if rank == 0 and not self._context.data_lost and (state.address, state.port) != machine.place:
             raise Violation(1, f"{machine.name} returns round {state.round} as its rank 0, and offers {machine.place}")
-        self._scene.story.say("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)
+        self._context.trace.log("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)
 
     def overdue(self, machine: Machine) -> None:
         """See `Watcher`."""
-        if self._scene.plan.level == "register":
+        if self._context.plan.level == "register":
             # PyTorch's methods take no timeout.
             return
         raise Violation(12, f"{machine.name} waits longer than its join timeout and a keep-alive interval")
@@ -213,7 +215,7 @@ class Invariants:
         match error:
             case RendezvousTimeoutError() | RendezvousConnectionError() | KeyboardInterrupt():
                 return
-            case RendezvousStateError() if self._scene.corrupt:
+            case RendezvousStateError() if self._context.corrupt:
                 return
             case RendezvousClosedError() | RendezvousGracefulExitError() if self._is_over_for(machine):
                 return
@@ -225,5 +227,5 @@ class Invariants:
 
     def heard(self, machine: Machine, event: Event) -> None:
         """See `Watcher`."""
-        if event.kind is EventKind.EVICTED and not machine.disturbed and not self._scene.rough:
+        if event.kind is EventKind.EVICTED and not machine.disturbed and not self._context.unreliable:
             raise Violation(10, f"{machine.name} was evicted although it was never away")

@@ -7,21 +7,21 @@ from typing import Any, Protocol
 
 from rdzv import Event, EventKind, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.engine import member
+from rdzv.engine.effects import Coroutine, Put
 from rdzv.engine.node import Node
 from rdzv.engine.records import STORE, State
-from rdzv.engine.steps import Lane, Put
 
 from .clock import NodeClock, Timeline
 from .connection import connect
-from .driver import RunningLane, SimulatedDriver, raise_error
-from .network import Line, Weather
+from .fiber import Fibers
+from .network import NetworkConditions, NetworkLink
 from .plan import Plan, chance
 from .process import Process
+from .runner import RunningCoroutine, SimulatedRunner, raise_error
 from .service import SimulatedService
-from .story import Story
-from .strand import Strands
+from .trace import Trace
 
-__all__ = ["Machine", "Scene", "Watcher"]
+__all__ = ["Machine", "SimulationContext", "Watcher"]
 
 _SLACK = 0.1
 """Seconds that a node may take longer than it should, for it has a clock of its own."""
@@ -33,7 +33,7 @@ class Watcher(Protocol):
     """Who wants to know what machines do."""
 
     def stepped(self, machine: "Machine") -> None:
-        """A lane has run a piece."""
+        """A coroutine has run a piece."""
 
     def returned(self, machine: "Machine", state: State) -> None:
         """The program got a world."""
@@ -60,7 +60,7 @@ class Machine:
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
 
-    def __init__(self, scene: "Scene", watcher: Watcher, name: str) -> None:
+    def __init__(self, context: "SimulationContext", watcher: Watcher, name: str) -> None:
         """Start the node, and let its program join."""
         self.name = name
         self.disturbed = False
@@ -69,21 +69,21 @@ class Machine:
         self.stored = ""
         self.unheard = False
         self.process = Process()
-        self._scene = scene
+        self._context = context
         self._watcher = watcher
-        self._rng = chance(scene.plan.seed, name)
+        self._rng = chance(context.plan.seed, name)
         self._joining = True
-        self._waiting_lane: RunningLane | None = None
+        self._waiting_coroutine: RunningCoroutine | None = None
         self._ending = False
         self._looks = False
         self.settings = self._settings()
         self._set_up()
-        self.driver.start(member.watch(self.node), raise_error, kind="watch")
-        self.driver.start(member.keep(self.node), raise_error, kind="keep")
+        self.runner.start(member.watch_loop(self.node), raise_error, kind="watch")
+        self.runner.start(member.keep_alive_loop(self.node), raise_error, kind="keep")
         self.join()
 
     def _settings(self) -> RendezvousSettings:
-        plan = self._scene.plan
+        plan = self._context.plan
         return RendezvousSettings(
             "run",
             plan.min_nodes,
@@ -95,31 +95,31 @@ class Machine:
             ),
             timedelta(seconds=plan.ttl / 3),
             3,
-            attempt=self._scene.attempt,
+            attempt=self._context.attempt,
         )
 
     def _set_up(self) -> None:
-        scene, rng = self._scene, self._rng
-        drift = scene.plan.drift
+        context, rng = self._context, self._rng
+        drift = context.plan.drift
         self.clock = NodeClock(
-            scene.timeline, rng.uniform(-1e6, 1e6), rng.uniform(-drift, drift), skew=rng.uniform(-7200, 7200)
+            context.timeline, rng.uniform(-1e6, 1e6), rng.uniform(-drift, drift), skew=rng.uniform(-7200, 7200)
         )
-        self.line = Line(self.process, scene.service, scene.timeline, scene.weather, rng)
-        connection = connect(scene.plan.level, self.line, scene.strands, self.clock, self.settings)
+        self.link = NetworkLink(self.process, context.service, context.timeline, context.conditions, rng)
+        connection = connect(context.plan.level, self.link, context.fibers, self.clock, self.settings)
         self.node = Node(self.settings, "simulated", self.clock, rng=rng, id=self.name)
-        self.driver = SimulatedDriver(
+        self.runner = SimulatedRunner(
             self.node,
             self.clock,
             self.process,
             connection,
-            scene.timeline,
-            tell=self._hear,
+            context.timeline,
+            emit=self._hear,
             stepped=self._stepped,
         )
 
     @property
     def alive(self) -> bool:
-        """Whether it takes part in the run: it runs, and does not just say goodbye."""
+        """Whether it takes part in the run: it runs, and is not just leaving."""
         return self.process.alive and not self._ending
 
     @property
@@ -140,21 +140,21 @@ class Machine:
         number = self.place[1] + 1
         self.place = place = (f"{self.name}.host{number}", number)
 
-        def lane() -> Lane[State]:
-            yield from member.first_look(self.node, deadline)
+        def coroutine() -> Coroutine[State]:
+            yield from member.wait_until_connected(self.node, deadline)
             state = yield from member.join(self.node, *place, deadline)
             # It had given up already, and its lease: the others may have missed it.
             self.disturbed |= self.clock() >= deadline
             return state
 
         self._joining = True
-        self._waiting_lane = running = self.driver.start(lane(), self._joined, kind="join")
+        self._waiting_coroutine = running = self.runner.start(coroutine(), self._joined, kind="join")
         seconds = self.clock.seconds_until(deadline + self.node.interval) + _SLACK
-        self._scene.timeline.after(seconds, self._see_that_it_has_ended, running, self.process.stops)
+        self._context.timeline.after(seconds, self._see_that_it_has_ended, running, self.process.stops)
 
-    def _see_that_it_has_ended(self, running: RunningLane, stops: int) -> None:
+    def _see_that_it_has_ended(self, running: RunningCoroutine, stops: int) -> None:
         """Find out whether ``next_rendezvous`` still waits after its time is over, although the process runs."""
-        if self.joining and running is self._waiting_lane and stops == self.process.stops:
+        if self.joining and running is self._waiting_coroutine and stops == self.process.stops:
             self._watcher.overdue(self)
 
     def fail(self) -> None:
@@ -164,18 +164,18 @@ class Machine:
 
     def interrupt(self) -> None:
         """Get Ctrl-C while it waits."""
-        if self.joining and self._waiting_lane is not None:
-            self.driver.interrupt(self._waiting_lane)
+        if self.joining and self._waiting_coroutine is not None:
+            self.runner.interrupt(self._waiting_coroutine)
 
     def close(self, reason: str) -> None:
         """Call ``set_closed``."""
-        self._scene.closers.add(self.name)
-        self.driver.start(member.close(self.node, reason, False, self._soon()), _tolerate)
+        self._context.closers.add(self.name)
+        self.runner.start(member.close(self.node, reason, False, self._soon()), _tolerate)
 
     def shut_down(self) -> None:
         """Call ``shutdown``: from a member, the job is done."""
         if self.node.is_member():
-            self._scene.closers.add(self.name)
+            self._context.closers.add(self.name)
             self._end(member.close(self.node, "the job is done", True, self._soon()))
         else:
             self.leave("it has shut down")
@@ -186,24 +186,24 @@ class Machine:
 
     def kill(self) -> None:
         """kill -9."""
-        self.driver.kill()
+        self.runner.kill()
 
-    def _end(self, first: Lane[None] | None, reason: str = "it has shut down") -> None:
+    def _end(self, first: Coroutine[None] | None, reason: str = "it has shut down") -> None:
         if not self.alive:
             return
         self._ending = True
 
-        def lane() -> Lane[None]:
+        def coroutine() -> Coroutine[None]:
             if first is not None:
                 yield from first
             yield from member.leave(self.node, reason, self._soon())
 
-        self.driver.start(lane(), self._ended)
+        self.runner.start(coroutine(), self._ended)
 
     def _ended(self, result: Any, error: BaseException | None) -> None:
         _tolerate(result, error)
         self.unheard = error is not None
-        self.driver.stop()
+        self.runner.stop()
 
     def _soon(self) -> float:
         return self.clock() + 5.0
@@ -214,20 +214,20 @@ class Machine:
             return
         if state is None:
             assert error is not None
-            self._scene.story.say("{} does not join: {!r}", self.name, error)
+            self._context.trace.log("{} does not join: {!r}", self.name, error)
             self._watcher.refused(self, error)
             self.leave("it failed to join")
             return
         self.round = state.round
         self.stored = ""
         self._watcher.returned(self, state)
-        if self._scene.stores:
-            self.driver.start(self._store(f"{STORE}/{state.round}/{self.name}"), _tolerate)
+        if self._context.stores:
+            self.runner.start(self._store(f"{STORE}/{state.round}/{self.name}"), _tolerate)
 
-    def _store(self, key: str) -> Lane[None]:
+    def _store(self, key: str) -> Coroutine[None]:
         """Write something into the round's store, as long as this is the round."""
         number = self.round
-        won, _ = yield Put(key, b"here", self._soon(), after=None)
+        won, _ = yield Put(key, b"here", self._soon(), previous=None)
         if won and self.round == number:
             self.stored = key
 
@@ -236,7 +236,7 @@ class Machine:
         if self.working and not self._looks and (self.node.waiting() or self.node.closed() or self.node.problem):
             # Programs look from time to time. As long as there is nothing to see, no look is simulated.
             self._looks = True
-            self._scene.timeline.after(self._rng.uniform(0.0, 0.3), self.process.does, self._look)
+            self._context.timeline.after(self._rng.uniform(0.0, 0.3), self.process.does, self._look)
 
     def _look(self) -> None:
         """What a program does from time to time."""
@@ -247,43 +247,43 @@ class Machine:
             self._watcher.refused(self, self.node.problem)
             self.leave("it has a problem")
         elif self.node.closed():
-            self._scene.story.say("{} sees that the run is closed, and ends", self.name)
+            self._context.trace.log("{} sees that the run is closed, and ends", self.name)
             self.leave("the run is closed")
         elif self.node.waiting():
-            self._scene.story.say("{} sees {} waiting, and joins again", self.name, self.node.waiting())
+            self._context.trace.log("{} sees {} waiting, and joins again", self.name, self.node.waiting())
             self.join()
 
     def _hear(self, event: Event) -> None:
         if event.kind in _NEWS:
-            self._scene.story.say("{} hears: {} {} ({})", self.name, event.kind.value, event.node, event.cause)
+            self._context.trace.log("{} hears: {} {} ({})", self.name, event.kind.value, event.node, event.cause)
         self._watcher.heard(self, event)
 
 
 def _tolerate(result: Any, error: BaseException | None) -> None:
-    """For lanes that may fail for want of a service."""
+    """For coroutines that may fail for want of a service."""
     del result
     if error is not None and not isinstance(error, RendezvousError):
         raise error
 
 
 @dataclass
-class Scene:
-    """The stage of one run.
+class SimulationContext:
+    """The context of one run.
 
     Attributes:
         plan: What the run is to be.
         timeline: Virtual time.
         service: The service.
-        weather: How bad the ways to it are.
-        story: What has happened.
-        strands: What blocks.
+        conditions: How bad the network is.
+        trace: What has happened.
+        fibers: What blocks.
         machines: Every node there ever was.
         attempt: The attempt that new nodes belong to.
-        rough: The weather is, or was, such that even a node that was never disturbed may have been
+        unreliable: The network is, or was, such that even a node that was never disturbed may have been
             out of touch for a time to live.
         corrupt: The state was overwritten for a while, so nodes may have to say so.
-        closers: The ids of the nodes that were told to close the run.
-        amnesia: The service has forgotten what it had confirmed: who relied on it may be wrong.
+        closers: The ids of the nodes that had orders to close the run.
+        data_lost: The service has forgotten what it had confirmed: who relied on it may be wrong.
         stores: Whether programs use the store of their round.
         arrive: Lets a new node come.
     """
@@ -291,27 +291,27 @@ class Scene:
     plan: Plan
     timeline: Timeline
     service: SimulatedService
-    weather: Weather
-    story: Story
-    strands: Strands = field(default_factory=Strands)
+    conditions: NetworkConditions
+    trace: Trace
+    fibers: Fibers = field(default_factory=Fibers)
     machines: list["Machine"] = field(default_factory=list)
     attempt: int = 0
-    rough: bool = False
+    unreliable: bool = False
     corrupt: bool = False
     closers: set[str] = field(default_factory=set)
-    amnesia: bool = False
+    data_lost: bool = False
     stores: bool = True
     arrive: Callable[[], None] = lambda: None
 
     @classmethod
-    def of(cls, plan: Plan) -> "Scene":
-        """Set the stage for a plan."""
+    def of(cls, plan: Plan) -> "SimulationContext":
+        """Make the context of a plan."""
         timeline = Timeline()
         service = SimulatedService(timeline, leases_sleep=plan.leases_sleep, lag=plan.lag)
-        weather = Weather(plan.delay, plan.lost, plan.late, plan.mute)
+        conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute)
         # A slow network leaves too little of a time to live for two attempts.
-        rough = plan.lost > 0 or plan.late > 0 or plan.delay * 100 > plan.ttl / 3
-        return cls(plan, timeline, service, weather, Story(timeline), rough=rough)
+        unreliable = plan.lost > 0 or plan.late > 0 or plan.delay * 100 > plan.ttl / 3
+        return cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
 
     def living(self, attempt: int | None = None) -> list["Machine"]:
         """The nodes that run, of one attempt or of all."""

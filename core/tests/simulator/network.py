@@ -1,4 +1,4 @@
-"""The ways between the nodes and the service: they delay, lose, repeat too late, and can be cut."""
+"""The ways between the nodes and the service: they delay, lose and repeat messages, and can be partitioned."""
 
 import random
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from .clock import Timeline
 from .process import Process
 from .service import SimulatedService, Waiter
 
-__all__ = ["Answer", "Cut", "Line", "Silence", "Weather"]
+__all__ = ["Answer", "NetworkConditions", "NetworkLink", "Partition", "Silence"]
 
 Answer = Callable[[Any, BaseException | None], None]
 """Takes the result of a call, or its error."""
@@ -23,7 +23,7 @@ class Silence(RendezvousConnectionError):
 
 
 @dataclass
-class Weather:
+class NetworkConditions:
     """How bad all ways are at the moment.
 
     Attributes:
@@ -39,43 +39,48 @@ class Weather:
     mute: float = 0.0
 
 
-class Cut(Enum):
-    """What a broken line does not carry."""
+class Partition(Enum):
+    """What a broken link does not carry."""
 
     NOTHING = "nothing"
     BOTH = "anything"
     REQUESTS = "what it asks"
-    REPLIES = "what it is told"
+    REPLIES = "the replies to it"
 
     @property
     def mute(self) -> bool:
         """Requests do not arrive."""
-        return self in (Cut.BOTH, Cut.REQUESTS)
+        return self in (Partition.BOTH, Partition.REQUESTS)
 
     @property
     def deaf(self) -> bool:
         """Replies do not arrive."""
-        return self in (Cut.BOTH, Cut.REPLIES)
+        return self in (Partition.BOTH, Partition.REPLIES)
 
 
-class Line:
+class NetworkLink:
     """The way of one node."""
 
     def __init__(
-        self, process: Process, service: SimulatedService, timeline: Timeline, weather: Weather, rng: random.Random
+        self,
+        process: Process,
+        service: SimulatedService,
+        timeline: Timeline,
+        conditions: NetworkConditions,
+        rng: random.Random,
     ) -> None:
         """Connect `process` to `service`."""
-        self.cut = Cut.NOTHING
+        self.partition = Partition.NOTHING
         self.service = service
         self.timeline = timeline
         self.rng = rng
         self._process = process
-        self._weather = weather
+        self._conditions = conditions
         self._stuck: list[Callable[[], None]] = []
 
     def heal(self) -> None:
         """Carry everything again. What a connection that survived still held arrives now."""
-        self.cut = Cut.NOTHING
+        self.partition = Partition.NOTHING
         stuck, self._stuck = self._stuck, []
         for arrive in stuck:
             self.timeline.after(self._takes(), arrive)
@@ -90,11 +95,11 @@ class Line:
         """
         until = self.timeline.now + timeout
         way = self._takes()
-        if self.cut.mute:
+        if self.partition.mute:
             if self.rng.random() < 0.2:
                 self._stuck.append(lambda: self._apply_unheard(apply))
             self._hear_nothing(until, answer)
-        elif way > timeout or self.rng.random() < self._weather.late:
+        elif way > timeout or self.rng.random() < self._conditions.late:
             late = max(way, self.rng.choice((1.0, 5.0, 20.0)) * self.rng.random())
             self.timeline.after(late, self._apply_unheard, apply)
             self._hear_nothing(until, answer)
@@ -112,14 +117,14 @@ class Line:
             seconds: How long.
             answer: Called with the new snapshot, with None when time ran out, or with an error.
         """
-        if self.cut is not Cut.NOTHING or self.service.breaks_watches or self._loses():
+        if self.partition is not Partition.NOTHING or self.service.breaks_watches or self._loses():
             self._hear_nothing(self.timeline.now + min(seconds, 2.0), answer)
             return
 
         answer_once = _once(answer)
 
         def tell(now: Snapshot | None, error: RendezvousError | None) -> None:
-            if not self.cut.deaf:
+            if not self.partition.deaf:
                 self.timeline.after(self._takes(), self._process.does, answer_once, now, error)
             elif self.rng.random() < 0.7:
                 self._stuck.append(lambda: self._process.does(answer_once, now, error))
@@ -139,25 +144,25 @@ class Line:
 
     def is_mute(self) -> bool:
         """Whether the register does not tell now what it has done."""
-        return self.rng.random() < self._weather.mute
+        return self.rng.random() < self._conditions.mute
 
     def _takes(self) -> float:
         """Seconds for one way."""
         slow = 50.0 if self.rng.random() < 0.05 else 1.0
-        return self.rng.uniform(0.2, 1.8) * self._weather.delay * slow
+        return self.rng.uniform(0.2, 1.8) * self._conditions.delay * slow
 
     def _loses(self) -> bool:
-        return self.rng.random() < self._weather.lost
+        return self.rng.random() < self._conditions.lost
 
     def _hear_nothing(self, until: float, answer: Answer) -> None:
         """The sender notices when the connection breaks, which may be soon, or when it has waited enough."""
         now = self.timeline.now
         patience = (until - now) * self.rng.choice((0.1, 1.0))
-        notice = _once(lambda: answer(None, Silence("No answer.")))
-        self.timeline.at(min(until, now + self.rng.uniform(0.01, max(0.01, patience))), self._process.does, notice)
-        if self.cut is not Cut.NOTHING:
+        status = _once(lambda: answer(None, Silence("No answer.")))
+        self.timeline.at(min(until, now + self.rng.uniform(0.01, max(0.01, patience))), self._process.does, status)
+        if self.partition is not Partition.NOTHING:
             # A connection that was cut is found to be broken as soon as anything gets through again.
-            self._stuck.append(lambda: self._process.does(notice))
+            self._stuck.append(lambda: self._process.does(status))
 
     def _apply_unheard(self, apply: Callable[[], Any]) -> None:
         try:
@@ -173,7 +178,7 @@ class Line:
         except RendezvousError as error:
             problem = error
         way = self._takes()
-        if self.cut.deaf or self.timeline.now + way > until or self._loses():
+        if self.partition.deaf or self.timeline.now + way > until or self._loses():
             self._hear_nothing(until, answer)
         else:
             self.timeline.after(way, self._process.does, answer, result, problem)

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Plan", "Strike", "chance"]
+__all__ = ["FaultEvent", "Plan", "chance"]
 
 
 def chance(seed: str, name: str) -> random.Random:
@@ -13,7 +13,7 @@ def chance(seed: str, name: str) -> random.Random:
 
 
 @dataclass(frozen=True)
-class Strike:
+class FaultEvent:
     """One thing that happens to the run from outside.
 
     Attributes:
@@ -39,8 +39,8 @@ class Plan:
         seed: Where the chances of the run itself come from: delays, losses, clocks.
         min_nodes: The smallest world.
         max_nodes: The largest.
-        storm: Seconds during which things go wrong. Then all is calm, and a world must form.
-        strikes: What happens, in order.
+        fault_phase: Seconds during which faults come. Then nothing goes wrong, and a world must form.
+        events: What happens, in order.
         ttl: Seconds after which a silent node is dead.
         last_call: Seconds for stragglers.
         patience: The join timeouts that nodes are given, in seconds.
@@ -57,8 +57,8 @@ class Plan:
     seed: str
     min_nodes: int
     max_nodes: int
-    storm: float = 0.0
-    strikes: tuple[Strike, ...] = ()
+    fault_phase: float = 0.0
+    events: tuple[FaultEvent, ...] = ()
     ttl: float = 3.0
     last_call: float = 2.0
     patience: tuple[float, ...] = (600.0,)
@@ -73,7 +73,7 @@ class Plan:
 
     @classmethod
     def draw(cls, seed: int, faults: Sequence[str] = ()) -> "Plan":
-        """A plan by chance: some seeds are calm, some are all storm.
+        """A plan by chance: some seeds have no faults, some nothing else.
 
         Args:
             seed: The same seed gives the same plan.
@@ -82,16 +82,16 @@ class Plan:
         rng = chance(str(seed), "plan")
         nodes = rng.randint(2, 8)
         low = rng.randint(1, nodes)
-        storm = rng.choice((5.0, 10.0, 20.0, 40.0))
+        fault_phase = rng.choice((5.0, 10.0, 20.0, 40.0))
         return cls(
             str(seed),
             low,
             rng.randint(low, nodes + 1),
-            storm,
-            _draw_strikes(str(seed), rng, nodes, storm, faults),
+            fault_phase,
+            _draw_events(str(seed), rng, nodes, fault_phase, faults),
             last_call=rng.choice((0.5, 2.0)),
             patience=rng.choice(((600.0,), (5.0, 30.0, 600.0))),
-            level=rng.choices(("leases", "beats", "register"), (80, 15, 5))[0],
+            level=rng.choices(("leases", "heartbeats", "register"), (80, 15, 5))[0],
             delay=rng.choice((0.002, 0.002, 0.02)),
             lost=rng.choice((0.0, 0.0, 0.01, 0.05)),
             late=rng.choice((0.0, 0.0, 0.02, 0.1)),
@@ -102,25 +102,27 @@ class Plan:
         )
 
 
-_STRIKES = (
-    "kill", "kill_between", "pause", "pause_between", "cut", "outage", "slow", "leave", "fail", "fail_many", "come",
-    "interrupt", "jump", "corrupt", "unexpected",
+_FAULT_EVENTS = (
+    "kill", "kill_between", "pause", "pause_between", "partition", "outage", "slow", "leave", "fail", "fail_many",
+    "come", "interrupt", "jump", "corrupt", "unexpected",
 )  # fmt: skip
 _ENDING = ("close", "shutdown", "relaunch")
 _LATER = {"garble": 0.2, "purge": 0.1}
 _OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, **dict.fromkeys(_ENDING, 0.25)}
 
 
-def _draw_strikes(seed: str, rng: random.Random, nodes: int, storm: float, faults: Sequence[str]) -> tuple[Strike, ...]:
-    strikes = [Strike(rng.uniform(0.0, 1.0), "come") for _ in range(nodes)]
+def _draw_events(
+    seed: str, rng: random.Random, nodes: int, fault_phase: float, faults: Sequence[str]
+) -> tuple[FaultEvent, ...]:
+    events = [FaultEvent(rng.uniform(0.0, 1.0), "come") for _ in range(nodes)]
     # By a chance of its own, so that existing seeds give the same plans.
     later = [fault for fault, often in _LATER.items() if chance(seed, fault).random() < often]
     for fault in faults or [*_draw_faults(rng), *later]:
         rate = rng.choice((0.02, 0.05, 0.1, 0.2)) * _OFTEN.get(fault, 1.0)
         moment = 1.5
-        while (moment := moment + rng.expovariate(rate)) < storm:
-            strikes.append(Strike(moment, fault, rng.random(), rng.random() < 0.4, rng.random()))
-    return tuple(sorted(strikes, key=lambda strike: strike.moment))
+        while (moment := moment + rng.expovariate(rate)) < fault_phase:
+            events.append(FaultEvent(moment, fault, rng.random(), rng.random() < 0.4, rng.random()))
+    return tuple(sorted(events, key=lambda event: event.moment))
 
 
 def _draw_faults(rng: random.Random) -> Sequence[str]:
@@ -128,7 +130,7 @@ def _draw_faults(rng: random.Random) -> Sequence[str]:
 
     After A. Groce and others, "Swarm Testing", 2012.
     """
-    kinds = rng.sample(_STRIKES, rng.choice((0, 1, 2, 3, 5, len(_STRIKES))))
+    kinds = rng.sample(_FAULT_EVENTS, rng.choice((0, 1, 2, 3, 5, len(_FAULT_EVENTS))))
     if rng.random() < 0.5:
         kinds.append("near_miss")
     if rng.random() < 0.2:

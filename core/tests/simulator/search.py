@@ -26,9 +26,9 @@ class Found:
 
     Attributes:
         seeds: How many seeds were run.
-        steps: How many steps of lanes, each followed by the checks.
+        steps: How many steps of coroutines, each followed by the checks.
         rounds: How many worlds were published.
-        settled_in: Seconds of calm after which a world had formed, in the slowest run.
+        settled_in: Seconds of the quiet phase after which a world had formed, in the slowest run.
         seconds: How long the search took.
         violations: Seed and message of each run that failed.
         interrupted: Ctrl-C has ended it.

@@ -1,4 +1,4 @@
-"""A service in virtual time: a level-2 backend that applies each call at one instant."""
+"""A service in virtual time: a key-value backend that applies each call at one instant."""
 
 from bisect import bisect
 from collections import Counter
@@ -14,8 +14,8 @@ from rdzv import (
     Expect,
     KeyValueBackend,
     Lease,
-    Outcome,
-    Put,
+    PutOutcome,
+    PutResult,
     RendezvousConnectionError,
     Snapshot,
     Token,
@@ -28,7 +28,7 @@ __all__ = ["SimulatedService", "Waiter"]
 
 @dataclass(eq=False)
 class Waiter:
-    """Somebody who waits for a prefix to differ from what he has seen.
+    """A client that waits for a prefix to differ from what it has seen.
 
     Attributes:
         prefix: What is watched: a first segment of keys.
@@ -81,7 +81,7 @@ class SimulatedService(KeyValueBackend):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
-    lacking: ClassVar[Mapping[Capability, str]] = dict.fromkeys(
+    unsupported: ClassVar[Mapping[Capability, str]] = dict.fromkeys(
         (Capability.MULTI_ENDPOINT, Capability.TLS, Capability.AUTH), "it is simulated"
     )
 
@@ -189,7 +189,9 @@ class SimulatedService(KeyValueBackend):
         self.bytes += sum(len(key) + len(entry.value) for key, entry in found.items())
         return everything if "/" not in prefix else Snapshot(found, everything.revision)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend`."""
         self.count("put", len(key) + len(value))
         folder = self._folder(key)
@@ -197,14 +199,14 @@ class SimulatedService(KeyValueBackend):
         lost = lease is not None and lease not in self._leases
         if lost or (expect is not ANY and (ABSENT if there is None else there.token) != expect):
             self.bytes += len(there.value) if there else 0
-            return Put(Outcome.LOST, there)
+            return PutResult(PutOutcome.CONFLICT, there)
         self._version += 1
         entry = Entry(value, self._version, self._version if there is None else there.order)
         folder.keys[key] = entry
         self._hang(key, lease)
         self._changed(folder, len(key) + len(value))
         self.wrote(key, value)
-        return Put(Outcome.WON, entry)
+        return PutResult(PutOutcome.APPLIED, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend`."""

@@ -1,4 +1,4 @@
-"""Makes a failing run small: fewer nodes, fewer faults, shorter, better weather."""
+"""Makes a failing run small: fewer nodes, fewer faults, shorter, a better network."""
 
 from dataclasses import dataclass, replace
 
@@ -17,13 +17,13 @@ class Failure:
         plan: What run.
         violation: Which invariant.
         moment: When, in seconds from the beginning.
-        story: What had happened until then.
+        trace: What had happened until then.
     """
 
     plan: Plan
     violation: Violation
     moment: float
-    story: str
+    trace: str
 
 
 def try_out(plan: Plan) -> Failure | None:
@@ -32,7 +32,7 @@ def try_out(plan: Plan) -> Failure | None:
     try:
         simulation.run()
     except Violation as violation:
-        return Failure(plan, violation, simulation.scene.timeline.now, str(simulation.scene.story))
+        return Failure(plan, violation, simulation.context.timeline.now, str(simulation.context.trace))
     return None
 
 
@@ -48,8 +48,8 @@ def shrink(failure: Failure, runs: int = 3000) -> Failure:
     while shrinker.smallest is not before and shrinker.runs > 0:
         before = shrinker.smallest
         shrinker.end_early()
-        shrinker.drop_strikes()
-        shrinker.better_weather()
+        shrinker.drop_events()
+        shrinker.better_conditions()
         shrinker.shorten_pauses()
     return shrinker.smallest
 
@@ -81,22 +81,22 @@ class _Shrinker:
     def end_early(self) -> None:
         """Leave out what comes after the violation."""
         moment = self.smallest.moment
-        if moment < self.plan.storm:
-            strikes = tuple(strike for strike in self.plan.strikes if strike.moment <= moment)
-            self.fails(replace(self.plan, storm=moment + 0.001, strikes=strikes))
+        if moment < self.plan.fault_phase:
+            events = tuple(event for event in self.plan.events if event.moment <= moment)
+            self.fails(replace(self.plan, fault_phase=moment + 0.001, events=events))
 
-    def drop_strikes(self) -> None:
+    def drop_events(self) -> None:
         """After A. Zeller and R. Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002."""
-        size = len(self.plan.strikes) // 2
+        size = len(self.plan.events) // 2
         while size:
-            begin = len(self.plan.strikes) - size
+            begin = len(self.plan.events) - size
             while begin >= 0:
-                strikes = self.plan.strikes
-                self.fails(replace(self.plan, strikes=strikes[:begin] + strikes[begin + size :]))
+                events = self.plan.events
+                self.fails(replace(self.plan, events=events[:begin] + events[begin + size :]))
                 begin -= size
             size //= 2
 
-    def better_weather(self) -> None:
+    def better_conditions(self) -> None:
         """Take away what makes the world less than perfect, one thing after the other."""
         best = Plan("", 1, 1)
         for name in ("level", "lost", "late", "patience", "leases_sleep", "lag", "drift", "delay"):
@@ -110,12 +110,14 @@ class _Shrinker:
             pass
 
     def shorten_pauses(self) -> None:
-        """Where for a long time nothing strikes, let everything after it come earlier."""
+        """Where for a long time no fault comes, let everything after it come earlier."""
         before = 0.0
-        for number, strike in enumerate(self.plan.strikes):
-            gap = strike.moment - before - 1.0
+        for number, event in enumerate(self.plan.events):
+            gap = event.moment - before - 1.0
             if gap > 0.5:
-                strikes = self.plan.strikes
-                earlier = (replace(one, moment=one.moment - gap) for one in strikes[number:])
-                self.fails(replace(self.plan, strikes=(*strikes[:number], *earlier), storm=self.plan.storm - gap))
-            before = self.plan.strikes[number].moment
+                events = self.plan.events
+                earlier = (replace(one, moment=one.moment - gap) for one in events[number:])
+                self.fails(
+                    replace(self.plan, events=(*events[:number], *earlier), fault_phase=self.plan.fault_phase - gap)
+                )
+            before = self.plan.events[number].moment

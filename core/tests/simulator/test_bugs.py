@@ -1,4 +1,4 @@
-"""Bugs that are put back on purpose are found, within the time that CI gives, and told as a short story."""
+"""Bugs that are put back on purpose are found, within the time that CI gives, and reported as a short trace."""
 
 import itertools
 import re
@@ -32,7 +32,7 @@ def test_bug_is_found(name: str) -> None:
     with put_back(name):
         again = try_out(found.plan)
     assert again is not None
-    assert (again.story, str(again.violation)) == (found.story, str(found.violation))
+    assert (again.trace, str(again.violation)) == (found.trace, str(found.violation))
     assert try_out(found.plan) is None
 
 
@@ -45,13 +45,13 @@ def test_bug_is_gone_afterwards(name: str) -> None:
     assert [scope.get(function) for scope, function in functions] == before
 
 
-def test_failing_run_is_told_as_a_short_story() -> None:
+def test_failing_run_is_reported_as_a_short_trace() -> None:
     found = hunt("no-exclusivity")
     with put_back("no-exclusivity"):
         small = shrink(found)
     assert small.violation.number == found.violation.number
     # The second one comes when the first is at work: less does not violate anything.
-    assert [strike.fault for strike in small.plan.strikes] == ["come", "come"]
+    assert [event.fault for event in small.plan.events] == ["come", "come"]
     told = tell(found, small, "no-exclusivity").splitlines()
     assert len(told) < 20, told
     assert re.fullmatch(r"invariant 2: n\d is in round 1 while round 2 exists: .*", told[0])

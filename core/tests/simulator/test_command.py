@@ -28,19 +28,19 @@ from simulator.connection import written
 logging.disable()
 for seed in range(10):
     simulation = Simulation(replace(Plan.draw(seed), level=sys.argv[1]))
-    scene = simulation.scene
-    judge = scene.service.wrote
+    context = simulation.context
+    judge = context.service.wrote
 
     def wrote(key, value):
         for name, data in written(sys.argv[1], key, value):
             if data:
                 seen = Envelope.unpack(data)  # without its nonce, which is meant to be unique
-                print(scene.timeline.now, name, seen.writer, seen.epoch, seen.payload)
+                print(context.timeline.now, name, seen.writer, seen.epoch, seen.payload)
         judge(key, value)
 
-    scene.service.wrote = wrote
+    context.service.wrote = wrote
     simulation.run()
-    print(scene.story, simulation.steps, scene.service.calls)
+    print(context.trace, simulation.steps, context.service.calls)
 """
 
 
@@ -54,7 +54,7 @@ def test_no_violation() -> None:
     assert re.match(r"100 seeds, [\d,]+ steps, [\d,]+ rounds, 0 violations, ", done.stdout)
 
 
-def test_violation_is_told_with_its_exit_code() -> None:
+def test_violation_is_reported_with_its_exit_code() -> None:
     done = simulate("--bug", "no-exclusivity", "--seeds", "0:20")
     assert done.returncode == 1, done.stdout + done.stderr
     assert "seed 0: invariant 2: " in done.stdout
@@ -79,7 +79,7 @@ def test_seed_reproduces_its_run_to_the_byte(level: str) -> None:
     assert told[0] == told[1]
 
 
-def test_one_seed_tells_its_story() -> None:
+def test_one_seed_prints_its_trace() -> None:
     done = simulate("--seed", "7")
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^ +\d+\.\d{3}  n\d is rank 0 of \d in round 1$", done.stdout, re.M)

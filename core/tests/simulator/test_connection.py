@@ -9,39 +9,41 @@ from typing import Any
 import pytest
 
 from rdzv import RendezvousSettings, RendezvousTimeout
-from rdzv.engine.service import View
+from rdzv.engine.client import DecodedSnapshot
 
 from .clock import NodeClock, Timeline
 from .connection import LEVELS, connect
-from .network import Line, Weather
+from .fiber import Fibers
+from .network import NetworkConditions, NetworkLink
 from .process import Process
 from .service import SimulatedService
-from .strand import Strands
 
 SECONDS = 1.0
 SETTINGS = RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=5), 3)
 
 
 @pytest.fixture
-def strands() -> Iterator[Strands]:
+def fibers() -> Iterator[Fibers]:
     """What blocks, unwound in the end."""
-    with closing(Strands()) as strands:
-        yield strands
+    with closing(Fibers()) as fibers:
+        yield fibers
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("drift", [-0.2, 0.0, 0.2])
-def test_a_wait_keeps_its_time_by_the_clock_of_its_node(level: str, drift: float, strands: Strands) -> None:
+def test_a_wait_keeps_its_time_by_the_clock_of_its_node(level: str, drift: float, fibers: Fibers) -> None:
     timeline = Timeline()
-    line = Line(Process(), SimulatedService(timeline), timeline, Weather(), random.Random(0))
+    line = NetworkLink(Process(), SimulatedService(timeline), timeline, NetworkConditions(), random.Random(0))
     clock = NodeClock(timeline, 1e6, drift, skew=0.0)
-    connection = connect(level, line, strands, clock, SETTINGS)
+    connection = connect(level, line, fibers, clock, SETTINGS)
     answers: list[tuple[Any, BaseException | None]] = []
 
     def answer(result: Any, error: BaseException | None) -> None:
         answers.append((result, error))
 
-    connection.call(lambda timeout: View(connection.backend.read_all("control", timeout=timeout)), SECONDS, answer)
+    connection.call(
+        lambda timeout: DecodedSnapshot(connection.backend.read_all("control", timeout=timeout)), SECONDS, answer
+    )
     timeline.run(SECONDS)
     since = answers.pop()[0]
     for number in range(1, 31):

@@ -8,7 +8,7 @@ import pytest
 from . import Plan, Simulation
 
 
-@pytest.mark.parametrize("level", ["leases", "beats"])
+@pytest.mark.parametrize("level", ["leases", "heartbeats"])
 @pytest.mark.parametrize("seeds", [range(20), range(20, 40)], ids=str)
 def test_closed_state_is_all_that_stays(level: str, seeds: range) -> None:
     left = {}
@@ -16,6 +16,6 @@ def test_closed_state_is_all_that_stays(level: str, seeds: range) -> None:
         simulation = Simulation(replace(Plan.draw(seed), level=level))
         simulation.run()
         # Without leases, nobody tidies up after an attempt that another has superseded, but the next attempt's leader.
-        earlier = re.compile(rf"(nodes|beats)/(?!{simulation.scene.attempt}/)")
-        left[seed] = {key for key in simulation.left if not (level == "beats" and earlier.match(key))}
+        earlier = re.compile(rf"(nodes|heartbeats)/(?!{simulation.context.attempt}/)")
+        left[seed] = {key for key in simulation.left if not (level == "heartbeats" and earlier.match(key))}
     assert left == {seed: {"control/state"} for seed in seeds}

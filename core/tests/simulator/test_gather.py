@@ -23,7 +23,7 @@ def test_calls_do_not_grow_with_the_nodes() -> None:
     assert many.calls[1] <= few.calls[1] + 1
 
 
-@pytest.mark.parametrize("level", ["beats", "register"])
+@pytest.mark.parametrize("level", ["heartbeats", "register"])
 def test_lesser_services_gather_too(level: str) -> None:
     cost = gather.gather(8, level)
     assert max(cost.took) < 5

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator
 
-from ..crew import CrewError, load
+from ..pool import WorkerPoolError, load
 from ..rows import Row
 from ..samples import Sample
-from ..stage import Stage
+from ..testbed import Testbed
 
 __all__ = ["start"]
 
 
-def start(stage: Stage, row: Row) -> Iterator[Sample]:
+def start(testbed: Testbed, row: Row) -> Iterator[Sample]:
     """Seconds, and resident megabytes afterwards, of a process that has done nothing else."""
-    figures, error = load(stage.command(row))
+    figures, error = load(testbed.command(row))
     if not figures:
-        raise CrewError(error)
+        raise WorkerPoolError(error)
     yield Sample(row.name, "import", 1, figures["seconds"])
     yield Sample(row.name, "memory", 1, figures["after"])

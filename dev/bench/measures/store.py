@@ -3,22 +3,22 @@
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ..crew import CrewError
+from ..pool import WorkerPoolError
 from ..rows import Row
 from ..samples import Sample
-from ..stage import Stage
+from ..testbed import Testbed
 
 __all__ = ["NODES", "store"]
 
 NODES = 2
 
 
-def store(stage: Stage, row: Row, seconds: float) -> Iterator[Sample]:
+def store(testbed: Testbed, row: Row, seconds: float) -> Iterator[Sample]:
     """Calls of ``set`` (64 bytes), ``get`` and ``add`` in a second, each tried for so many seconds."""
-    with stage.crew(row, NODES) as crew:
-        crew.join(stage.limit)
-        crew.members[0].order("store", seconds=seconds)
-        for name, rate in crew.members[0].answer(3 * seconds + stage.limit).items():
+    with testbed.pool(row, NODES) as pool:
+        pool.join(testbed.limit)
+        pool.members[0].order("store", seconds=seconds)
+        for name, rate in pool.members[0].answer(3 * seconds + testbed.limit).items():
             yield Sample(row.name, f"store-{name}", NODES, rate)
-        with suppress(CrewError):  # what was to be measured, was
-            crew.all("end")
+        with suppress(WorkerPoolError):  # what was to be measured, was
+            pool.all("end")

@@ -1,19 +1,19 @@
-"""What every kind of node has to offer, and what it is told.
+"""What every kind of node has to offer, and its specification.
 
 A kind is a module with two functions: ``load(backend)`` imports what such a node needs and sets up the counting,
-``make(place)`` makes a node. Making one may connect; that is not part of any time that is measured.
+``make(spec)`` makes a node. Making one may connect; that is not part of any time that is measured.
 """
 
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["TALLY", "Node", "Place", "Tally"]
+__all__ = ["TALLY", "Node", "NodeSpec", "Tally"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a node is told.
+class NodeSpec:
+    """The specification of a node.
 
     Attributes:
         backend: The name of its backend.
@@ -23,7 +23,7 @@ class Place:
         max_nodes: The largest world.
         number: Which of the nodes it is, from 0.
         limit: Seconds that joining may take.
-        keep_alive: Seconds between two signs of life, where there are any.
+        keep_alive: Seconds between two keep-alives, where there are any.
         last_call: Seconds that a world with its minimum waits for more, where it does.
     """
 

@@ -9,7 +9,7 @@ import importlib
 from datetime import timedelta
 from typing import Any
 
-from . import Node, Place
+from . import Node, NodeSpec
 from .counting import count_losses, count_store_calls
 
 __all__ = ["load", "make"]
@@ -26,29 +26,29 @@ def load(backend: str) -> None:
     count_losses(store, "compare_set", lambda there, arguments: there != arguments[-1])
 
 
-def make(place: Place) -> Node:
+def make(spec: NodeSpec) -> Node:
     """Make a node; it connects at once."""
-    return _Node(place)
+    return _Node(spec)
 
 
 class _Node:
     pause = 0.3  # the --monitor-interval of its launcher
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, spec: NodeSpec) -> None:
         distributed = importlib.import_module("torch.distributed")
         barrier = importlib.import_module(_BARRIER)
-        host, port = place.endpoint.split(":")
-        self._place = place
+        host, port = spec.endpoint.split(":")
+        self._spec = spec
         self._store = distributed.TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=60))
-        self._description = barrier._NodeDesc("127.0.0.1", place.number, 0)
-        self._state = barrier._RendezvousBarrierState(self._store, place.run_id, place.number == 0, place.limit)
+        self._description = barrier._NodeDesc("127.0.0.1", spec.number, 0)
+        self._state = barrier._RendezvousBarrierState(self._store, spec.run_id, spec.number == 0, spec.limit)
         self._joined = False
 
     def join(self) -> int:
         if self._joined:
             # As its launcher does when it restarts its workers.
             self._state.open_rendezvous()
-        rank, total = self._state.perform_rendezvous(self._description, self._place.min_nodes, self._place.max_nodes)
+        rank, total = self._state.perform_rendezvous(self._description, self._spec.min_nodes, self._spec.max_nodes)
         self._joined = True
         api = importlib.import_module("torch.distributed.elastic.rendezvous.api")
         api.RendezvousStoreInfo.build(rank, self.store(), local_addr="127.0.0.1")
@@ -59,7 +59,7 @@ class _Node:
 
     def store(self) -> Any:
         distributed = importlib.import_module("torch.distributed")
-        return distributed.PrefixStore(f"torch.rendezvous.{self._place.run_id}.{self._state._round}", self._store)
+        return distributed.PrefixStore(f"torch.rendezvous.{self._spec.run_id}.{self._state._round}", self._store)
 
     def end(self) -> None:
         """Nothing: the process ends, and there is nothing of it that would disturb anybody."""

@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from . import Node, Place
+from . import Node, NodeSpec
 from .counting import count_calls, count_losses, count_store_calls
 
 __all__ = ["load", "make"]
@@ -14,7 +14,7 @@ def load(backend: str) -> None:
     import rdzv
 
     kind = rdzv.load_backend_plugin(backend).backend_type()
-    count_losses(kind, "put", lambda put, _: put.outcome is rdzv.Outcome.LOST)
+    count_losses(kind, "put", lambda put, _: put.outcome is rdzv.PutOutcome.CONFLICT)
     if backend == "c10d":
         count_store_calls(importlib.import_module("torch.distributed").Store)
     if backend == "sqlite":
@@ -22,9 +22,9 @@ def load(backend: str) -> None:
         count_calls(importlib.import_module("rdzv_sqlite.backend").SqliteLease, ("keep_alive", "revoke"))
 
 
-def make(place: Place) -> Node:
+def make(spec: NodeSpec) -> Node:
     """Make a node, and let it look at the run, so that it is connected as its peers are when they are made."""
-    node = _Node(place)
+    node = _Node(spec)
     node.look()
     return node
 
@@ -32,22 +32,22 @@ def make(place: Place) -> Node:
 class _Node:
     pause = 0.1  # it costs nothing: the answer is in the node's memory
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, spec: NodeSpec) -> None:
         import rdzv
 
-        options: dict[str, Any] = {"is_host": False} if place.backend == "c10d" else {}
+        options: dict[str, Any] = {"is_host": False} if spec.backend == "c10d" else {}
         self._handler = rdzv.get_rendezvous_handler(
             rdzv.RendezvousParameters(
-                place.backend,
-                place.endpoint,
-                place.run_id,
-                place.min_nodes,
-                place.max_nodes,
+                spec.backend,
+                spec.endpoint,
+                spec.run_id,
+                spec.min_nodes,
+                spec.max_nodes,
                 "127.0.0.1",
-                join_timeout=place.limit,
-                keep_alive_interval=place.keep_alive,
+                join_timeout=spec.limit,
+                keep_alive_interval=spec.keep_alive,
                 keep_alive_max_attempt=3,
-                last_call_timeout=place.last_call,
+                last_call_timeout=spec.last_call,
                 **options,
             )
         )

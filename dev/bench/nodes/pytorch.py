@@ -3,7 +3,7 @@
 import importlib
 from typing import Any
 
-from . import Node, Place
+from . import Node, NodeSpec
 from .counting import count_losses, count_store_calls
 
 __all__ = ["load", "make"]
@@ -31,29 +31,29 @@ def load(backend: str) -> None:
     )
 
 
-def make(place: Place) -> Node:
+def make(spec: NodeSpec) -> Node:
     """Make a node; it connects at once."""
-    return _Node(place)
+    return _Node(spec)
 
 
 class _Node:
     pause = 0.1  # torchrun's --monitor-interval
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, spec: NodeSpec) -> None:
         registry = importlib.import_module(f"{_RENDEZVOUS}.registry")
-        options: dict[str, Any] = {"is_host": False} if place.backend == "c10d" else {}
+        options: dict[str, Any] = {"is_host": False} if spec.backend == "c10d" else {}
         self._handler = registry.get_rendezvous_handler(
             importlib.import_module(_RENDEZVOUS).RendezvousParameters(
-                place.backend,
-                place.endpoint,
-                place.run_id,
-                place.min_nodes,
-                place.max_nodes,
+                spec.backend,
+                spec.endpoint,
+                spec.run_id,
+                spec.min_nodes,
+                spec.max_nodes,
                 "127.0.0.1",
-                join_timeout=place.limit,
-                keep_alive_interval=place.keep_alive,
+                join_timeout=spec.limit,
+                keep_alive_interval=spec.keep_alive,
                 keep_alive_max_attempt=3,
-                last_call_timeout=place.last_call,
+                last_call_timeout=spec.last_call,
                 **options,
             )
         )

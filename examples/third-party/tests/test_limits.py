@@ -7,7 +7,7 @@ import pytest
 from rdzv import (
     ABSENT,
     ANY,
-    Outcome,
+    PutOutcome,
     RendezvousConnectionError,
     RendezvousParameterError,
     RendezvousParameters,
@@ -46,7 +46,7 @@ def test_a_key_that_is_too_long_is_refused(tmp_path: Path) -> None:
         DirectoryBackend(str(tmp_path), "job").put("k" * 256, b"", expect=ANY, timeout=1)
 
 
-def test_a_file_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_refused(tmp_path: Path) -> None:
     client = DirectoryBackend(str(tmp_path), "job")
     client.put("key", b"x", expect=ABSENT, timeout=1)
     (file,) = tmp_path.glob("*/keys/key")
@@ -75,4 +75,4 @@ def test_who_is_stopped_while_writing_holds_up_writers_but_no_reader(tmp_path: P
         assert 0.3 <= time.monotonic() - began < 2
         assert client.read_all("key", timeout=1).entries["key"].value == b"x"
         holder.kill()
-        assert client.put("key", b"y", expect=ANY, timeout=1).outcome is Outcome.WON
+        assert client.put("key", b"y", expect=ANY, timeout=1).outcome is PutOutcome.APPLIED

@@ -1,4 +1,4 @@
 """The fixtures of the core's tests that these use, too."""
 
 from core.tests.conftest import install as install
-from core.tests.test_observer import shared as shared
+from core.tests.test_inspector import shared as shared

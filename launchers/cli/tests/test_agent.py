@@ -12,7 +12,7 @@ from rdzv import DynamicRendezvousHandler, RendezvousInfo, RendezvousParameters,
 from rdzv.backend import Snapshot
 from rdzv.engine.records import STORE
 
-from rdzv_cli.agent import Agent, Outcome, Verdict
+from rdzv_cli.agent import Agent, AgentResult, ExitStatus
 
 
 class Rank0:
@@ -66,7 +66,7 @@ class Asked(MemoryBackend):
         return super().wait(prefix, since, timeout=timeout)
 
 
-def _run(rank_0: Rank0, then: Callable[[RendezvousInfo], None], seconds: float) -> tuple[Verdict, int]:
+def _run(rank_0: Rank0, then: Callable[[RendezvousInfo], None], seconds: float) -> tuple[AgentResult, int]:
     """Run an agent of rank 1; `then` is called after it has waited for rank 0.
 
     Returns:
@@ -89,9 +89,9 @@ def _run(rank_0: Rank0, then: Callable[[RendezvousInfo], None], seconds: float) 
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    verdict = agent.run()
+    ending = agent.run()
     waiting.join()
-    return verdict, asked
+    return ending, asked
 
 
 def test_an_agent_that_waits_for_rank_0_asks_once(rank_0: Rank0) -> None:
@@ -103,22 +103,22 @@ def test_an_agent_that_waits_for_rank_0_asks_once(rank_0: Rank0) -> None:
             time.sleep(0.01)
         rank_0.handler.shutdown()
 
-    verdict, asked = _run(rank_0, finish, 2.0)
-    assert verdict.outcome is Outcome.DONE
+    ending, asked = _run(rank_0, finish, 2.0)
+    assert ending.exit_status is ExitStatus.DONE
     # It looks, and then waits.
     assert asked <= 2
 
 
 @pytest.mark.parametrize(
-    ("then", "outcome"),
+    ("then", "exit_status"),
     [
-        (lambda rank_0: os.kill(os.getpid(), signal.SIGTERM), Outcome.SIGNALLED),
-        (lambda rank_0: rank_0.handler.set_closed("enough"), Outcome.CLOSED),
+        (lambda rank_0: os.kill(os.getpid(), signal.SIGTERM), ExitStatus.SIGNALLED),
+        (lambda rank_0: rank_0.handler.set_closed("enough"), ExitStatus.CLOSED),
     ],
     ids=["signal", "closed"],
 )
 def test_what_happens_meanwhile_ends_the_wait_at_once(
-    rank_0: Rank0, then: Callable[[Rank0], None], outcome: Outcome
+    rank_0: Rank0, then: Callable[[Rank0], None], exit_status: ExitStatus
 ) -> None:
     happened: list[float] = []
 
@@ -126,8 +126,8 @@ def test_what_happens_meanwhile_ends_the_wait_at_once(
         happened.append(time.monotonic())
         then(rank_0)
 
-    verdict, _ = _run(rank_0, happen, 0.0)
-    assert verdict.outcome is outcome
+    ending, _ = _run(rank_0, happen, 0.0)
+    assert ending.exit_status is exit_status
     # Ten seconds is how long one question waits.
     assert time.monotonic() - happened[0] < 8
     deadline = time.monotonic() + 30

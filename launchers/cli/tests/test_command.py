@@ -89,7 +89,7 @@ except ZeroDivisionError:
     assert all(re.match(LINE, line) for line in lines)
 
 
-def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["--version"])
     assert ended.value.code == 0
@@ -97,7 +97,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert rdzv.__version__ == version("rdzv")
 
 
-def test_whoever_waits_hears_of_a_silent_service(
+def test_a_waiting_node_reports_a_silent_service(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend = MemoryBackend()
@@ -116,7 +116,7 @@ def test_whoever_waits_hears_of_a_silent_service(
         assert "answered" not in waits(12.0)
         backend.disconnect("it is away")
         deadline = time.monotonic() + 10
-        while handler.trouble is None:
+        while handler.connection_error is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert re.search(r"\(no call to the service has succeeded for \d s: it is away\), 12 s of 600 s$", waits(12.0))
@@ -132,7 +132,7 @@ def test_whoever_waits_hears_of_a_silent_service(
         handler.leave()
 
 
-def test_a_wait_is_told_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_is_reported_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
     handler = DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1)
     progress = run._Progress(handler, 1, 1)
 
@@ -147,7 +147,7 @@ def test_a_wait_is_told_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize(("join", "told"), [(300.0, r"alone for \d s of 60 s"), (30.0, "7 s of 30 s")])
-def test_whoever_waits_is_told_of_the_timeout_that_ends_the_wait(
+def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
     join: float, told: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run, "_MOST", 0.0)

@@ -39,7 +39,7 @@ def test_a_sound_backend_is_found(install: Install, capsys: pytest.CaptureFixtur
     assert "ok rdzv any backend: --rdzv-conf=plugin=NAME" in said
 
 
-def test_a_broken_backend_is_told_with_its_cause(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_backend_is_reported_with_its_cause(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("acme-plugin", "raise RuntimeError('no luck')", {"rdzv": "acme"})
     torchrun(install, "acme = rdzv_torchrun:handler")
     said = [line for line in lines(capsys, 7) if line.startswith("BROKEN acme")]
@@ -85,7 +85,7 @@ def test_a_name_that_torch_will_not_take_is_broken(
     assert any(line.startswith(f"BROKEN {entry.split()[0]} ") and says in line for line in lines(capsys, 7))
 
 
-def test_a_name_of_somebody_else_is_left_to_them(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_name_of_another_package_is_left_alone(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     torchrun(install)
     install("acme-names", "def handler(): pass", {doctor._GROUP: "acme = acme_names:handler"})
     assert "ok acme acme-names, not through rdzv" in lines(capsys, 0)
@@ -102,13 +102,13 @@ def rdzv_event(event): raise RuntimeError("not now")
 """
 
 
-def test_a_sound_hook_is_told_with_what_it_implements(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_sound_hook_is_reported_with_what_it_implements(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("acme-hooks", HOOKS, {"rdzv.hooks": "acme"})
     said = lines(capsys, 0)
     assert said[said.index("hooks:") + 1] == "ok acme acme-hooks 1.0: rdzv_event, rdzv_health_check"
 
 
-def test_a_broken_hook_is_told(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_broken_hook_is_reported(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     install("acme-hooks", "raise RuntimeError('no luck')", {"rdzv.hooks": "acme"})
     assert any("'acme-hooks' is broken" in line for line in lines(capsys, 7))
 
@@ -123,14 +123,14 @@ def test_a_broken_hook_hides_no_sound_one(install: Install, capsys: pytest.Captu
     assert any(line.startswith("BROKEN gamma") and "hookimpl" in line for line in said)
 
 
-def test_what_torchrun_takes_by_itself_is_told(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_torchrun_takes_by_itself_is_reported(install: Install, capsys: pytest.CaptureFixture[str]) -> None:
     torchrun(install, "rdzv = rdzv_torchrun:handler")
     assert "note --standalone torchrun takes PyTorch's own c10d then, whatever --rdzv-backend says" in lines(capsys, 0)
 
 
 @pytest.mark.usefixtures("install")
 @pytest.mark.parametrize("missing", ["torch", "rdzv-torchrun"])
-def test_what_torchrun_needs_is_told(
+def test_what_torchrun_needs_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     monkeypatch.setattr(doctor, "_installed", lambda package: package != missing)

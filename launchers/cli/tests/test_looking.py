@@ -8,14 +8,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from core.tests.memory import MemoryBackend
-from core.tests.test_observer import OUTAGE, WHERE, Shared, crash
+from core.tests.test_inspector import OUTAGE, WHERE, Shared, crash
 from core.tests.test_rendezvous import listening, wait_until
 from rdzv import (
     EventKind,
     RendezvousParameterError,
     RendezvousTimeoutError,
 )
-from rdzv.observer import Observer
+from rdzv.inspector import RunInspector
 
 from rdzv_cli import main
 
@@ -31,7 +31,7 @@ def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.Capture
     said = capsys.readouterr().out
     assert "nodes: 1 here, 2 to 2 make a world" in said
     assert "re-forming" in said.splitlines()[0]
-    with Observer(shared.params()) as observer:
+    with RunInspector(shared.params()) as observer:
         assert {node.left for node in observer.status(5.0).nodes} == {None, "drained"}
     stays.leave()
 
@@ -43,9 +43,9 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
         rank = {node: future.result(15).rank for node, future in joining.items()}
     leaves.leave("drained")
     # Its record goes with its lease: the others must have read it.
-    wait_until(lambda: stays.notice and stays.notice.lost)
+    wait_until(lambda: stays.status and stays.status.departures)
     crash(dies)
-    with Observer(shared.params()) as observer:
+    with RunInspector(shared.params()) as observer:
 
         def seen() -> str | None:
             status = observer.status(5.0)
@@ -84,7 +84,7 @@ def test_a_run_whose_nodes_went_before_they_had_a_world_is_unknown(
     gives_up.leave()
     # Each waits on until its time is over, though its lease is not kept any more.
     dies = [shared.node(min_nodes=2, nodes=3, last_call_timeout=60.0, join_timeout=4.0) for _ in range(2)]
-    with ThreadPoolExecutor(2) as pool, Observer(shared.params()) as observer:
+    with ThreadPoolExecutor(2) as pool, RunInspector(shared.params()) as observer:
         for node in dies:
             pool.submit(node.next_rendezvous)
         seen = wait_until(lambda: (now := observer.status(5.0)).phase == "last call" and now)
@@ -120,7 +120,7 @@ def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys:
             ]
     # It happened before they came.
     assert EventKind.NODE_LEFT not in {event.kind for event in events}
-    with Observer(shared.params()) as observer:
+    with RunInspector(shared.params()) as observer:
         status = observer.status(5.0)
     assert (status.phase, status.missing) == ("running", ())
     for node in others:
@@ -151,13 +151,13 @@ def test_an_abandoned_run_refuses_other_limits_and_names_the_ways_out(shared: Sh
 def test_watching_goes_on_when_the_service_is_back(
     shared: Shared, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def end_at_closed(self: Observer, timeout: float) -> None:
+    def end_at_closed(self: RunInspector, timeout: float) -> None:
         if shared.service.under("run/control/state"):
             raise KeyboardInterrupt
         wait(self, timeout)
 
-    wait = Observer.wait
-    monkeypatch.setattr(Observer, "wait", end_at_closed)
+    wait = RunInspector.wait
+    monkeypatch.setattr(RunInspector, "wait", end_at_closed)
     with ThreadPoolExecutor(1) as pool:
         watching = pool.submit(main, ["status", *WHERE, "--watch", "--timeout", "10"])
         wait_until(lambda: shared.clients and shared.clients[0].calls["wait"])
@@ -165,7 +165,7 @@ def test_watching_goes_on_when_the_service_is_back(
         shared.clients[0].disconnect()
         wait_until(lambda: shared.clients[0].calls["wait"] > 1)
         shared.clients[0].reconnect()
-        with Observer(shared.params()) as other:
+        with RunInspector(shared.params()) as other:
             other.close("the test", "enough", 5.0)
         assert watching.result(30) == 130
     first, second = capsys.readouterr().out.split("\n\n")

@@ -112,8 +112,8 @@ def test_an_end_that_nobody_could_be_told_of_is_no_success(node: Node, log: Log,
 
 
 @pytest.mark.parametrize("method", ["num_nodes_waiting", "is_closed", "set_closed"])
-def test_what_fails_is_told(node: Node, log: Log, database: str, method: str) -> None:
-    Path(database).write_text("Dear diary")
+def test_what_fails_is_reported(node: Node, log: Log, database: str, method: str) -> None:
+    Path(database).write_text("not a database")
     with pytest.raises(rendezvous.RendezvousError, match="database"):
         getattr(node(1, 1), method)()
     (event,) = log.of("TorchrunHandler")
@@ -121,7 +121,7 @@ def test_what_fails_is_told(node: Node, log: Log, database: str, method: str) ->
     assert (event.node_state.name, "Error" in event.error_trace) == ("FAILED", True)
 
 
-def test_a_handler_that_cannot_be_made_is_told(node: Node, log: Log) -> None:
+def test_a_handler_that_cannot_be_made_is_reported(node: Node, log: Log) -> None:
     with pytest.raises(ValueError, match="join_timeout"):
         node(1, 1, join_timeout="soon")
     (event,) = log.events

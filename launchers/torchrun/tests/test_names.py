@@ -35,7 +35,7 @@ def install(folder: Path, name: str, source: str, entries: str) -> None:
 
 def python(folder: Path, code: str) -> str:
     """What a program says, with nothing but that: no warning, no traceback."""
-    # torch tells of names that it looked up in vain.
+    # torch reports names that it could not look up.
     environment = os.environ | {"PYTHONPATH": str(folder), "TORCH_CPP_LOG_LEVEL": "ERROR"}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
@@ -77,7 +77,7 @@ print("acme" in rendezvous_handler_registry._registry, sorted({"acme", "rdzv", "
     assert python(tmp_path, code) == "True ['rdzv_torchrun']"
 
 
-def test_a_broken_backend_is_told_when_it_is_chosen(tmp_path: Path) -> None:
+def test_a_broken_backend_is_reported_when_it_is_chosen(tmp_path: Path) -> None:
     broken = "[rdzv]\nacme = acme\n[torchrun.handlers]\nacme = rdzv_torchrun:handler\n"
     install(tmp_path, "acme", "raise RuntimeError('no luck')", broken)
     code = """
@@ -96,7 +96,7 @@ except RendezvousError as error:
     [("[torchrun.handlers]\nacme = rdzv_torchrun:handler\n", "acme", {}), ("", "rdzv", {"plugin": "acme"})],
     ids=["by its name", "by way of rdzv"],
 )
-def test_a_backend_of_somebody_else(tmp_path: Path, line: str, backend: str, options: dict[str, str]) -> None:
+def test_a_backend_of_a_third_party(tmp_path: Path, line: str, backend: str, options: dict[str, str]) -> None:
     # A backend that is another one by another name is a whole one.
     plugin = """
 import dataclasses

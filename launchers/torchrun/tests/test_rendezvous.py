@@ -124,7 +124,7 @@ def test_a_member_that_never_began_is_done_without(node: Node, bare: Bare, threa
     bootstrap(*infos)
 
 
-def test_who_comes_and_who_goes_is_told(node: Node, bare: Bare, threads: ThreadPoolExecutor) -> None:
+def test_who_comes_and_who_goes_is_reported(node: Node, bare: Bare, threads: ThreadPoolExecutor) -> None:
     nodes = [node(2, 3), node(2, 3)]
     together(threads, *nodes)
     late = bare(2, 3)
@@ -164,11 +164,11 @@ class TestErrors:
         eventually(nodes[1].is_closed, "the closing")
         assert nodes[1].num_nodes_waiting() == 0
 
-    def test_a_spare_goes_home(self, node: Node, threads: ThreadPoolExecutor) -> None:
+    def test_a_spare_ends(self, node: Node, threads: ThreadPoolExecutor) -> None:
         nodes, spare = [node(), node()], node()
         together(threads, *nodes)
         waiting = threads.submit(spare.next_rendezvous)
-        eventually(lambda: (n := nodes[0]._handler.notice) is not None and n.present == 3, "the spare")
+        eventually(lambda: (n := nodes[0]._handler.status) is not None and n.present == 3, "the spare")
         nodes[0].shutdown()
         with pytest.raises(rendezvous.RendezvousGracefulExitError, match="not needed"):
             waiting.result(timeout=30)
@@ -178,14 +178,12 @@ class TestErrors:
         assert caught.value.code == 0
 
     @pytest.mark.parametrize("wrong", ["object().is_failed()", "None.exit_code", "fail()"])
-    def test_a_spare_that_goes_home_hides_no_other_error(
-        self, node: Node, threads: ThreadPoolExecutor, wrong: str
-    ) -> None:
+    def test_a_spare_that_ends_hides_no_other_error(self, node: Node, threads: ThreadPoolExecutor, wrong: str) -> None:
         fail = fail_with(AttributeError("is_failed"))
         nodes, spare = [node(), node()], node()
         together(threads, *nodes)
         waiting = threads.submit(spare.next_rendezvous)
-        eventually(lambda: (n := nodes[0]._handler.notice) is not None and n.present == 3, "the spare")
+        eventually(lambda: (n := nodes[0]._handler.status) is not None and n.present == 3, "the spare")
         nodes[0].shutdown()
         with pytest.raises(rendezvous.RendezvousGracefulExitError, match="not needed"):
             waiting.result(timeout=30)
@@ -198,7 +196,7 @@ class TestErrors:
             node(3, 3).next_rendezvous()
 
     def test_a_database_that_is_none(self, node: Node, database: str) -> None:
-        Path(database).write_text("Dear diary")
+        Path(database).write_text("not a database")
         with pytest.raises(rendezvous.RendezvousStateError, match="database"):
             node().next_rendezvous()
 
@@ -230,7 +228,7 @@ class TestTheEnd:
     @pytest.mark.parametrize(
         ("failure", "cause"),
         [
-            (RuntimeError("out of memory\nwith a long story"), "RuntimeError: out of memory"),
+            (RuntimeError("out of memory\nwith a long text"), "RuntimeError: out of memory"),
             (
                 ChildFailedError("train.py", {4: ProcessFailure(0, 1234, 3, "<N/A>")}),
                 "its worker with rank 4 has failed for good, with exit code 3",
@@ -245,9 +243,9 @@ class TestTheEnd:
         with pytest.raises(type(failure)):
             launch(failed, fail_with(failure))
         eventually(lambda: others[0]._broken() is not None, "the loss")
-        notice = others[0]._handler.notice
-        assert notice is not None
-        assert [loss.cause for loss in notice.lost] == [cause]
+        status = others[0]._handler.status
+        assert status is not None
+        assert [departure.cause for departure in status.departures] == [cause]
         agree(together(threads, *others, node(3, 3)))
 
     @pytest.mark.parametrize(("least", "outcome"), [(2, "go on without it"), (3, "The 2 others are too few")])

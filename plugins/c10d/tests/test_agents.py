@@ -43,7 +43,7 @@ class Job:
 
         def be_agent(_: Link) -> int:
             code = main([*arguments, "--", sys.executable, "-ISc", program])
-            # Where it serves, it goes on until the others have said goodbye.
+            # Where it serves, it goes on until the others have left.
             for thread in threading.enumerate():
                 if thread.name == "rdzv-c10d-linger":
                     thread.join()

@@ -10,7 +10,7 @@ from rdzv_conformance.suite.keys import KeysConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
 from rdzv_c10d import C10dRendezvousBackend
-from rdzv_c10d.place import FilePlace
+from rdzv_c10d.locator import FileLocator
 from rdzv_c10d.store import stores
 
 from .clients import ForkedStore, tcp_client
@@ -35,7 +35,7 @@ class TestFileStore(BackendConformance):
 
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Connect:
-        return lambda run_id: C10dRendezvousBackend(FilePlace(str(tmp_path / "store")), run_id)
+        return lambda run_id: C10dRendezvousBackend(FileLocator(str(tmp_path / "store")), run_id)
 
     @pytest.fixture
     def parameters(self, tmp_path: Path) -> Parameters:
@@ -43,7 +43,7 @@ class TestFileStore(BackendConformance):
 
 
 class TestStoreOfTheUsers(KeysConformance, WaitingConformance):
-    """Those parts that the names of a PrefixStore could spoil; what builds upon them does not know of it."""
+    """Those parts that the names of a PrefixStore could break; what builds upon them does not know of it."""
 
     @pytest.fixture
     def connect(self, shared_store: ForkedStore) -> Connect:

@@ -10,7 +10,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, PutOutcome, Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rdzv_conformance.meanwhile import follow, in_background
 
@@ -39,7 +39,7 @@ def test_a_stopped_host_makes_nobody_wait_longer_than_asked(server: ForkedStore,
     try:
         for name, call in _CALLS.items():
             began = time.monotonic()
-            # Who waits is not told of a silence unless it is time to look.
+            # A waiter learns of a silence only when it is time to look.
             with (
                 pytest.raises(RendezvousConnectionError, match="did not answer in time")
                 if name != "wait"
@@ -64,7 +64,7 @@ def test_a_write_that_nobody_waits_for_any_more_is_not_begun(server: ForkedStore
             backend.put("nodes/a", b"late", expect=ABSENT, timeout=0.3)
     finally:
         server.resume()
-    # The lane that was stuck is the first to be used again.
+    # The worker that was stuck is the first to be used again.
     since = backend.read_all("nodes", timeout=CALL)
     assert backend.wait("nodes", since, timeout=0.3).entries == {}
 
@@ -75,7 +75,7 @@ def test_a_write_on_its_way_is_of_unknown_outcome(server: ForkedStore, connect: 
     assert entry is not None
     server.pause()
     try:
-        assert backend.put("nodes/a", b"y", expect=entry.token, timeout=0.3).outcome is Outcome.UNKNOWN
+        assert backend.put("nodes/a", b"y", expect=entry.token, timeout=0.3).outcome is PutOutcome.UNKNOWN
     finally:
         server.resume()
     follow(backend, "nodes", Snapshot(), "nodes/a", b"y", CALL)
@@ -97,7 +97,7 @@ def test_many_calls_to_a_stopped_host_take_few_threads(server: ForkedStore, conn
     assert backend.read("key", timeout=CALL) is None
 
 
-def test_when_the_host_dies_waiters_are_told_at_once(server: ForkedStore, connect: Connect) -> None:
+def test_when_the_host_dies_waiters_learn_it_at_once(server: ForkedStore, connect: Connect) -> None:
     backend = connect(server.endpoint)
     since = backend.read_all("key", timeout=CALL)
     assert backend.wait("key", since, timeout=0.1) is since
@@ -123,10 +123,10 @@ def test_after_a_restart_all_go_on_with_an_empty_store(server: ForkedStore, conn
         time.sleep(1)
         server.restart()
         # Nothing that was known of the old store counts in the new one.
-        assert writer.put("control/state", b"stale", expect=token.token, timeout=CALL).outcome is not Outcome.WON
+        assert writer.put("control/state", b"stale", expect=token.token, timeout=CALL).outcome is not PutOutcome.APPLIED
         assert writer.read_all("control", timeout=CALL).entries == {}
         new = writer.put("control/state", b"new", expect=ABSENT, timeout=CALL)
-        assert new.outcome is Outcome.WON
+        assert new.outcome is PutOutcome.APPLIED
         assert followed.result(30).entries == {"control/state": new.entry}
 
 

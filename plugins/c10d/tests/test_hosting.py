@@ -1,4 +1,4 @@
-"""Who serves the store: whoever can, for its own run, and for as long as it is needed."""
+"""Which process serves the store: one that can, for its own run, and for as long as it is needed."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
-from rdzv.backend import ANY, Outcome
+from rdzv.backend import ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import in_background
@@ -29,7 +29,7 @@ def endpoint() -> str:
 
 
 def _serve(endpoint: str, link: Link) -> None:
-    """A process that serves the store until it is told to go on, and lets go of it then."""
+    """A process that serves the store until the test lets it go on, and releases it then."""
     backend = tcp_client(endpoint, "run", is_host=None)
     backend.put("host", b"here", expect=ANY, timeout=CALL)
     link.send()
@@ -138,7 +138,7 @@ def test_who_serves_goes_on_while_others_are_connected_and_says_so(
             backend.read("key", timeout=CALL)
             link.send()
             link.receive()
-            backend.put("key", b"goodbye", expect=ANY, timeout=CALL)
+            backend.put("key", b"the last", expect=ANY, timeout=CALL)
 
     host = connect(endpoint, is_host=None)
     host.read("key", timeout=CALL)
@@ -196,7 +196,7 @@ def test_but_not_for_ever(endpoint: str, processes: Processes, connect: Connect)
     _await_end_of_linger()
 
 
-def test_when_the_host_is_killed_all_are_told_at_once_and_one_of_them_takes_over(
+def test_when_the_host_is_killed_all_learn_it_at_once_and_one_of_them_takes_over(
     endpoint: str, processes: Processes, connect: Connect
 ) -> None:
     host = processes.fork(lambda link: _serve(endpoint, link))
@@ -262,7 +262,7 @@ def _waiting_for_the_end(backend: C10dRendezvousBackend) -> Iterator[None]:
 
 def _try_to_write(backend: C10dRendezvousBackend) -> bool:
     try:
-        return backend.put("host/heir", b"", expect=ANY, timeout=1).outcome is Outcome.WON
+        return backend.put("host/heir", b"", expect=ANY, timeout=1).outcome is PutOutcome.APPLIED
     except RendezvousConnectionError:
         return False
 

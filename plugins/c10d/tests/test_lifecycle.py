@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_c10d.hub import Hub, _hubs, join_hub
+from rdzv_c10d.pool import ConnectionPool, _pools, join_pool
 
 from .clients import CALL, Connect, ForkedStore
 
@@ -18,19 +18,19 @@ def test_two_threads_that_make_the_first_call_at_once_hold_nothing_open(
 ) -> None:
     both = threading.Barrier(2)
 
-    def join_together(*place: Any) -> Hub:
-        hub = join_hub(*place)
+    def join_together(*locator: Any) -> ConnectionPool:
+        connections = join_pool(*locator)
         both.wait(CALL)
-        return hub
+        return connections
 
-    monkeypatch.setattr("rdzv_c10d.backend.join_hub", join_together)
+    monkeypatch.setattr("rdzv_c10d.backend.join_pool", join_together)
     backend = connect(shared_store.endpoint, "first-call")
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda key: backend.read(key, timeout=CALL), ["control/a", "control/b"])) == [None, None]
     assert both.n_waiting == 0
-    assert any("/first-call/" in str(key) for key in _hubs)
+    assert any("/first-call/" in str(key) for key in _pools)
     backend.close()
-    assert not any("/first-call/" in str(key) for key in _hubs)
+    assert not any("/first-call/" in str(key) for key in _pools)
 
 
 def test_a_process_may_end_amid_a_wait(shared_store: ForkedStore) -> None:
@@ -39,13 +39,13 @@ def test_a_process_may_end_amid_a_wait(shared_store: ForkedStore) -> None:
 import threading
 from rdzv.endpoints import parse_endpoints
 from rdzv_c10d import C10dRendezvousBackend
-from rdzv_c10d.place import TcpPlace
+from rdzv_c10d.locator import TcpLocator
 (endpoint,) = parse_endpoints("{shared_store.endpoint}", 0)
-place = TcpPlace(endpoint, "rdzv/end/", is_host=False, read_timeout=900, linger=10)
+place = TcpLocator(endpoint, "rdzv/end/", is_host=False, read_timeout=900, linger=10)
 backend = C10dRendezvousBackend(place, "end")
 since = backend.read_all("control", timeout=60)
 threading.Thread(target=backend.wait, args=("control", since), kwargs={{"timeout": 900}}, daemon=True).start()
-while not any(seat.hub.watches._by_prefix for seat in backend._seats.values()):
+while not any(seat.connections.watches._by_prefix for seat in backend._seats.values()):
     pass
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)

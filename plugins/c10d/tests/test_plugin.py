@@ -1,4 +1,4 @@
-"""How the backend is found and told what to do."""
+"""How the backend is found, and its options."""
 
 import gc
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, Outcome
+from rdzv.backend import ABSENT, ANY, Capability, PutOutcome
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
@@ -18,7 +18,7 @@ from rdzv_cli import main
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, create_backend
-from rdzv_c10d.place import TemporaryFilePlace
+from rdzv_c10d.locator import TemporaryFileLocator
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore, is_served
@@ -28,7 +28,7 @@ def test_the_plugin_is_found() -> None:
     plugin = load_backend_plugin("c10d")
     assert plugin.create_backend is create_backend
     assert plugin.backend_type() is C10dRendezvousBackend
-    assert C10dRendezvousBackend.capabilities | C10dRendezvousBackend.lacking.keys() == set(Capability)
+    assert C10dRendezvousBackend.capabilities | C10dRendezvousBackend.unsupported.keys() == set(Capability)
 
 
 def test_describing_it_imports_no_torch() -> None:
@@ -106,7 +106,7 @@ def test_two_runs_of_one_node_have_a_port_each(host: str) -> None:
     params = RendezvousParameters("c10d", f"{host}:0", "run", 1, 1)
     two = [create_backend(params)[0] for _ in range(2)]
     for number, backend in enumerate(two):
-        assert backend.put("nodes/a", b"%d" % number, expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        assert backend.put("nodes/a", b"%d" % number, expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
         assert backend.local_address in ("127.0.0.1", "::1")
     for number, backend in enumerate(two):
         entry = backend.read("nodes/a", timeout=CALL)
@@ -150,7 +150,7 @@ def test_a_run_of_one_node_may_leave_the_file_to_its_process(tmp_path: Path, mon
     two = [create_backend(params)[0] for _ in range(2)]
     assert list(tmp_path.iterdir()) == []
     for backend in two:
-        assert backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        assert backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
     assert len(list(tmp_path.iterdir())) == 2
     with Processes() as processes:
         # A fork has an end of its own.
@@ -179,7 +179,7 @@ if sys.argv[1] == "closes":
 
 @pytest.mark.parametrize("end", ["closes", "just ends"])
 def test_a_process_leaves_no_file_of_its_own_behind(tmp_path: Path, end: str) -> None:
-    """Also where its bell, which it rings to end the thread that listens, would make the file again."""
+    """Also where its wakeup key, which it rings to end the thread that listens, would make the file again."""
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     subprocess.run([sys.executable, "-c", WATCHES, end], check=True, env=environment, timeout=240)
     assert list(tmp_path.iterdir()) == []
@@ -187,13 +187,13 @@ def test_a_process_leaves_no_file_of_its_own_behind(tmp_path: Path, end: str) ->
 
 def test_a_thread_that_is_late_does_not_make_the_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    place = TemporaryFilePlace()
-    store = place.connect(CALL)
-    place.release(at_once=False)
+    locator = TemporaryFileLocator()
+    store = locator.connect(CALL)
+    locator.release(at_once=False)
     with pytest.raises(RuntimeError):
         store.set("key", b"late")
     with pytest.raises(RendezvousParameterError, match="no folder"):
-        place.connect(CALL)
+        locator.connect(CALL)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -203,7 +203,7 @@ def test_a_thread_that_is_late_does_not_make_the_file_again(tmp_path: Path, monk
         ("no/store", "There is no folder '{folder}/no'.*Make it first"),
         (".", "'{folder}' is a folder"),
         ("/dev/null", "'/dev/null' is no file"),
-        # Not even root may make a file of such a name, as others may not in a folder of somebody else's.
+        # Not even root may make a file of such a name, as others may not in a folder that is not theirs.
         ("x" * 256, "'{folder}/x+' cannot be read and written: File name too long.*new file, in a folder"),
     ],
 )
@@ -220,7 +220,7 @@ def test_prefixes_are_texts_and_no_paths() -> None:
     # The second would be within the first, were they paths.
     for prefix, run_id in (("rdzv", "job"), ("rdzv/job/value", "nodes"), ("..", "job"), ("a\nb", "job")):
         backend = C10dRendezvousBackend(store, run_id, prefix=prefix)
-        assert backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        assert backend.put("nodes/a", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
         backend.close()
     first = C10dRendezvousBackend(store, "job")
     first.delete("nodes", timeout=CALL)

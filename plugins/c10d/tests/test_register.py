@@ -1,4 +1,5 @@
-"""Classes for PyTorch's contract, its own among them, pass level 1 of the suite and serve nodes as they are."""
+"""Classes for PyTorch's contract, its own among them, pass the register tests of the suite and serve nodes as they
+are."""
 
 import threading
 import time
@@ -100,7 +101,7 @@ def test_nodes_outlive_an_outage_of_which_pytorchs_errors_tell(tmp_path: Path) -
             backends[0].away = True
             deadline = time.monotonic() + 30
             loops = {f"rdzv-{loop}-{old.node_id}" for loop in (WATCH, KEEP, LEAD)}
-            while old.trouble is None or not backends[0].met >= loops:
+            while old.connection_error is None or not backends[0].met >= loops:
                 assert time.monotonic() < deadline, f"only these have met it: {backends[0].met}"
                 time.sleep(0.01)
             backends[0].away = False

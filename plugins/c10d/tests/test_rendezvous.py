@@ -3,7 +3,7 @@
 import time
 
 from rdzv import RendezvousParameters, get_rendezvous_handler
-from rdzv.observer import Observer
+from rdzv.inspector import RunInspector
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.processes import Link, Processes, Worker
 from rdzv_conformance.servers import free_ports
@@ -63,12 +63,12 @@ def test_a_purge_removes_what_two_attempts_have_left(shared_store: ForkedStore, 
         node = processes.fork(lambda link: join(link, attempt))  # noqa: B023 - called at once
         node.receive(30)
         node.kill()
-    with Observer(params(0)) as observer:
+    with RunInspector(params(0)) as observer:
         observer.close("the test", "over", CALL)
         assert observer.purge(CALL) == ()
     host, _, port = shared_store.endpoint.partition(":")
     store = stores().TCPStore(host, int(port), is_master=False, wait_for_workers=False)
     left = {key.removeprefix("rdzv/twice/") for key in store.list_keys() if key.startswith("rdzv/twice/")}
-    tops = ("control", "nodes", "store", "beats")
+    tops = ("control", "nodes", "store", "heartbeats")
     assert left <= {"page"} | {f"{kind}/{top}" for kind in ("index", "count", "watchers") for top in tops}
     assert {store.get(f"rdzv/twice/index/{top}") for top in tops[1:]} == {b""}

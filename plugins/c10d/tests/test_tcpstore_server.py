@@ -67,7 +67,7 @@ def test_a_paused_server_can_be_stopped(server: TcpStoreServer) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_it_ends_with_whoever_started_it() -> None:
+def test_it_ends_with_its_parent() -> None:
     program = (
         "import os; from rdzv_conformance.servers import TcpStoreServer; server = TcpStoreServer(); server.start();"
         "print(server.pid, flush=True); os.kill(os.getpid(), 9)"

@@ -1,4 +1,4 @@
-"""Bells: one for all who wait in a process, rung by whoever writes, and not needed in the end."""
+"""Wakeup keys: one for all who wait in a process, created by writers, and not needed in the end."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from rdzv_conformance.processes import Processes
 from rdzv_c10d import C10dRendezvousBackend, watch
 from rdzv_c10d.run import Attempt, Run
 from rdzv_c10d.store import Connection, Session, extend, stores
-from rdzv_c10d.values import Frame, Roll
+from rdzv_c10d.values import Frame, KeyIndex
 
 from .clients import CALL, ForkedStore, tcp_client
 
@@ -37,10 +37,10 @@ def test_all_waits_of_a_process_share_a_thread(backend: C10dRendezvousBackend, s
     since = backend.read_all("nodes", timeout=CALL)
     with ThreadPoolExecutor(10) as pool:
         waits = [pool.submit(other.wait, "nodes", since, timeout=60.0) for other in others]
-        eventually(lambda: _bells(store) == 1, "the first bell")
+        eventually(lambda: _wakeups(store) == 1, "the first wakeup key")
         time.sleep(0.1)
-        assert sum(thread.name == "rdzv-c10d-bell" for thread in threading.enumerate()) == 1
-        assert _bells(store) == 1
+        assert sum(thread.name == "rdzv-c10d-wakeup" for thread in threading.enumerate()) == 1
+        assert _wakeups(store) == 1
         backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
         assert all(wait.result(CALL).entries.keys() == {"nodes/a"} for wait in waits)
     for other in others:
@@ -61,7 +61,7 @@ class Failing:
     def __getattr__(self, name: str) -> Any:
         if name == "clone":
             raise AttributeError(name)
-        if name == self.method and threading.current_thread().name == "rdzv-c10d-bell":
+        if name == self.method and threading.current_thread().name == "rdzv-c10d-wakeup":
             self.method = ""
             raise TypeError("nobody expects this")
         return getattr(self._store, name)
@@ -95,21 +95,21 @@ def test_a_thread_that_fails_says_so_at_once(store: Any) -> None:
 
 def test_where_nobody_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
     backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.05)
-    for path in ("beats/a", "control/state", "store/1/a"):
+    for path in ("heartbeats/a", "control/state", "store/1/a"):
         backend.put(path, b"x", expect=ANY, timeout=CALL)
-    assert not [key for key in store.list_keys() if "bell" in key]
+    assert not [key for key in store.list_keys() if "wakeup" in key]
 
 
 def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
     since = backend.read_all("store/1/mine", timeout=CALL)
     with in_background(lambda: backend.wait("store/1/mine", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "store/1/mine"), "the wait")
-        hub = next(iter(backend._seats.values())).hub
-        rings = hub.bell.rings
+        connections = next(iter(backend._seats.values())).connections
+        rings = connections.wakeup.rings
         for number in range(10):
             backend.put(f"store/1/{number}", b"x", expect=ANY, timeout=CALL)
             backend.put("store/1/mine2", b"%d" % number, expect=ANY, timeout=CALL)
-        assert hub.bell.rings == rings
+        assert connections.wakeup.rings == rings
         backend.put("store/1/mine/too", b"x", expect=ANY, timeout=CALL)
         waiting.result(CALL)
 
@@ -122,8 +122,8 @@ def test_who_has_gone_is_rung_no_more(store: Any) -> None:
     assert 4 <= len(_watchers(store, "store")) <= 6, "waits of long ago are still known"
     backend.close()
     assert _watchers(store, "store") == ()
-    assert _bells(store) == 0
-    assert not [key for key in store.list_keys() if "bell" in key]
+    assert _wakeups(store) == 0
+    assert not [key for key in store.list_keys() if "wakeup" in key]
 
 
 def test_a_writer_that_died_before_it_could_ring_is_noticed(
@@ -143,7 +143,7 @@ def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
     backend: C10dRendezvousBackend, store: Any
 ) -> None:
     # Its writer has counted before there was anybody to ring for.
-    extend(store, "rdzv/run/index/nodes", Roll.plus("nodes/a 1234"))
+    extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/a 1234"))
     number = store.add("rdzv/run/count/nodes", 1)
     since = backend.read_all("nodes", timeout=CALL)
     assert since.entries == {}
@@ -160,7 +160,7 @@ def test_a_writer_that_died_before_it_could_write_holds_up_nobody(
     backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.2)
-    extend(store, "rdzv/run/index/nodes", Roll.plus("nodes/dead 1234"))
+    extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/dead 1234"))
     for number in range(6):
         backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
     connection, run = Connection(store, Session("life", "")), Run("rdzv/run/")
@@ -191,20 +191,20 @@ def test_idle_waits_cost_nothing(shared_store: ForkedStore) -> None:
 
 
 def _watchers(store: Any, top: str) -> tuple[str, ...]:
-    return Roll.parse(store.get(f"rdzv/run/watchers/{top}")).names
+    return KeyIndex.parse(store.get(f"rdzv/run/watchers/{top}")).names
 
 
-def _bells(store: Any) -> int:
+def _wakeups(store: Any) -> int:
     keys = [key for key in store.list_keys() if key.startswith("rdzv/run/watchers/")]
-    return len({name.split()[0] for key in keys for name in Roll.parse(store.get(key)).names})
+    return len({name.split()[0] for key in keys for name in KeyIndex.parse(store.get(key)).names})
 
 
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
-    """Whether somebody waits there, and has looked."""
+    """Whether a client waits there, and has looked."""
     return any(
         one.prefix == prefix and one._now is not None
         for seat in backend._seats.values()
-        for one in seat.hub.watches._by_prefix.values()
+        for one in seat.connections.watches._by_prefix.values()
     )
 
 

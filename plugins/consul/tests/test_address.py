@@ -1,9 +1,9 @@
-"""Which address of this machine the others are told."""
+"""Which address of this machine the others get."""
 
 import pytest
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError
-from rdzv_conformance.http_line import Line, answer
+from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.servers import ConsulServer
 
 from rdzv_consul import ConsulBackend, backend
@@ -29,12 +29,12 @@ def test_an_agent_of_this_machine_names_the_network(
     assert asked == [Endpoint(host, int(port))]
 
 
-def test_without_a_leader_the_way_out_is_told(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_leader_the_way_out_is_named(connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ConsulBackend, "register_timeout", 0.5)
-    line = Line(0)
-    line.answer = answer("200 OK", b'""')
+    proxy = FaultProxy(0)
+    proxy.answer = answer("200 OK", b'""')
     try:
         with pytest.raises(RendezvousConnectionError, match=r"no leader for 0\.5 s.*local_addr"):
-            _ = connect(line.endpoint).local_address
+            _ = connect(proxy.endpoint).local_address
     finally:
-        line.close()
+        proxy.close()

@@ -66,7 +66,7 @@ class TestConsul(BackendConformance):
 
 
 class TestConsulWithTlsAndToken(ForkConformance, LifecycleConformance, WaitingConformance):
-    """Those parts that a connection could spoil; what builds upon them does not know of it."""
+    """Those parts that a connection could break; what builds upon them does not know of it."""
 
     @pytest.fixture
     def connect(self, locked_consul: LockedConsul) -> Connect:

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.http_line import Line, answer
+from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.servers import ConsulServer
 
@@ -16,26 +16,28 @@ from .clients import CALL, Connect
 
 
 @pytest.fixture
-def line(shared_consul: ConsulServer) -> Iterator[Line]:
-    line = Line(shared_consul.get_port())
-    yield line
-    line.close()
+def proxy(shared_consul: ConsulServer) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(shared_consul.get_port())
+    yield proxy
+    proxy.close()
 
 
-def test_a_read_whose_reply_is_lost_goes_elsewhere(shared_consul: ConsulServer, line: Line, connect: Connect) -> None:
-    backend = connect(f"{line.endpoint},{shared_consul.get_endpoint()}")
-    line.loses_replies = True
+def test_a_read_whose_reply_is_lost_goes_elsewhere(
+    shared_consul: ConsulServer, proxy: FaultProxy, connect: Connect
+) -> None:
+    backend = connect(f"{proxy.endpoint},{shared_consul.get_endpoint()}")
+    proxy.loses_replies = True
     assert backend.read("anything", timeout=CALL) is None
     # The agent that failed is the last now.
     backend.read("anything", timeout=CALL)
-    assert line.requests == 1
+    assert proxy.requests == 1
 
 
-def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Connect) -> None:
-    backend = connect(line.endpoint)
+def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, connect: Connect) -> None:
+    backend = connect(proxy.endpoint)
     for number in range(5):
-        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is Outcome.WON
-        line.cut()
+        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
+        proxy.disconnect()
         # The end must have come by the time of the next call.
         time.sleep(0.05)
 
@@ -63,13 +65,13 @@ _NOT_CONSUL = [
 
 
 @pytest.mark.parametrize("strange", _NOT_CONSUL)
-def test_an_answer_that_is_not_consuls(line: Line, connect: Connect, strange: bytes) -> None:
-    backend = connect(line.endpoint)
+def test_an_answer_that_is_not_consuls(proxy: FaultProxy, connect: Connect, strange: bytes) -> None:
+    backend = connect(proxy.endpoint)
     backend.put("corrupt", b"x", expect=ANY, timeout=CALL)
     since = backend.read_all("corrupt", timeout=CALL)
     backend.delete("corrupt", timeout=CALL)
-    line.cut()
-    line.answer = strange
+    proxy.disconnect()
+    proxy.answer = strange
     calls: list[Callable[[], object]] = [
         lambda: backend.read("corrupt", timeout=1),
         lambda: backend.read_all("corrupt", timeout=1),
@@ -79,8 +81,8 @@ def test_an_answer_that_is_not_consuls(line: Line, connect: Connect, strange: by
     for call in calls:
         with pytest.raises(RendezvousConnectionError):
             call()
-    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is Outcome.UNKNOWN
-    line.answer = None
+    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is PutOutcome.UNKNOWN
+    proxy.answer = None
     assert backend.read("corrupt", timeout=CALL) is None
     assert backend.wait("corrupt", since, timeout=CALL).entries == {}
 
@@ -90,10 +92,10 @@ def test_a_refused_connection_is_said(connect: Connect) -> None:
         connect("127.0.0.1:1").read("key", timeout=1)
 
 
-def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
-    line.answer = answer("404 Not Found", b"Nothing here")
-    with pytest.raises(RendezvousDeniedError, match=f"{line.endpoint}.*404.*Nothing here.*is it Consul"):
-        connect(line.endpoint).read("key", timeout=CALL)
+def test_something_else_at_the_endpoint_is_named(proxy: FaultProxy, connect: Connect) -> None:
+    proxy.answer = answer("404 Not Found", b"Nothing here")
+    with pytest.raises(RendezvousDeniedError, match=f"{proxy.endpoint}.*404.*Nothing here.*is it Consul"):
+        connect(proxy.endpoint).read("key", timeout=CALL)
 
 
 @pytest.mark.parametrize(
@@ -105,26 +107,26 @@ def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -
         ("504 Gateway Time-out", b"<html>"),
     ],
 )
-def test_what_passes_is_not_refused(line: Line, connect: Connect, status: str, body: bytes) -> None:
-    line.answer = answer(status, body)
+def test_what_passes_is_not_refused(proxy: FaultProxy, connect: Connect, status: str, body: bytes) -> None:
+    proxy.answer = answer(status, body)
     with pytest.raises(RendezvousConnectionError, match=status[:3]) as passing:
-        connect(line.endpoint).read("key", timeout=CALL)
+        connect(proxy.endpoint).read("key", timeout=CALL)
     assert not isinstance(passing.value, RendezvousDeniedError)
 
 
 @pytest.mark.parametrize("reason", [b"No cluster leader", b"rate limit reached", b"No path to datacenter"])
 def test_what_an_agent_did_not_pass_on_is_not_written_and_said(
-    shared_consul: ConsulServer, line: Line, connect: Connect, reason: bytes
+    shared_consul: ConsulServer, proxy: FaultProxy, connect: Connect, reason: bytes
 ) -> None:
-    """A put that certainly was not applied may go to the next agent; if there is none, the reason is told."""
-    alone, helped = connect(line.endpoint), connect(f"{line.endpoint},{shared_consul.get_endpoint()}")
+    """A put that certainly was not applied may go to the next agent; if there is none, the error says why."""
+    alone, helped = connect(proxy.endpoint), connect(f"{proxy.endpoint},{shared_consul.get_endpoint()}")
     for backend in (alone, helped):
         backend.read("warm", timeout=CALL)
-    line.cut()
-    line.answer = answer("500 Internal Server Error", reason)
+    proxy.disconnect()
+    proxy.answer = answer("500 Internal Server Error", reason)
     with pytest.raises(RendezvousConnectionError, match=reason.decode()):
         alone.put("passed/on", b"x", expect=ANY, timeout=CALL)
-    assert helped.put("passed/on", b"y", expect=ANY, timeout=CALL).outcome is Outcome.WON
+    assert helped.put("passed/on", b"y", expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
 
 
 @pytest.mark.parametrize("size", [400_000, 1_000_000])
@@ -142,8 +144,10 @@ def test_a_value_written_twice_is_written_twice(shared_consul: ConsulServer, con
     first = backend.put("same", b"x", expect=ANY, timeout=CALL)
     assert first.entry is not None
     second = backend.put("same", b"x", expect=first.entry.token, timeout=CALL)
-    assert second.outcome is Outcome.WON
-    assert backend.put("same", b"x", expect=first.entry.token, timeout=CALL) == Put(Outcome.LOST, second.entry)
+    assert second.outcome is PutOutcome.APPLIED
+    assert backend.put("same", b"x", expect=first.entry.token, timeout=CALL) == PutResult(
+        PutOutcome.CONFLICT, second.entry
+    )
     now = backend.wait("same", since, timeout=CALL)
     third = backend.put("same", b"x", expect=ANY, timeout=CALL)
     assert third.entry is not None
@@ -151,13 +155,13 @@ def test_a_value_written_twice_is_written_twice(shared_consul: ConsulServer, con
 
 
 def test_no_lock_of_consuls_delays_anything(shared_consul: ConsulServer, connect: Connect) -> None:
-    """A key that somebody held a lock on is taken over at once: Consul's lock-delay is for locks only."""
+    """A key that another client held a lock on is taken over at once: Consul's lock-delay is for locks only."""
     client, backend = shared_consul.get_client(), connect(shared_consul.get_endpoint())
     session = client.call("PUT", "session/create", {"Behavior": "delete"})["ID"]
     assert client.call("PUT", f"kv/rdzv/run/lock?acquire={session}") is True
     client.call("PUT", f"session/destroy/{session}")
     assert backend.read("lock", timeout=CALL) is None
-    assert backend.put("lock", b"mine", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+    assert backend.put("lock", b"mine", expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
 
 
 def test_a_name_that_does_not_exist(connect: Connect) -> None:

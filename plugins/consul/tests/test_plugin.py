@@ -1,4 +1,4 @@
-"""How the backend is found and told what to do."""
+"""How the backend is found, and its options."""
 
 import subprocess
 import sys

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from rdzv.backend import ANY, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ANY, KeyValueBackend, PutOutcome, Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv_cli import main
 from rdzv_conformance.servers import ConsulServer
@@ -38,12 +38,12 @@ def test_a_token_that_was_given_comes_before_that_of_the_environment(
     monkeypatch.setenv("CONSUL_HTTP_TOKEN", locked_consul.stranger)
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
     backend = enter(token=locked_consul.writer)
-    assert backend.put("key", b"x", expect=ANY, timeout=CALL).outcome is Outcome.WON
+    assert backend.put("key", b"x", expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
 
 
 def test_a_token_that_is_taken_away(locked_consul: LockedConsul, enter: Enter) -> None:
     backend = enter(token=locked_consul.add("fleeting", 'key_prefix "rdzv/" { policy = "write" }'))
-    assert backend.put("fleeting", b"x", expect=ANY, timeout=CALL).outcome is Outcome.WON
+    assert backend.put("fleeting", b"x", expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
     locked_consul.remove("fleeting")
     for call in calls_of(backend, Snapshot(), CALL).values():
         with pytest.raises(RendezvousDeniedError, match="ACL not found"):
@@ -59,7 +59,7 @@ def test_the_datacenter(shared_consul: ConsulServer, create: Create) -> None:
     for call in calls_of(nowhere, Snapshot(), CALL).values():
         with pytest.raises(RendezvousParameterError, match=r"datacenter 'dc2'.*No path to datacenter"):
             call()
-    assert here.put("there", b"x", expect=ANY, timeout=CALL).outcome is Outcome.WON
+    assert here.put("there", b"x", expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
     entry = create(shared_consul.get_endpoint()).read("there", timeout=CALL)
     assert entry is not None
     assert entry.value == b"x"

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
@@ -60,7 +60,7 @@ def test_neighbours_do_not_wake_a_waiter(shared_consul: ConsulServer, connect: C
     assert backend.wait("p", since, timeout=0.3) is since
 
 
-def test_waiting_for_nothing_beside_a_busy_key_is_no_storm(
+def test_waiting_for_nothing_beside_a_busy_key_is_one_call(
     consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Consul answers a query for an empty prefix at every write nearby."""
@@ -96,7 +96,7 @@ def test_waits_for_many_keys_leave_few_queries(shared_consul: ConsulServer, conn
 def test_a_query_that_nobody_waits_for_is_not_repeated(
     shared_consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watches, "_LINGER", 0.2)
+    monkeypatch.setattr(watches, "_IDLE_TIMEOUT", 0.2)
     backend = connect(shared_consul.get_endpoint())
     backend.delete("left", timeout=CALL)
     for number in range(3):
@@ -122,7 +122,7 @@ def test_a_frozen_server(consul: ConsulServer, connect: Connect) -> None:
             with _lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
                 caller.read("key", timeout=0.5)
             with _lasting(0.5):
-                assert caller.put("other", b"x", expect=ABSENT, timeout=0.5) == Put(Outcome.UNKNOWN)
+                assert caller.put("other", b"x", expect=ABSENT, timeout=0.5) == PutResult(PutOutcome.UNKNOWN)
             with _lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
                 connect(consul.get_endpoint()).read_all("key", timeout=0.5)
             with _lasting(0.5):

@@ -26,7 +26,7 @@ def demand_login(server: EtcdServer) -> None:
         _put(server, f"roles/{user}", {"role": user, "permissions": {"kv": rights}})
         _put(server, f"users/{user}", {"user": user, "password": password, "roles": [user]})
     _put(server, "enable", None)
-    # Whoever does not log in is a guest, who may do everything at first.
+    # A client that does not log in is a guest, who may do everything at first.
     _put(server, "roles/guest", {"role": "guest", "revoke": {"kv": everything}}, "Basic cm9vdDp0b29y")
 
 

@@ -74,7 +74,7 @@ class TestEtcdV2(BackendConformance):
 
 
 class TestEtcdV2WithTls(ForkConformance, LifecycleConformance, WaitingConformance):
-    """Those parts that a connection could spoil; what builds upon them does not know of it."""
+    """Those parts that a connection could break; what builds upon them does not know of it."""
 
     @pytest.fixture
     def connect(self, tls_etcd: EtcdServer) -> Connect:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome
+from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv_conformance.http_line import Line, answer
+from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
 
@@ -15,25 +15,27 @@ from .clients import CALL, Connect, request
 
 
 @pytest.fixture
-def line(shared_etcd: EtcdServer) -> Iterator[Line]:
-    with Line(shared_etcd.get_port()) as line:
-        yield line
+def proxy(shared_etcd: EtcdServer) -> Iterator[FaultProxy]:
+    with FaultProxy(shared_etcd.get_port()) as proxy:
+        yield proxy
 
 
-def test_a_read_whose_reply_is_lost_goes_elsewhere(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
-    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
-    line.loses_replies = True
+def test_a_read_whose_reply_is_lost_goes_elsewhere(
+    shared_etcd: EtcdServer, proxy: FaultProxy, connect: Connect
+) -> None:
+    backend = connect(f"{proxy.endpoint},{shared_etcd.get_endpoint()}")
+    proxy.loses_replies = True
     assert backend.read("anything", timeout=CALL) is None
     # The one that failed is the last now.
     backend.read("anything", timeout=CALL)
-    assert line.requests == 1
+    assert proxy.requests == 1
 
 
-def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Connect) -> None:
-    backend = connect(line.endpoint)
+def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, connect: Connect) -> None:
+    backend = connect(proxy.endpoint)
     for number in range(5):
-        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is Outcome.WON
-        line.cut()
+        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
+        proxy.disconnect()
         # The end must have come by the time of the next call.
         time.sleep(0.05)
 
@@ -59,13 +61,13 @@ _NOT_ETCD = [
 
 
 @pytest.mark.parametrize("strange", _NOT_ETCD)
-def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, strange: bytes) -> None:
-    backend = connect(line.endpoint)
+def test_an_answer_that_is_not_etcds(proxy: FaultProxy, connect: Connect, strange: bytes) -> None:
+    backend = connect(proxy.endpoint)
     backend.put("corrupt", b"x", expect=ANY, timeout=CALL)
     since = backend.read_all("corrupt", timeout=CALL)
     backend.delete("corrupt", timeout=CALL)
-    line.cut()
-    line.answer = strange
+    proxy.disconnect()
+    proxy.answer = strange
     calls: list[Callable[[], object]] = [
         lambda: backend.read("corrupt", timeout=1),
         lambda: backend.read_all("corrupt", timeout=1),
@@ -75,23 +77,23 @@ def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, strange: byte
     for call in calls:
         with pytest.raises(RendezvousConnectionError):
             call()
-    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is Outcome.UNKNOWN
-    line.answer = None
+    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is PutOutcome.UNKNOWN
+    proxy.answer = None
     assert backend.read("corrupt", timeout=CALL) is None
     assert backend.wait("corrupt", since, timeout=CALL).entries == {}
 
 
-def test_numbers_beyond_all_bounds_blind_nobody(line: Line, connect: Connect) -> None:
-    backend = connect(line.endpoint)
+def test_numbers_beyond_all_bounds_blind_nobody(proxy: FaultProxy, connect: Connect) -> None:
+    backend = connect(proxy.endpoint)
     since = backend.read_all("corrupt", timeout=CALL)
-    line.cut()
+    proxy.disconnect()
     node = b'{"key":"/x","value":"","modifiedIndex":1e999,"createdIndex":1e999}'
-    line.answer = answer("200 OK", b'{"action":"set","node":' + node + b"}", "X-Etcd-Index: 7")
+    proxy.answer = answer("200 OK", b'{"action":"set","node":' + node + b"}", "X-Etcd-Index: 7")
     with pytest.raises(RendezvousConnectionError):
         backend.read("corrupt", timeout=1)
     assert backend.wait("corrupt", since, timeout=1) == since
-    line.answer = None
-    line.cut()
+    proxy.answer = None
+    proxy.disconnect()
     with in_background(lambda: follow(backend, "corrupt", since, "corrupt", b"x", CALL)) as followed:
         backend.put("corrupt", b"x", expect=ANY, timeout=CALL)
         followed.result(CALL)
@@ -127,7 +129,7 @@ def test_a_plain_key_where_a_directory_is_wanted_is_corrupt_state(
         with pytest.raises(RendezvousStateError, match=f"'{leftover}'.*no directory.*etcdctl rm {leftover}"):
             call()
     request(shared_etcd, "DELETE", leftover)
-    assert backend.put("left/a", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+    assert backend.put("left/a", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
 
 
 def test_a_directory_where_a_value_is_wanted_is_corrupt_state(shared_etcd: EtcdServer, connect: Connect) -> None:
@@ -148,10 +150,10 @@ def test_a_refused_connection_is_said(connect: Connect) -> None:
         connect("127.0.0.1:1").read("key", timeout=1)
 
 
-def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
-    line.answer = answer("200 OK", b"Nothing here")
-    with pytest.raises(RendezvousDeniedError, match=f"{line.endpoint}.*200.*Nothing here.*is it etcd"):
-        connect(line.endpoint).read("key", timeout=CALL)
+def test_something_else_at_the_endpoint_is_named(proxy: FaultProxy, connect: Connect) -> None:
+    proxy.answer = answer("200 OK", b"Nothing here")
+    with pytest.raises(RendezvousDeniedError, match=f"{proxy.endpoint}.*200.*Nothing here.*is it etcd"):
+        connect(proxy.endpoint).read("key", timeout=CALL)
 
 
 @pytest.mark.parametrize(
@@ -163,10 +165,10 @@ def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -
         ("504 Gateway Time-out", b"<html>"),
     ],
 )
-def test_what_passes_is_not_refused(line: Line, connect: Connect, status: str, body: bytes) -> None:
-    line.answer = answer(status, body)
+def test_what_passes_is_not_refused(proxy: FaultProxy, connect: Connect, status: str, body: bytes) -> None:
+    proxy.answer = answer(status, body)
     with pytest.raises(RendezvousConnectionError, match=status[:3]) as passing:
-        connect(line.endpoint).read("key", timeout=CALL)
+        connect(proxy.endpoint).read("key", timeout=CALL)
     assert not isinstance(passing.value, RendezvousDeniedError)
 
 
@@ -176,7 +178,7 @@ def test_a_key_and_what_is_below_it(shared_etcd: EtcdServer, connect: Connect) -
     names = {"tree", "tree/a", "tree/a/b", "tree/_hidden", "tree/_hidden/_too", "tree/=5Fa"}
     since = backend.read_all("tree", timeout=CALL)
     for number, name in enumerate(sorted(names)):
-        assert backend.put(name, name.encode(), expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        assert backend.put(name, name.encode(), expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
         since = backend.wait("tree", since, timeout=CALL)
         assert len(since.entries) == number + 1
     assert {name: entry.value.decode() for name, entry in since.entries.items()} == {name: name for name in names}

@@ -22,7 +22,7 @@ def _params(server: EtcdServer, run_id: str, **options: Any) -> rdzv.RendezvousP
     return rdzv.RendezvousParameters("etcd", server.get_endpoint(), run_id, 2, 2, **options)
 
 
-def _meet(make: Callable[[], rdzv.RendezvousHandler]) -> list[rdzv.RendezvousHandler]:
+def _sync_round(make: Callable[[], rdzv.RendezvousHandler]) -> list[rdzv.RendezvousHandler]:
     """Have two nodes meet."""
     with pytest.warns(DeprecationWarning, match="legacy|maintenance"):
         handlers = [make() for _ in range(2)]
@@ -47,7 +47,7 @@ def _end(handlers: list[rdzv.RendezvousHandler]) -> None:
 
 def test_the_backend_by_its_legacy_name(shared_etcd: EtcdServer) -> None:
     params = _params(shared_etcd, "by-name", etcd_prefix="legacy", protocol="http")
-    _end(_meet(lambda: rdzv.get_rendezvous_handler(params)))
+    _end(_sync_round(lambda: rdzv.get_rendezvous_handler(params)))
     assert request(shared_etcd, "GET", "/legacy/by-name")["node"]["dir"]
 
 
@@ -61,7 +61,7 @@ def test_the_command_says_once_that_the_name_is_deprecated(shared_etcd: EtcdServ
 
 def test_the_legacy_creator(shared_etcd: EtcdServer) -> None:
     params = _params(shared_etcd, "created", timeout=77, last_call_timeout="5")
-    handlers = _meet(lambda: create_rdzv_handler(params))
+    handlers = _sync_round(lambda: create_rdzv_handler(params))
     for handler in handlers:
         assert isinstance(handler, EtcdRendezvousHandler)
         assert isinstance(handler, rdzv.DynamicRendezvousHandler)
@@ -82,7 +82,7 @@ def _rendezvous(server: EtcdServer, run_id: str) -> EtcdRendezvous:
 
 
 def test_the_legacy_handler(shared_etcd: EtcdServer) -> None:
-    handlers = _meet(lambda: EtcdRendezvousHandler(_rendezvous(shared_etcd, "handled"), "127.0.0.9"))
+    handlers = _sync_round(lambda: EtcdRendezvousHandler(_rendezvous(shared_etcd, "handled"), "127.0.0.9"))
     assert handlers[0].get_run_id() == "handled"
     _end(handlers)
 

@@ -134,7 +134,7 @@ def test_a_store_as_pytorchs(shared_etcd: EtcdServer, store: EtcdStore) -> None:
             assert got.result(CALL) == b"x"
 
 
-def test_waiting_in_vain_is_a_lookup_error(store: EtcdStore) -> None:
+def test_a_wait_that_times_out_is_a_lookup_error(store: EtcdStore) -> None:
     with pytest.raises(LookupError, match="none"):
         store.wait(["none"], MOMENT)
     store.set_timeout(MOMENT)

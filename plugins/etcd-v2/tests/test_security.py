@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rdzv.backend import ANY, Outcome, Snapshot
+from rdzv.backend import ANY, PutOutcome, Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.servers import EtcdServer
 from rdzv_conformance.servers.certificates import Certificates
@@ -21,7 +21,7 @@ def test_certificates_and_login_together(certificates: Certificates, create: Cre
         files = certificates.options(cert="ssl_cert")
         backend = create(etcd.get_endpoint(), user="writer", password="secret", **files)
         since = backend.read_all("tls", timeout=CALL)
-        assert backend.put("tls", b"x" * 260_000, expect=ANY, timeout=CALL).outcome is Outcome.WON
+        assert backend.put("tls", b"x" * 260_000, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
         assert len(backend.wait("tls", since, timeout=CALL).entries["tls"].value) == 260_000
         assert backend.local_address == "127.0.0.1"
         backend.delete("tls", timeout=CALL)
@@ -62,4 +62,4 @@ def test_a_member_without_the_v2_api_is_passed_over(
     shared_etcd: EtcdServer, v3_etcd: EtcdServer, create: Create
 ) -> None:
     backend = create(f"{v3_etcd.get_endpoint()},{shared_etcd.get_endpoint()}")
-    assert backend.put("passed", b"x", expect=ANY, timeout=CALL).outcome is Outcome.WON
+    assert backend.put("passed", b"x", expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED

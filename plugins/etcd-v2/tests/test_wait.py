@@ -6,7 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
@@ -115,7 +115,7 @@ def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
                 with pytest.raises(RendezvousConnectionError, match="no answer"):
                     caller.read("frozen", timeout=0.5)
                 assert 0.4 < time.monotonic() - began < 1
-            assert caller.put("frozen", b"during", expect=ABSENT, timeout=0.5) == Put(Outcome.UNKNOWN)
+            assert caller.put("frozen", b"during", expect=ABSENT, timeout=0.5) == PutResult(PutOutcome.UNKNOWN)
             assert connect(etcd.get_endpoint()).wait("frozen", since, timeout=0.5) is since
             time.sleep(max(0.0, thawed - time.monotonic()))
         finally:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rdzv.backend import ANY, Outcome
+from rdzv.backend import ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
@@ -38,7 +38,7 @@ def test_the_leader_freezes(cluster: EtcdCluster, connect: Connect) -> None:
         leader.pause()
         began = time.monotonic()
         put = writer.put("key", b"after", expect=ANY, timeout=CALL)
-        while put.outcome is Outcome.UNKNOWN:
+        while put.outcome is PutOutcome.UNKNOWN:
             put = writer.put("key", b"after", expect=ANY, timeout=CALL)
         assert time.monotonic() - began < 8
         assert lease.keep_alive(CALL)

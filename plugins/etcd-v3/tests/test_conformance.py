@@ -61,7 +61,7 @@ class TestEtcdV3(BackendConformance):
 
 
 class TestEtcdV3WithTlsAndPassword(ForkConformance, LifecycleConformance, WaitingConformance):
-    """Those parts that a connection could spoil; what builds upon them does not know of it."""
+    """Those parts that a connection could break; what builds upon them does not know of it."""
 
     @pytest.fixture
     def connect(self, locked_etcd: EtcdServer) -> Connect:

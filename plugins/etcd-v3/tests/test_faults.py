@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 import pytest
 from rdzv import RendezvousParameters, get_rendezvous_handler
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Outcome
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, PutOutcome
 from rdzv.errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -19,8 +19,8 @@ from rdzv.errors import (
 )
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.interrupts import check_interrupted_waits
-from rdzv_conformance.line import Line as AnyLine
 from rdzv_conformance.meanwhile import unanswered_names
+from rdzv_conformance.proxy import FaultProxy as AnyProxy
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v3 import EtcdV3Backend, events, watch
@@ -29,8 +29,8 @@ from rdzv_etcd_v3.events import Change, Events
 from .clients import CALL, Connect
 
 
-class Line(AnyLine):
-    """A line that passes whole requests on, and answers one after the other."""
+class FaultProxy(AnyProxy):
+    """A fault proxy that passes whole requests on, and answers one after the other."""
 
     def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
         with near.makefile("rb") as requests:
@@ -47,34 +47,36 @@ class Line(AnyLine):
 def _read_request(requests: BinaryIO) -> bytes:
     """One whole request; empty at the end."""
     head = b""
-    while (line := requests.readline()).strip():
-        head += line
+    while (proxy := requests.readline()).strip():
+        head += proxy
     length = re.search(rb"Content-Length: (\d+)", head)
-    return head + line + (requests.read(int(length[1])) if length else b"")
+    return head + proxy + (requests.read(int(length[1])) if length else b"")
 
 
 @pytest.fixture
-def line(shared_etcd: EtcdServer) -> Iterator[Line]:
-    line = Line(shared_etcd.get_port())
-    yield line
-    line.close()
+def proxy(shared_etcd: EtcdServer) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(shared_etcd.get_port())
+    yield proxy
+    proxy.close()
 
 
-def test_a_read_whose_reply_is_lost_goes_elsewhere(shared_etcd: EtcdServer, line: Line, connect: Connect) -> None:
-    backend = connect(f"{line.endpoint},{shared_etcd.get_endpoint()}")
-    line.loses_replies = True
+def test_a_read_whose_reply_is_lost_goes_elsewhere(
+    shared_etcd: EtcdServer, proxy: FaultProxy, connect: Connect
+) -> None:
+    backend = connect(f"{proxy.endpoint},{shared_etcd.get_endpoint()}")
+    proxy.loses_replies = True
     assert backend.read("anything", timeout=CALL) is None
-    requests = line.requests
+    requests = proxy.requests
     # The endpoint that failed is the last now.
     backend.read("anything", timeout=CALL)
-    assert line.requests == requests == 1
+    assert proxy.requests == requests == 1
 
 
-def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Connect) -> None:
-    backend = connect(line.endpoint)
+def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, connect: Connect) -> None:
+    backend = connect(proxy.endpoint)
     for number in range(5):
-        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is Outcome.WON
-        line.cut()
+        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
+        proxy.disconnect()
         idle = list(backend._link.client.http._transport._open)
         eventually(lambda: select.select(idle, [], [], 0)[0] == idle, "the end of the connection")  # noqa: B023
 
@@ -123,11 +125,11 @@ def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(shared_etcd: E
 
 
 @pytest.mark.parametrize("answer", _NOT_ETCD)
-def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, answer: bytes) -> None:
-    backend = connect(line.endpoint)
+def test_an_answer_that_is_not_etcds(proxy: FaultProxy, connect: Connect, answer: bytes) -> None:
+    backend = connect(proxy.endpoint)
     since = backend.read_all("corrupt", timeout=CALL)
-    line.cut()
-    line.answer = answer
+    proxy.disconnect()
+    proxy.answer = answer
     calls: list[Callable[[], object]] = [
         lambda: backend.read("corrupt", timeout=1),
         lambda: backend.read_all("corrupt", timeout=1),
@@ -138,8 +140,8 @@ def test_an_answer_that_is_not_etcds(line: Line, connect: Connect, answer: bytes
     for call in calls:
         with pytest.raises(RendezvousConnectionError):
             call()
-    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is Outcome.UNKNOWN
-    line.answer = None
+    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is PutOutcome.UNKNOWN
+    proxy.answer = None
     assert backend.read("corrupt", timeout=CALL) is None
 
 
@@ -148,17 +150,17 @@ def test_a_refused_connection_is_said(connect: Connect) -> None:
         connect("127.0.0.1:1").read("key", timeout=1)
 
 
-def test_something_else_at_the_endpoint_is_named(line: Line, connect: Connect) -> None:
-    line.answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found"
-    with pytest.raises(RendezvousDeniedError, match=f"{line.endpoint}.*404.*Not Found.*gateway enabled"):
-        connect(line.endpoint).read("key", timeout=CALL)
+def test_something_else_at_the_endpoint_is_named(proxy: FaultProxy, connect: Connect) -> None:
+    proxy.answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found"
+    with pytest.raises(RendezvousDeniedError, match=f"{proxy.endpoint}.*404.*Not Found.*gateway enabled"):
+        connect(proxy.endpoint).read("key", timeout=CALL)
 
 
-def test_no_room_left_is_explained(line: Line, connect: Connect) -> None:
+def test_no_room_left_is_explained(proxy: FaultProxy, connect: Connect) -> None:
     message = b'{"error":"etcdserver: mvcc: database space exceeded","code":8}'
-    line.answer = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: %d\r\n\r\n%s" % (len(message), message)
+    proxy.answer = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: %d\r\n\r\n%s" % (len(message), message)
     with pytest.raises(RendezvousConnectionError, match="alarm disarm"):
-        connect(line.endpoint).put("key", b"x", expect=ABSENT, timeout=CALL)
+        connect(proxy.endpoint).put("key", b"x", expect=ABSENT, timeout=CALL)
 
 
 @pytest.mark.parametrize("size", [1_600_000, 2_500_000])
@@ -170,8 +172,8 @@ def test_what_is_too_large_is_refused_and_not_written(shared_etcd: EtcdServer, c
 
 
 def test_an_ipv6_endpoint(shared_etcd: EtcdServer, connect: Connect) -> None:
-    with closing(Line(shared_etcd.get_port(), "::1")) as line:
-        backend = connect(line.endpoint)
+    with closing(FaultProxy(shared_etcd.get_port(), "::1")) as proxy:
+        backend = connect(proxy.endpoint)
         since = backend.read_all("six", timeout=CALL)
         put = backend.put("six", b"6", expect=ANY, timeout=CALL)
         assert backend.wait("six", since, timeout=CALL).entries == {"six": put.entry}
@@ -205,7 +207,7 @@ def test_what_hangs_tells_the_time_that_it_took(connect: Connect) -> None:
     assert re.match(r"etcd did not answer within \d\.\d s: ", str(hung.value))
 
 
-def test_full_etcd_is_told_from_one_that_is_out_of_reach_and_in_time(connect: Connect) -> None:
+def test_full_etcd_differs_from_one_that_is_out_of_reach_and_in_time(connect: Connect) -> None:
     with EtcdServer(extra_args=["--quota-backend-bytes=8000000"]) as full:
         with pytest.raises(RendezvousConnectionError, match="takes no writes"):
             _fill(connect(full.get_endpoint()))

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome
+from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_cli import main
 from rdzv_conformance.servers import EtcdServer, require_service
@@ -48,7 +48,7 @@ def test_a_login_that_expired_is_renewed(auth_etcd: EtcdServer, create: Create) 
     # A server forgets its logins when it restarts.
     auth_etcd.restart()
     assert put.entry
-    assert caller.put("expiring", b"2", expect=put.entry.token, timeout=CALL).outcome is Outcome.WON
+    assert caller.put("expiring", b"2", expect=put.entry.token, timeout=CALL).outcome is PutOutcome.APPLIED
     assert waiter.wait("expiring", since, timeout=CALL).entries["expiring"].value == b"2"
 
 
@@ -63,7 +63,7 @@ def test_a_login_that_became_too_old_is_renewed(create: Create, tmp_path: Path) 
         call(
             "auth/user/add", call("auth/authenticate", name="root", password="toor")["token"], name="new", password="x"
         )
-        assert backend.put("key", b"x", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+        assert backend.put("key", b"x", expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
 
 
 def test_a_login_that_is_not_demanded_does_no_harm(shared_etcd: EtcdServer, create: Create) -> None:

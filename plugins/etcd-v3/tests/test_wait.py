@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
@@ -125,7 +125,7 @@ def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
             with _lasting(1), pytest.raises(RendezvousConnectionError, match="no answer"):
                 caller.read("key", timeout=1)
             with _lasting(1):
-                assert caller.put("other", b"x", expect=ABSENT, timeout=1) == Put(Outcome.UNKNOWN)
+                assert caller.put("other", b"x", expect=ABSENT, timeout=1) == PutResult(PutOutcome.UNKNOWN)
             with _lasting(1), pytest.raises(RendezvousConnectionError, match="no answer"):
                 connect(etcd.get_endpoint()).open_lease(5, timeout=1)
             time.sleep(thawed - time.monotonic())

@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, KeyValueBackend, PutOutcome, Snapshot
 from rdzv_conformance.processes import Link, Processes, Worker
 
 from rdzv_sqlite import SqliteBackend
@@ -15,7 +15,7 @@ TTL = 0.5
 
 
 def count_up(path: Path, link: Link) -> None:
-    """Write 1, 2, 3... to two keys, telling each number before it is written."""
+    """Write 1, 2, 3... to two keys, reporting each number before it is written."""
     backend = SqliteBackend(str(path), "run")
     number = 0
     while True:
@@ -26,7 +26,7 @@ def count_up(path: Path, link: Link) -> None:
 
 
 def own_a_key(path: Path, link: Link) -> dict[str, object]:
-    """Hold a key until told to go on; then tell what became of the right to it."""
+    """Hold a key until the test lets it go on; then report what became of the right to it."""
     backend = SqliteBackend(str(path), "run")
     lease = backend.open_lease(TTL, timeout=5)
     backend.put("nodes/owner", b"", expect=ABSENT, lease=lease, timeout=5)
@@ -67,7 +67,7 @@ def test_writer_killed_at_any_instant_leaves_the_file_whole(path: Path, processe
             assert second is not None
             assert int(second.value) >= told
             assert int(first.value) - int(second.value) in (0, 1)
-            assert client.put("a", b"", expect=first.token, timeout=1).outcome is Outcome.WON
+            assert client.put("a", b"", expect=first.token, timeout=1).outcome is PutOutcome.APPLIED
             client.delete("b", timeout=1)
         with closing(sqlite3.connect(path)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
@@ -87,7 +87,7 @@ def test_owner_that_was_stopped_for_too_long_has_lost_everything_for_good(path: 
         await_absence(client)
         owner.resume()
         owner.send()
-        assert owner.result() == {"alive": False, "put": "lost"}
+        assert owner.result() == {"alive": False, "put": "conflict"}
         assert client.read_all("nodes", timeout=5).entries == {}
 
 

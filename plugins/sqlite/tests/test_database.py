@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome
+from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError, RendezvousStateError
 from rdzv_conformance.processes import Link, Processes
 
@@ -32,7 +32,7 @@ def test_token_of_a_deleted_key_never_fits_again(connect: Connect) -> None:
     new = client.put("key", b"same", expect=ABSENT, timeout=5).entry
     assert old is not None
     assert new is not None
-    assert client.put("key", b"", expect=old.token, timeout=5).outcome is Outcome.LOST
+    assert client.put("key", b"", expect=old.token, timeout=5).outcome is PutOutcome.CONFLICT
     assert new.order > old.order
 
 
@@ -41,7 +41,7 @@ def test_foreign_token_fits_nothing(connect: Connect, foreign: object) -> None:
     client = connect()
     client.put("key", b"", expect=ABSENT, timeout=5)
     tamper(Path(client.path), "UPDATE entry SET version = 1")
-    assert client.put("key", b"", expect=foreign, timeout=5).outcome is Outcome.LOST
+    assert client.put("key", b"", expect=foreign, timeout=5).outcome is PutOutcome.CONFLICT
 
 
 class TestWrongFile:
@@ -103,8 +103,8 @@ def test_call_that_failed_in_the_middle_locks_nobody_out(connect: Connect, path:
     tamper(path, "UPDATE entry SET value = 'text'")
     with pytest.raises(RendezvousStateError, match="corrupt"):
         client.put("key", b"", expect=ANY, timeout=5)
-    assert connect().put("other", b"", expect=ANY, timeout=1).outcome is Outcome.WON
-    assert client.put("other", b"", expect=ANY, timeout=1).outcome is Outcome.WON
+    assert connect().put("other", b"", expect=ANY, timeout=1).outcome is PutOutcome.APPLIED
+    assert client.put("other", b"", expect=ANY, timeout=1).outcome is PutOutcome.APPLIED
 
 
 def test_file_that_was_removed_is_made_again_for_all(connect: Connect, path: Path) -> None:
@@ -112,12 +112,12 @@ def test_file_that_was_removed_is_made_again_for_all(connect: Connect, path: Pat
     lost = client.put("key", b"", expect=ABSENT, timeout=5).entry
     lease = client.open_lease(60, timeout=5)
     path.unlink()
-    assert other.put("key", b"new", expect=ABSENT, timeout=5).outcome is Outcome.WON
+    assert other.put("key", b"new", expect=ABSENT, timeout=5).outcome is PutOutcome.APPLIED
     found = client.read("key", timeout=5)
     assert found is not None
     assert found.value == b"new"
     assert lost is not None
-    assert client.put("key", b"", expect=lost.token, timeout=5).outcome is Outcome.LOST
+    assert client.put("key", b"", expect=lost.token, timeout=5).outcome is PutOutcome.CONFLICT
     assert not lease.keep_alive(5)
 
 
@@ -133,7 +133,7 @@ def test_lease_of_an_earlier_boot_is_over(connect: Connect, path: Path) -> None:
 
 @pytest.fixture
 def locked(connect: Connect, path: Path) -> Iterator[SqliteBackend]:
-    """A client of a database to which somebody writes without an end."""
+    """A client of a database to which another writes without an end."""
     client = connect()
     client.put("key", b"", expect=ANY, timeout=5)
     with closing(sqlite3.connect(path, isolation_level=None)) as holder:
@@ -175,7 +175,7 @@ def test_put_that_the_disk_refuses_is_unknown_and_harmless(path: Path, processes
             after = client.put("key", b"after", expect=kept.token if kept else ABSENT, timeout=5)
             return [refused.outcome.value, kept.value.decode() if kept else None, after.outcome.value]
 
-    assert processes.fork(write).result() == ["unknown", "before", "won"]
+    assert processes.fork(write).result() == ["unknown", "before", "applied"]
 
 
 def test_processes_that_come_and_go_meet_no_error(path: Path, processes: Processes) -> None:

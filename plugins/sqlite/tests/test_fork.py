@@ -13,7 +13,7 @@ Connect = Callable[[], SqliteBackend]
 
 
 def test_locks_of_a_child_are_its_own(connect: Connect, path: Path, processes: Processes) -> None:
-    # Whoever closes last takes the log away. If the child only believed in its locks, the parent
+    # The last client that closes removes the log. If the child only believed in its locks, the parent
     # would take it away under the child's feet.
     client = connect()
     client.put("before", b"", expect=ANY, timeout=5)

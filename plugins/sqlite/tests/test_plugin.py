@@ -10,7 +10,7 @@ from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
 
 from rdzv_sqlite import SqliteBackend, create_backend
-from rdzv_sqlite.place import default_path
+from rdzv_sqlite.paths import default_path
 
 
 def test_it_is_found_by_name() -> None:
@@ -22,8 +22,8 @@ def test_it_is_found_by_name() -> None:
 
 
 def test_every_capability_is_declared_or_explained() -> None:
-    assert SqliteBackend.capabilities | SqliteBackend.lacking.keys() == set(Capability)
-    assert not SqliteBackend.capabilities & SqliteBackend.lacking.keys()
+    assert SqliteBackend.capabilities | SqliteBackend.unsupported.keys() == set(Capability)
+    assert not SqliteBackend.capabilities & SqliteBackend.unsupported.keys()
 
 
 def test_parameters_make_backend_and_store(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Waiting: woken by the bell, awake without it, cheap while nothing happens."""
+"""Waiting: woken by the FIFO, awake without it, cheap while nothing happens."""
 
 import os
 import sqlite3
@@ -20,8 +20,8 @@ Connect = Callable[[], SqliteBackend]
 
 
 @pytest.fixture
-def only_the_bell(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks unless somebody rings."""
+def only_the_notifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process looks unless it is notified."""
     monkeypatch.setattr(shared, "_LOOK", 60.0)
 
 
@@ -39,8 +39,8 @@ def start_waiting(threads: ThreadPoolExecutor, client: SqliteBackend, prefix: st
     return threads.submit(client.wait, prefix, seen, timeout=30)
 
 
-@pytest.mark.usefixtures("only_the_bell")
-class TestBell:
+@pytest.mark.usefixtures("only_the_notifier")
+class TestNotifier:
     """Without ever looking by themselves, waiters learn of what others do."""
 
     def test_same_client_wakes(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
@@ -71,7 +71,9 @@ class TestBell:
             writer.put("key", b"", expect=ANY, timeout=5)
         assert list(waiting.result(5).entries) == ["key"]
 
-    def test_watch_is_handed_over_when_its_keeper_leaves(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
+    def test_watch_is_handed_over_when_its_keep_alive_loop_leaves(
+        self, connect: Connect, threads: ThreadPoolExecutor
+    ) -> None:
         clients = [connect() for _ in range(4)]
         waiting = [start_waiting(threads, client) for client in clients]
         for client, one in zip(clients[:3], waiting, strict=False):
@@ -81,7 +83,9 @@ class TestBell:
         connect().put("key", b"", expect=ANY, timeout=5)
         assert list(waiting[3].result(5).entries) == ["key"]
 
-    def test_keeper_that_runs_out_of_time_hands_over(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
+    def test_keep_alive_loop_that_runs_out_of_time_hands_over(
+        self, connect: Connect, threads: ThreadPoolExecutor
+    ) -> None:
         keeper, other = connect(), connect()
         seen = keeper.read_all("key", timeout=5)
         first = threads.submit(keeper.wait, "key", seen, timeout=0.3)
@@ -121,11 +125,11 @@ def test_change_without_a_ring_is_noticed(connect: Connect, path: Path, threads:
     assert waiting.result(5).entries["key"].value == b"new"
 
 
-def test_bell_that_was_removed_is_made_again(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:
+def test_fifo_that_was_removed_is_made_again(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:
     client = connect()
     for number in range(3):
         waiting = start_waiting(threads, client)
-        path.with_name("rdzv.db.bell").unlink(missing_ok=True)
+        path.with_name("rdzv.db.fifo").unlink(missing_ok=True)
         client.put("key", b"%d" % number, expect=ANY, timeout=5)
         assert waiting.result(5).entries["key"].value == b"%d" % number
 

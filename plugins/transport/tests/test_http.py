@@ -21,10 +21,10 @@ from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 
 from rdzv_transport import (
-    AttemptError,
+    CancelToken,
     Client,
-    Hold,
-    PerProcess,
+    EndpointError,
+    ProcessLocal,
     Reply,
     ReplyLostError,
     Request,
@@ -155,9 +155,9 @@ def connect(serve: Callable[[], Service]) -> Iterator[Callable[..., Client]]:
 
 def _check(reply: Reply) -> None:
     if reply.status == 401:
-        raise AttemptError("it refuses us", applied=False, denied=True)
+        raise EndpointError("it refuses us", applied=False, denied=True)
     if reply.status == 503:
-        raise AttemptError("it has no leader", applied=False)
+        raise EndpointError("it has no leader", applied=False)
 
 
 def _nowhere() -> Endpoint:
@@ -197,7 +197,7 @@ def test_what_may_have_been_applied_is_sent_once(serve: Serve, connect: Connect)
     assert (len(first.asked), len(second.asked)) == (1, 0)
 
 
-def test_a_refusal_by_all_is_told_from_an_outage(serve: Serve, connect: Connect) -> None:
+def test_a_refusal_by_all_differs_from_an_outage(serve: Serve, connect: Connect) -> None:
     first, second = serve(), serve()
     first.status = second.status = 401
     with pytest.raises(RendezvousDeniedError, match=r"refuses us.*refuses us"):
@@ -232,7 +232,7 @@ def _slow(reply: Reply) -> int:
     return _foreign(reply)
 
 
-def test_seconds_are_told_only_where_time_ran_out(serve: Serve, connect: Connect) -> None:
+def test_seconds_are_named_only_where_time_ran_out(serve: Serve, connect: Connect) -> None:
     silent = serve()
     silent.speaks.clear()
     nowhere = _nowhere()
@@ -318,14 +318,14 @@ def test_a_poll_may_stay_without_an_answer(serve: Serve, connect: Connect) -> No
     service.speaks.clear()
     client = connect(service.endpoint)
     poll = Request("GET", "/", held=0.2)
-    assert client.poll(poll, lambda reply: reply.status, Hold()) is None
-    hold = Hold()
+    assert client.poll(poll, lambda reply: reply.status, CancelToken()) is None
+    cancel = CancelToken()
     with ThreadPoolExecutor(1) as pool:
-        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, hold)
-        hold.release()
+        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, cancel)
+        cancel.cancel()
         assert polled.result(5) is None
     service.speaks.set()
-    assert client.poll(poll, lambda reply: reply.status, Hold()) == 200
+    assert client.poll(poll, lambda reply: reply.status, CancelToken()) == 200
 
 
 def test_closing_ends_what_is_in_progress(serve: Serve, connect: Connect) -> None:
@@ -345,13 +345,13 @@ def test_closing_ends_what_is_in_progress(serve: Serve, connect: Connect) -> Non
 
 def test_a_poll_that_nobody_wants_any_more_says_nothing_against_its_endpoint(serve: Serve, connect: Connect) -> None:
     first, second = serve(), serve()
-    client, hold = connect(first.endpoint, second.endpoint), Hold()
+    client, cancel = connect(first.endpoint, second.endpoint), CancelToken()
     first.speaks.clear()
     with ThreadPoolExecutor(1) as pool:
-        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, hold)
+        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, cancel)
         while not first.asked:
             time.sleep(0.01)
-        hold.release()
+        cancel.cancel()
         assert polled.result(5) is None
     first.speaks.set()
     client.call(GET, 5, lambda reply: reply.status)
@@ -362,7 +362,7 @@ def test_a_poll_whose_endpoint_breaks_makes_it_the_last(serve: Serve, connect: C
     first, second = serve(), serve()
     first.hangs_up = True
     client = connect(first.endpoint, second.endpoint)
-    assert client.poll(Request("GET", "/", held=60), lambda reply: reply.status, Hold()) is None
+    assert client.poll(Request("GET", "/", held=60), lambda reply: reply.status, CancelToken()) is None
     client.call(GET, 5, lambda reply: reply.status)
     assert (len(first.asked), len(second.asked)) == (1, 1)
 
@@ -600,7 +600,7 @@ def test_a_line_that_never_ends_costs_neither_memory_nor_time() -> None:
 
 
 class Followed:
-    """A prefix that changes when it is told to.
+    """A prefix that changes on the test's order.
 
     Attributes:
         begun: How often it was begun to be followed.
@@ -623,8 +623,8 @@ class Followed:
         self.over = True
         self._news.release()
 
-    def follow(self, prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
-        """See `rdzv_transport.watches.Follow`."""
+    def follow(self, prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
+        """See `rdzv_transport.watches.WatchSource`."""
         self.begun += 1
         for index in itertools.count(1):
             if self.failure is not None:
@@ -733,7 +733,7 @@ def test_no_tls_unless_something_asks_for_it() -> None:
 
 def test_a_child_gets_one_of_its_own() -> None:
     abandoned: list[object] = []
-    owned = PerProcess(object, abandoned.append)
+    owned = ProcessLocal(object, abandoned.append)
     ours = owned.get()
     assert owned.get() is ours
     child = os.fork()

@@ -19,7 +19,7 @@ class Connect(Protocol):
     def __call__(self, endpoint: str, **options: object) -> ZooKeeperBackend: ...
 
 
-def patiently(call: Callable[[], _T], seconds: float = 30) -> _T:
+def with_retries(call: Callable[[], _T], seconds: float = 30) -> _T:
     """Try again, as the core does, what fails because the service is away."""
     deadline = time.monotonic() + seconds
     while True:

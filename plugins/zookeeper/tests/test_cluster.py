@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome
+from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer, require_service
 
-from .clients import CALL, Connect, patiently, watching
+from .clients import CALL, Connect, watching, with_retries
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +39,12 @@ def test_the_leader_freezes(cluster: ZooKeeperCluster, connect: Connect) -> None
 
         def write() -> None:
             put = writer.put("key", b"after", expect=ANY, timeout=CALL)
-            if put.outcome is Outcome.UNKNOWN:
+            if put.outcome is PutOutcome.UNKNOWN:
                 raise RendezvousConnectionError("unknown")
 
-        patiently(write)
+        with_retries(write)
         followed.result(30)
-        assert patiently(lambda: lease.keep_alive(CALL))
+        assert with_retries(lambda: lease.keep_alive(CALL))
         assert writer.read("leased", timeout=CALL) == leased.entry
     assert lease.ttl == 15
 

@@ -7,47 +7,47 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Put
+from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.servers import ZooKeeperServer
 
-from rdzv_zookeeper.mirror import Mirrors
+from rdzv_zookeeper.cache import PrefixCaches
 
-from .clients import CALL, Connect, patiently
-from .line import Line
+from .clients import CALL, Connect, with_retries
+from .proxy import FaultProxy
 
 
 @pytest.fixture
-def line(shared_zookeeper: ZooKeeperServer) -> Iterator[Line]:
-    line = Line(shared_zookeeper.get_port())
-    yield line
-    line.close()
+def proxy(shared_zookeeper: ZooKeeperServer) -> Iterator[FaultProxy]:
+    proxy = FaultProxy(shared_zookeeper.get_port())
+    yield proxy
+    proxy.close()
 
 
 def test_a_read_whose_reply_is_lost_goes_elsewhere(
-    shared_zookeeper: ZooKeeperServer, line: Line, connect: Connect
+    shared_zookeeper: ZooKeeperServer, proxy: FaultProxy, connect: Connect
 ) -> None:
-    backend = connect(f"{line.endpoint},{shared_zookeeper.get_endpoint()}", run_id="elsewhere")
+    backend = connect(f"{proxy.endpoint},{shared_zookeeper.get_endpoint()}", run_id="elsewhere")
     backend.read("anything", timeout=CALL)
-    line.loses_replies = True
+    proxy.loses_replies = True
     assert backend.read("anything", timeout=CALL) is None
-    requests = line.requests
+    requests = proxy.requests
     # The endpoint that failed is the last now.
     backend.read("anything", timeout=CALL)
-    assert line.requests == requests
+    assert proxy.requests == requests
 
 
-def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Connect) -> None:
-    backend = connect(line.endpoint, run_id="idle")
+def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, connect: Connect) -> None:
+    backend = connect(proxy.endpoint, run_id="idle")
     lease = backend.open_lease(10, timeout=CALL)
     session = lease.identity.number
     for number in range(5):
         put = backend.put("idle", b"%d" % number, expect=ANY, lease=lease, timeout=CALL)
-        assert put.outcome is Outcome.WON
+        assert put.outcome is PutOutcome.APPLIED
         assert put.entry is not None
         assert put.entry.token.owner == session
-        line.cut()
+        proxy.disconnect()
         # The end must have come by the time of the next call.
         time.sleep(0.05)
     assert lease.keep_alive(CALL)
@@ -56,11 +56,11 @@ def test_a_connection_that_broke_while_idle_is_replaced(line: Line, connect: Con
 def test_an_event_that_cannot_be_taken_in_is_not_missed(
     shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(mirrors: Mirrors, path: str) -> None:
+    def fail(caches: PrefixCaches, path: str) -> None:
         monkeypatch.undo()
         raise OverflowError(path)
 
-    monkeypatch.setattr(Mirrors, "_note", fail)
+    monkeypatch.setattr(PrefixCaches, "_note", fail)
     waiter, writer = (connect(shared_zookeeper.get_endpoint(), run_id="event") for _ in range(2))
     since = waiter.read_all("missed", timeout=CALL)
     writer.put("missed", b"x", expect=ANY, timeout=CALL)
@@ -85,8 +85,8 @@ _NOT_ZOOKEEPER = {
 
 @pytest.mark.parametrize("answer", _NOT_ZOOKEEPER.values(), ids=_NOT_ZOOKEEPER.keys())
 @pytest.mark.parametrize("when", ["connecting", "connected"])
-def test_an_answer_that_is_not_zookeepers(line: Line, connect: Connect, answer: bytes, when: str) -> None:
-    backend = connect(line.endpoint, run_id="corrupt")
+def test_an_answer_that_is_not_zookeepers(proxy: FaultProxy, connect: Connect, answer: bytes, when: str) -> None:
+    backend = connect(proxy.endpoint, run_id="corrupt")
     since = backend.read_all("corrupt", timeout=CALL)
     calls: list[Callable[[], object]] = [
         lambda: backend.read("corrupt", timeout=0.15),
@@ -97,25 +97,25 @@ def test_an_answer_that_is_not_zookeepers(line: Line, connect: Connect, answer: 
     ]
     for call in calls:
         if when == "connecting":
-            line.cut()
+            proxy.disconnect()
         else:
-            line.answer = None
+            proxy.answer = None
             backend.read("corrupt", timeout=CALL)
-        line.answer = answer
+        proxy.answer = answer
         try:
-            assert call() == Put(Outcome.UNKNOWN)
+            assert call() == PutResult(PutOutcome.UNKNOWN)
         except RendezvousConnectionError:
             continue
-    line.answer = None
+    proxy.answer = None
     assert backend.read("corrupt", timeout=CALL) is None
     assert backend.wait("corrupt", since, timeout=0.1).entries == {}
 
 
 @pytest.mark.parametrize("answer", ["text", "HTTP", "short"])
-def test_something_else_at_the_endpoint_is_named_at_once(line: Line, connect: Connect, answer: str) -> None:
-    line.answer = _NOT_ZOOKEEPER[answer]
-    with pytest.raises(RendezvousDeniedError, match=rf"cannot be used: {line.endpoint}.*not ZooKeeper"):
-        connect(line.endpoint).read("key", timeout=CALL)
+def test_something_else_at_the_endpoint_is_named_at_once(proxy: FaultProxy, connect: Connect, answer: str) -> None:
+    proxy.answer = _NOT_ZOOKEEPER[answer]
+    with pytest.raises(RendezvousDeniedError, match=rf"cannot be used: {proxy.endpoint}.*not ZooKeeper"):
+        connect(proxy.endpoint).read("key", timeout=CALL)
 
 
 def test_something_that_says_nothing_is_doubted(connect: Connect) -> None:
@@ -152,7 +152,7 @@ def test_an_outage_ends_no_session_that_the_ensemble_honours(zookeeper: ZooKeepe
 
 
 @pytest.mark.parametrize("harm", ["kill", "pause"])
-def test_nothing_is_written_after_the_caller_was_told_that_it_was_not(
+def test_nothing_is_written_after_the_caller_got_an_error(
     zookeeper: ZooKeeperServer, connect: Connect, harm: str
 ) -> None:
     """Requests are not kept until ZooKeeper is back."""
@@ -171,7 +171,7 @@ def test_nothing_is_written_after_the_caller_was_told_that_it_was_not(
         zookeeper.restart()
     else:
         zookeeper.resume()
-    patiently(lambda: backend.put("after", b"", expect=ANY, timeout=CALL))
+    with_retries(lambda: backend.put("after", b"", expect=ANY, timeout=CALL))
     assert [other.read(f"{number}", timeout=CALL) for number in range(3)] == [None] * 3
 
 

@@ -1,7 +1,7 @@
 """ACLs, and ends that do not fit each other; who is let in and who is refused is tried by the suite (`security`)."""
 
 import pytest
-from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome
+from rdzv.backend import ABSENT, ANY, KeyValueBackend, PutOutcome
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_conformance.servers import ZooKeeperServer
 from rdzv_conformance.users import Create
@@ -14,9 +14,9 @@ def _everything(backend: KeyValueBackend) -> None:
     since = backend.read_all("all", timeout=CALL)
     lease = backend.open_lease(5, timeout=CALL)
     put = backend.put("all/leased", b"x" * 300_000, expect=ABSENT, lease=lease, timeout=CALL)
-    assert put.outcome is Outcome.WON
+    assert put.outcome is PutOutcome.APPLIED
     assert backend.wait("all", since, timeout=CALL).entries == {"all/leased": put.entry}
-    assert backend.put("all/free", b"", expect=ABSENT, timeout=CALL).outcome is Outcome.WON
+    assert backend.put("all/free", b"", expect=ABSENT, timeout=CALL).outcome is PutOutcome.APPLIED
     assert lease.keep_alive(CALL)
     assert backend.local_address == "127.0.0.1"
     lease.revoke(CALL)

@@ -3,16 +3,16 @@
 import time
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, PutOutcome, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 
-from rdzv_zookeeper import mirror, session
+from rdzv_zookeeper import cache, session
 
-from .clients import CALL, Connect, patiently, watching
+from .clients import CALL, Connect, watching, with_retries
 
 PER_PREFIX = 2
 """How many watches ZooKeeper counts for one of ours: one for the nodes, one for their children."""
@@ -78,14 +78,14 @@ def test_waits_for_many_keys_leave_few_watches(quiet_zookeeper: ZooKeeperServer,
     for number in range(100):
         prefix = f"once/{number}"
         backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.001)
-    assert PER_PREFIX <= quiet_zookeeper.watches() <= PER_PREFIX * mirror._IDLE_MIRRORS
+    assert PER_PREFIX <= quiet_zookeeper.watches() <= PER_PREFIX * cache._IDLE_CACHES
 
 
 def test_a_prefix_that_was_given_up_is_watched_again(
     shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though threads use some, and give up others, all the time."""
-    monkeypatch.setattr(mirror, "_IDLE_MIRRORS", 2)
+    monkeypatch.setattr(cache, "_IDLE_CACHES", 2)
     waiter, writer = (connect(shared_zookeeper.get_endpoint(), run_id="given up") for _ in range(2))
 
     def ping_pong(number: int) -> None:
@@ -131,7 +131,7 @@ def test_an_idle_wait_keeps_its_session(quiet_zookeeper: ZooKeeperServer, connec
 
 
 def _sessions(server: ZooKeeperServer) -> list[str]:
-    return [line for line in server.ask("dump").splitlines() if line.startswith("\t0x")]
+    return [proxy for proxy in server.ask("dump").splitlines() if proxy.startswith("\t0x")]
 
 
 def test_a_frozen_server(zookeeper: ZooKeeperServer, connect: Connect) -> None:
@@ -143,7 +143,7 @@ def test_a_frozen_server(zookeeper: ZooKeeperServer, connect: Connect) -> None:
     with in_background(lambda: follow(waiter, "key", since, "key", b"after", 30)) as followed:
         zookeeper.pause()
         try:
-            assert caller.put("key", b"x", expect=ANY, timeout=0.2).outcome is Outcome.UNKNOWN
+            assert caller.put("key", b"x", expect=ANY, timeout=0.2).outcome is PutOutcome.UNKNOWN
             for timeout in (0.05, 0.5):
                 for call in (
                     lambda timeout: caller.read("key", timeout=timeout),
@@ -162,13 +162,13 @@ def test_a_frozen_server(zookeeper: ZooKeeperServer, connect: Connect) -> None:
             assert time.monotonic() - began < 5
         finally:
             zookeeper.resume()
-        patiently(lambda: caller.put("key", b"after", expect=ANY, timeout=CALL))
+        with_retries(lambda: caller.put("key", b"after", expect=ANY, timeout=CALL))
         followed.result(30)
-        assert patiently(lambda: lease.keep_alive(CALL))
+        assert with_retries(lambda: lease.keep_alive(CALL))
 
 
 def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(
     quiet_zookeeper: ZooKeeperServer, connect: Connect
 ) -> None:
     waiter, writer = (connect(quiet_zookeeper.get_endpoint(), run_id="interrupted") for _ in range(2))
-    assert check_interrupted_waits(waiter, writer, (mirror, session), CALL) > 10
+    assert check_interrupted_waits(waiter, writer, (cache, session), CALL) > 10

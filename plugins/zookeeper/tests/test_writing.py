@@ -1,4 +1,4 @@
-"""What stands in ZooKeeper, and that a condition holds across the lives of a key, whoever ended one."""
+"""What stands in ZooKeeper, and that a condition holds across the incarnations of a key, whatever ended one."""
 
 import threading
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Entry, Lease, Outcome, Put
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Entry, Lease, PutOutcome, PutResult
 from rdzv.engine.envelope import Envelope
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_conformance.deadlines import eventually
@@ -26,7 +26,7 @@ def backend(shared_zookeeper: ZooKeeperServer, connect: Connect, request: pytest
 
 @pytest.fixture(scope="module")
 def kazoo(shared_zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
-    """Somebody else's view of ZooKeeper."""
+    """Another client's view of ZooKeeper."""
     client = KazooClient(shared_zookeeper.get_endpoint())
     client.start()
     yield client
@@ -40,7 +40,7 @@ def _root(backend: ZooKeeperBackend) -> str:
 
 def _write(backend: ZooKeeperBackend, key: str, value: bytes = b"x", lease: Lease | None = None) -> Entry:
     put = backend.put(key, value, expect=ABSENT, lease=lease, timeout=CALL)
-    assert put.outcome is Outcome.WON
+    assert put.outcome is PutOutcome.APPLIED
     assert put.entry is not None
     return put.entry
 
@@ -52,10 +52,10 @@ def test_a_run_in_zookeeper(backend: ZooKeeperBackend, kazoo: KazooClient) -> No
         _write(backend, "nodes/me", b"here", lease)
         root = _root(backend)
         assert root.startswith("/rdzv/test_a_run_in_zookeeper")
-        life = entry.token.life
-        assert sorted(kazoo.get_children(f"{root}/control")) == ["state", f"state@{life}"]
+        incarnation = entry.token.incarnation
+        assert sorted(kazoo.get_children(f"{root}/control")) == ["state", f"state@{incarnation}"]
         data, stat = kazoo.get(f"{root}/control/state")
-        assert data == f"{life} 0\nthe state".encode()
+        assert data == f"{incarnation} 0\nthe state".encode()
         assert entry.order == 2 * stat.czxid
         owners = {kazoo.exists(f"{root}/nodes/{node}").ephemeralOwner for node in kazoo.get_children(f"{root}/nodes")}
         assert len(owners) == 1
@@ -85,7 +85,7 @@ def test_a_token_is_dead_when_its_key_has_another_life(
         assert new.token.number == old.token.number
         for mine in (None, backend.open_lease(10, timeout=CALL)):
             put = backend.put("key", b"y", expect=old.token, lease=mine, timeout=CALL)
-            assert put == Put(Outcome.LOST, new)
+            assert put == PutResult(PutOutcome.CONFLICT, new)
         other.delete("key", timeout=CALL)
 
 
@@ -105,9 +105,9 @@ def test_no_token_survives_deletes_that_race_with_it(backend: ZooKeeperBackend) 
             if there is None:
                 continue
             put = backend.put("race/key", b"%d.%d" % (number, turn), expect=there.token, timeout=CALL)
-            if put.outcome is Outcome.WON:
+            if put.outcome is PutOutcome.APPLIED:
                 assert put.entry is not None
-                assert put.entry.token.life == there.token.life
+                assert put.entry.token.incarnation == there.token.incarnation
                 assert put.entry.token.number == there.token.number + 1
                 assert put.entry.order == there.order
                 won += 1
@@ -127,7 +127,7 @@ def test_a_lease_that_changes_keeps_the_order(backend: ZooKeeperBackend) -> None
     second = _write(backend, "order/second")
     for lease in (two, None, one, None, None):
         put = backend.put("order/first", b"again", expect=first.token, lease=lease, timeout=CALL)
-        assert put.outcome is Outcome.WON
+        assert put.outcome is PutOutcome.APPLIED
         assert put.entry == backend.read("order/first", timeout=CALL)
         assert put.entry is not None
         first = put.entry
@@ -146,7 +146,7 @@ def test_a_key_above_others_begins_when_it_is_put(backend: ZooKeeperBackend) -> 
     later = _write(backend, "a/y")
     assert below.order < beside.order < late.order < later.order
     put = backend.put("a/b", b"more", expect=late.token, timeout=CALL)
-    assert put.outcome is Outcome.WON
+    assert put.outcome is PutOutcome.APPLIED
     assert put.entry is not None
     assert put.entry.order == late.order
     backend.delete("a/b/c", timeout=CALL)
@@ -174,25 +174,27 @@ def test_what_is_not_ours_is_shown_as_it_is(backend: ZooKeeperBackend, kazoo: Ka
     assert there is not None
     assert there.value == b"\x80\x04garbage"
     assert backend.read_all("foreign", timeout=CALL).entries == {"foreign/mine": mine, "foreign/theirs": there}
-    assert backend.put("foreign/theirs", b"x", expect=ABSENT, timeout=CALL) == Put(Outcome.LOST, there)
+    assert backend.put("foreign/theirs", b"x", expect=ABSENT, timeout=CALL) == PutResult(PutOutcome.CONFLICT, there)
     put = backend.put("foreign/theirs", b"ours now", expect=there.token, timeout=CALL)
-    assert put.outcome is Outcome.WON
-    assert backend.put("foreign/theirs", b"x", expect=there.token, timeout=CALL) == Put(Outcome.LOST, put.entry)
+    assert put.outcome is PutOutcome.APPLIED
+    assert backend.put("foreign/theirs", b"x", expect=there.token, timeout=CALL) == PutResult(
+        PutOutcome.CONFLICT, put.entry
+    )
     backend.delete("foreign", timeout=CALL)
     assert backend.read_all("foreign", timeout=CALL).entries == {}
 
 
-def test_a_twin_that_somebody_took_away_is_told(backend: ZooKeeperBackend, kazoo: KazooClient) -> None:
+def test_an_incarnation_node_that_was_removed_is_reported(backend: ZooKeeperBackend, kazoo: KazooClient) -> None:
     entry = _write(backend, "single")
-    kazoo.delete(f"{_root(backend)}/single@{entry.token.life}")
-    with pytest.raises(RendezvousStateError, match=r"has lost its twin.*delete it"):
+    kazoo.delete(f"{_root(backend)}/single@{entry.token.incarnation}")
+    with pytest.raises(RendezvousStateError, match=r"has lost .*delete it"):
         backend.put("single", b"y", expect=entry.token, timeout=CALL)
     backend.delete("single", timeout=CALL)
     assert backend.read("single", timeout=CALL) is None
 
 
 def test_the_largest_value_is_refused_before_it_is_sent(backend: ZooKeeperBackend) -> None:
-    assert len(Envelope.seal(bytes(MAX_PAYLOAD), writer="x" * 50).pack()) < MAX_PAYLOAD + 1024
+    assert len(Envelope.wrap(bytes(MAX_PAYLOAD), writer="x" * 50).pack()) < MAX_PAYLOAD + 1024
     with pytest.raises(RendezvousParameterError, match=r"1048576 bytes; ZooKeeper takes 10\d+"):
         backend.put("large", bytes(1 << 20), expect=ABSENT, timeout=CALL)
     assert backend.read("large", timeout=CALL) is None

@@ -3,7 +3,7 @@
 ``python -m rdzv_conformance.chaos --help``
 """
 
-from .checker import Finding, check, is_settled
-from .history import Diary, History, Record
+from .checker import Violation, check, is_settled
+from .history import EventLog, History, Record
 
-__all__ = ["Diary", "Finding", "History", "Record", "check", "is_settled"]
+__all__ = ["EventLog", "History", "Record", "Violation", "check", "is_settled"]

@@ -36,8 +36,8 @@ from rdzv.plugins import create_backend
 
 from ..flaky import Errors, flaky
 from ..processes import Link
-from .history import Diary
-from .namespaces import be_alone
+from .history import EventLog
+from .namespaces import isolate
 
 __all__ = ["Job", "live"]
 
@@ -54,7 +54,7 @@ _KEPT: Final = 4
 
 @dataclass(frozen=True)
 class Job:
-    """What all agents of a run are told.
+    """What all agents of a run have in common.
 
     Attributes:
         backend: The name of the backend.
@@ -79,7 +79,7 @@ class Job:
             "keep_alive_max_attempt": 3,
             "heartbeat_timeout": self.ttl,
             "last_call_timeout": 1.0,
-            # Whoever waits in vain is to be seen waiting, as a lack of progress.
+            # A node that waits too long must be seen waiting, as a lack of progress.
             "join_timeout": _DAY,
             **self.options,
             "attempt": attempt,
@@ -88,46 +88,46 @@ class Job:
         return RendezvousParameters(self.backend, endpoint, self.run_id, self.min_nodes, self.max_nodes, None, **config)
 
 
-def live(link: Link, job: Job, name: str, attempt: int, folder: Path, alone: bool) -> None:
-    """The life of an agent, in a process of its own: it does what it is told over `link` until it is killed.
+def live(link: Link, job: Job, name: str, attempt: int, folder: Path, isolated: bool) -> None:
+    """The life of an agent, in a process of its own: it takes orders over `link` until it is killed.
 
     Args:
-        link: First it says that it is there, then it is told the endpoint, then what to do.
-        job: What all are told.
+        link: First it says that it is there, then it receives the endpoint, then orders.
+        job: What all agents have in common.
         name: Its own name.
         attempt: The scheduler's restart count.
         folder: Where it writes its history.
-        alone: Whether it lives in a network namespace of its own.
+        isolated: Whether it lives in a network namespace of its own.
     """
-    # Ctrl-C on the terminal is for whoever started us, who then kills us.
+    # Ctrl-C on the terminal is for the parent process, which then kills this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
-    if alone:
-        be_alone()
+    if isolated:
+        isolate()
     link.send()
     endpoint = link.receive(_DAY)
-    diary = Diary(folder / f"{name}.jsonl", name)
+    event_log = EventLog(folder / f"{name}.jsonl", name)
     try:
-        agent = Agent(job.parameters(endpoint, name, attempt), diary, job.ttl)
+        agent = Agent(job.parameters(endpoint, name, attempt), event_log, job.ttl)
         threading.Thread(target=agent.work, daemon=True).start()
         while True:
             command, *arguments = link.receive(_DAY)
             getattr(agent, command)(*arguments)
     except Exception:
-        diary.write("broke", text=traceback.format_exc())
+        event_log.write("broke", text=traceback.format_exc())
 
 
 class Agent:
-    """One agent: its work on one thread, and what it is told to do on another."""
+    """One agent: its work on one thread, its orders on another."""
 
-    def __init__(self, parameters: RendezvousParameters, diary: Diary, ttl: float) -> None:
+    def __init__(self, parameters: RendezvousParameters, event_log: EventLog, ttl: float) -> None:
         """Make its handler; `ttl` is the time to live in seconds, and how long it waits for the round's store."""
         backend, store = create_backend(parameters)
         self._errors = Errors(random.Random())  # noqa: S311 - no secret
         if isinstance(backend, KeyValueBackend):
             backend = flaky(backend, self._errors)
         self._handler = create_handler(store, backend, parameters)
-        self._diary = diary
+        self._event_log = event_log
         self._ttl = ttl
         self._failing = threading.Event()
         self._leaving = False
@@ -137,31 +137,31 @@ class Agent:
 
     @hookimpl
     def rdzv_event(self, event: Event) -> None:
-        """What the handler tells."""
-        self._diary.write("learns", kind=event.kind.value, round=event.round, node=event.node, cause=event.cause)
+        """The handler's events."""
+        self._event_log.write("learns", kind=event.kind.value, round=event.round, node=event.node, cause=event.cause)
 
-    # What it is told to do.
+    # Its orders.
 
     def fail(self) -> None:
         """Its program fails, so it joins again."""
-        self._diary.write("fails")
+        self._event_log.write("fails")
         self._failing.set()
 
     def err(self, chance: float) -> None:
         """From now on, so many of its calls fail."""
-        self._diary.write("errs", chance=chance, so_far=self._errors.count)
+        self._event_log.write("errs", chance=chance, so_far=self._errors.count)
         self._errors.chance = chance
 
     def close(self, reason: str) -> None:
         """Close the run."""
-        self._diary.write("closes", reason=reason)
+        self._event_log.write("closes", reason=reason)
         with contextlib.suppress(RendezvousError), self._forgiving():
             self._handler.set_closed(reason)
-            self._diary.write("has closed", reason=reason)
+            self._event_log.write("has closed", reason=reason)
 
     def shutdown(self) -> None:
         """The job is done: close the run if it is in it, and go."""
-        self._diary.write("closes", reason="the job is done")
+        self._event_log.write("closes", reason="the job is done")
         self._go(self._handler.shutdown)
 
     def leave(self, reason: str) -> None:
@@ -171,16 +171,16 @@ class Agent:
     def _go(self, goes: Any) -> None:
         with self._telling:
             self._leaving = True
-            self._diary.write("leaves")
+            self._event_log.write("leaves")
         told = False
         with self._forgiving():
             told = goes()
-        self._diary.write("has left", told=told)
+        self._event_log.write("has left", told=told)
 
     # What it does by itself.
 
     def work(self) -> None:
-        """Take part until the run is closed, or until it is told to go."""
+        """Take part until the run is closed, or until it has orders to go."""
         try:
             goes_on = True
             while goes_on:
@@ -189,9 +189,9 @@ class Agent:
                 time.sleep(random.uniform(0.0, _CLEAN_UP))  # noqa: S311 - no secret
         except RendezvousError as error:
             if not self._leaving:
-                self._diary.write("refused", error=type(error).__name__, text=str(error), **self._reason())
+                self._event_log.write("refused", error=type(error).__name__, text=str(error), **self._reason())
         except Exception:
-            self._diary.write("broke", text=traceback.format_exc())
+            self._event_log.write("broke", text=traceback.format_exc())
 
     @contextlib.contextmanager
     def _forgiving(self) -> Iterator[None]:
@@ -209,17 +209,17 @@ class Agent:
 
     def _stumble(self, error: Exception) -> None:
         self._stumbled = True
-        self._diary.write("stumbles", error=repr(error))
+        self._event_log.write("stumbles", error=repr(error))
 
     def _take_part(self) -> bool:
         """Join and hold the world; whether to join again."""
         with self._telling:
             if self._leaving:
                 return False
-            self._diary.write("joins")
+            self._event_log.write("joins")
         info = self._handler.next_rendezvous()
         where, mine = info.bootstrap_store_info, self._handler._node.record
-        self._diary.write(
+        self._event_log.write(
             "returns",
             round=info.round,
             rank=info.rank,
@@ -239,7 +239,7 @@ class Agent:
         # A member that is cut off has nothing to say about the store.
         with contextlib.suppress(RendezvousConnectionError, RendezvousTimeoutError):
             mark = info.store.compare_set("mark", b"", self._handler.node_id.encode()).decode()
-            self._diary.write("shares", round=info.round, size=info.world_size, mark=mark)
+            self._event_log.write("shares", round=info.round, size=info.world_size, mark=mark)
 
     def _hold(self, info: RendezvousInfo) -> bool:
         """Hold the world until there is to be another one, or none."""
@@ -247,7 +247,7 @@ class Agent:
         while not self._leaving:
             sure_until = self._note_trust(info, sure_until)
             if self._handler.is_closed():
-                self._diary.write("hears", **self._reason())
+                self._event_log.write("hears", **self._reason())
                 self.leave("the run is closed")
                 return False
             if self._failing.is_set() or self._handler.num_nodes_waiting() > 0:
@@ -259,11 +259,11 @@ class Agent:
     def _note_trust(self, info: RendezvousInfo, before: float) -> float:
         """Write down until when the lease certainly lives, if that has changed; returns that moment."""
         node = self._handler._node
-        with self._handler._driver._changed:
+        with self._handler._runner._changed:
             now, until = time.monotonic(), node.lease_until
-            trusts = node.may_trust_world() and not node.is_evicted()
+            trusts = node.has_valid_lease() and not node.is_evicted()
         if trusts and until != before:
-            self._diary.write("trusts", at=now, round=info.round, size=info.world_size, until=until)
+            self._event_log.write("trusts", at=now, round=info.round, size=info.world_size, until=until)
             return until
         return before
 

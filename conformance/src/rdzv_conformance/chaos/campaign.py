@@ -1,4 +1,4 @@
-"""One run of the task: storms and calms, until the time is over or an invariant is violated."""
+"""One run of the task: fault phases and quiet phases, until the time is over or an invariant is violated."""
 
 import itertools
 import time
@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from .checker import Finding, check, is_settled
+from .checker import Violation, check, is_settled
 from .faults import FAULTS, possible
-from .plan import Episode, Strike
-from .stage import Stage
+from .plan import FaultEvent, FaultSchedule
+from .testbed import Testbed
 
 __all__ = ["Campaign"]
 
@@ -29,125 +29,125 @@ class Campaign:
     """What was done, and what was found.
 
     Attributes:
-        stage: Where it happens.
+        testbed: Where it happens.
         seed: Where all chance comes from.
         seconds: How long faults may come.
-        bound: Seconds of calm within which a world must form.
+        bound: Seconds of the quiet phase within which a world must form.
         progress: Called again and again.
         faults: How often each kind was there.
-        calms: How many storms were outlived.
-        slowest: The longest time until a world had formed, in seconds of calm.
-        findings: What is wrong.
+        quiet_phases: How many fault phases were survived.
+        slowest: The longest time until a world had formed, in seconds of the quiet phase.
+        violations: What is wrong.
     """
 
-    stage: Stage
+    testbed: Testbed
     seed: int
     seconds: float
     bound: float
     progress: Callable[["Campaign"], None] = lambda campaign: None
     faults: Counter[str] = field(default_factory=Counter)
-    calms: int = 0
+    quiet_phases: int = 0
     slowest: float = 0.0
-    findings: list[Finding] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
     _judged: float = 0.0
 
     def __str__(self) -> str:
         kinds = ", ".join(f"{count} {kind}" for kind, count in self.faults.most_common())
-        rounds = len(self.stage.history.rounds)
+        rounds = len(self.testbed.history.rounds)
         return (
-            f"{self.faults.total()} faults ({kinds}), {rounds} rounds, {self.calms} storms outlived, "
-            f"slowest world after {self.slowest:.1f} s of calm, {len(self.findings)} violations"
+            f"{self.faults.total()} faults ({kinds}), {rounds} rounds, {self.quiet_phases} fault phases survived, "
+            f"slowest world after {self.slowest:.1f} s of the quiet phase, {len(self.violations)} violations"
         )
 
     def run(self) -> None:
-        """Do it all; afterwards `findings` are complete."""
+        """Do it all; afterwards `violations` are complete."""
         with suppress(_ViolatedError):
             ends = time.monotonic() + self.seconds
             self._begin()
             for number in itertools.count():
                 if (left := ends - time.monotonic()) <= 0:
                     break
-                self._weather(Episode.draw(self.seed, number, possible(self.stage), left))
+                self._fault_phase(FaultSchedule.draw(self.seed, number, possible(self.testbed), left))
             self._end()
 
     def _begin(self) -> None:
-        for _ in range(self.stage.size):
-            self.stage.arrive()
-        self._calm(self._is_settled)
+        for _ in range(self.testbed.size):
+            self.testbed.arrive()
+        self._quiet_phase(self._is_settled)
 
-    def _weather(self, episode: Episode) -> None:
-        """A storm, and the calm after it."""
-        stage = self.stage
-        for strike in episode.strikes:
-            stage.after(strike.moment, partial(self._strike, strike))
-        stage.after(episode.storm, lambda: None)
-        self._pass_time(stage.nothing_is_due)
+    def _fault_phase(self, schedule: FaultSchedule) -> None:
+        """A fault phase, and the quiet phase after it."""
+        testbed = self.testbed
+        for event in schedule.events:
+            testbed.after(event.moment, partial(self._inject, event))
+        testbed.after(schedule.fault_phase, lambda: None)
+        self._pass_time(testbed.nothing_is_due)
         # Newcomers of a closed run are those who come too late.
-        for _ in range(len(stage.players), stage.size):
-            stage.arrive()
-        for player in list(stage.players.values())[stage.size :]:
-            stage.leave(player)
-        self._calm(lambda: self._is_settled() or self._is_empty())
-        self.calms += 1
+        for _ in range(len(testbed.handles), testbed.size):
+            testbed.arrive()
+        for handle in list(testbed.handles.values())[testbed.size :]:
+            testbed.leave(handle)
+        self._quiet_phase(lambda: self._is_settled() or self._is_empty())
+        self.quiet_phases += 1
         if self._is_empty():
             self._next_attempt()
 
-    def _strike(self, strike: Strike) -> None:
-        if FAULTS[strike.fault](self.stage, strike):
-            self.faults[strike.fault] += 1
+    def _inject(self, event: FaultEvent) -> None:
+        if FAULTS[event.fault](self.testbed, event):
+            self.faults[event.fault] += 1
 
     def _next_attempt(self) -> None:
         """The run is closed, and everybody has gone: launch it again."""
         self._come_too_late()
-        self.stage.history.forget()
-        self.stage.attempt += 1
+        self.testbed.history.forget()
+        self.testbed.attempt += 1
         self._begin()
 
     def _come_too_late(self) -> None:
-        """Whoever joins a closed run is refused."""
-        self.stage.arrive()
-        self._calm(self._is_empty)
+        """A node that joins a closed run is refused."""
+        self.testbed.arrive()
+        self._quiet_phase(self._is_empty)
 
     def _end(self) -> None:
         """Close the run, and see that everybody hears it."""
-        next(iter(self.stage.players.values())).tell("close", "the end")
-        self._calm(self._is_empty)
+        next(iter(self.testbed.handles.values())).tell("close", "the end")
+        self._quiet_phase(self._is_empty)
         self._come_too_late()
 
-    def _calm(self, ended: Callable[[], bool]) -> None:
+    def _quiet_phase(self, ended: Callable[[], bool]) -> None:
         """Nothing is wrong any more, so this must come about; then all that was written is checked."""
-        stage = self.stage
-        stage.await_servers()
-        stage.await_mended()
-        stage.diary.write("calm")
+        testbed = self.testbed
+        testbed.await_servers()
+        testbed.await_restored()
+        testbed.event_log.write("quiet")
         began = time.monotonic()
         self._pass_time(lambda: ended() or time.monotonic() > began + self.bound)
         after = time.monotonic() - began
         if ended():
-            stage.diary.write("settled", after=round(after, 3))
+            testbed.event_log.write("settled", after=round(after, 3))
             self.slowest = max(self.slowest, after)
         else:
-            stage.diary.write("unsettled", text=self._what_they_do(after))
-        stage.history.refresh()
+            testbed.event_log.write("unsettled", text=self._what_they_do(after))
+        testbed.history.refresh()
         self._judge()
 
     def _judge(self) -> None:
-        job = self.stage.job
-        self.findings = check(self.stage.history.records, job.min_nodes, job.max_nodes)
+        job = self.testbed.job
+        self.violations = check(self.testbed.history.records, job.min_nodes, job.max_nodes)
         self._judged = time.monotonic()
-        if self.findings:
+        if self.violations:
             raise _ViolatedError
 
     def _is_settled(self) -> bool:
-        return is_settled(self.stage.history.last, self.stage.players, self.stage.job.max_nodes)
+        return is_settled(self.testbed.history.last, self.testbed.handles, self.testbed.job.max_nodes)
 
     def _is_empty(self) -> bool:
-        return not self.stage.players
+        return not self.testbed.handles
 
     def _what_they_do(self, after: float) -> str:
-        last = self.stage.history.last
-        found = (f"{name} {last[name].what if name in last else 'says nothing'}" for name in self.stage.players)
-        return f"not all were in one world, or told that there is none, after {after:.1f} s of calm: {', '.join(found)}"
+        last = self.testbed.history.last
+        found = (f"{name} {last[name].what if name in last else 'says nothing'}" for name in self.testbed.handles)
+        return f"not all were in one world, or knew of none, after {after:.1f} s of the quiet phase: {', '.join(found)}"
 
     def _pass_time(self, until: Callable[[], bool]) -> None:
         """Let time pass until a condition holds; see now and then whether something is wrong."""
@@ -158,4 +158,4 @@ class Campaign:
                 self._judge()
             return until()
 
-        self.stage.pass_time(ended)
+        self.testbed.pass_time(ended)

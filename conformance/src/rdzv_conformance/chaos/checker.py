@@ -11,8 +11,8 @@ they mean for events that were seen from outside, and only by those who took par
    or without a service does not matter: it takes away the next confirmation, not the last one.
 3. Every world has min to max nodes, each once.
 4. After the last fault, all who live get into one world, as far as there is room, within a bound.
-6. Once somebody knows that an attempt is closed, whoever joins is refused; all hear the same reason.
-7. Nobody gets an error unless it was told to leave, or somebody was told to close the run.
+6. Once an agent knows that an attempt is closed, a node that joins is refused; all receive the same reason.
+7. No agent gets an error unless it had orders to leave, or an agent had orders to close the run.
 """
 
 import math
@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from .history import INSIDE, Record
 
-__all__ = ["Finding", "check", "is_settled"]
+__all__ = ["Violation", "check", "is_settled"]
 
 _ENDS_A_STAY: Final = frozenset({"joins", "leaves", "is killed"})
 """After one of these, a node is in its round no more."""
@@ -33,7 +33,7 @@ _CLOSED: Final = frozenset({"hears", "refused"})
 
 
 @dataclass(frozen=True, order=True)
-class Finding:
+class Violation:
     """An invariant that does not hold.
 
     Attributes:
@@ -50,7 +50,7 @@ class Finding:
         return f"invariant {self.number}: {self.what}"
 
 
-def check(history: Iterable[Record], low: int, high: int) -> list[Finding]:
+def check(history: Iterable[Record], low: int, high: int) -> list[Violation]:
     """Everything that is wrong in a history, in the order of time.
 
     Args:
@@ -93,7 +93,7 @@ def is_settled(last: Mapping[str, Record], alive: Collection[str], high: int) ->
 # 1
 
 
-def _agreement(returns: Sequence[Record]) -> Iterator[Finding]:
+def _agreement(returns: Sequence[Record]) -> Iterator[Violation]:
     first: dict[int, Record] = {}
     before: dict[str, int] = {}
     for record in returns:
@@ -103,15 +103,15 @@ def _agreement(returns: Sequence[Record]) -> Iterator[Finding]:
             if facts[what] != other.facts[what]:
                 mine, theirs = facts[what], other.facts[what]
                 said = f"{record.who} got {mine} as the {what} of round {number}, and {other.who} got {theirs}"
-                yield Finding(record.at, 1, said)
+                yield Violation(record.at, 1, said)
         if facts["size"] != len(facts["nodes"]) or _agent_at(facts) != record.who:
             said = f"{record.who} is rank {facts['rank']} of {facts['size']} in round {number}: {facts['nodes']}"
-            yield Finding(record.at, 1, said)
+            yield Violation(record.at, 1, said)
         if facts["rank"] == 0 and facts["offers"] not in (None, facts["address"]):
             said = f"{record.who} is rank 0 of round {number} at {facts['offers']}, and got {facts['address']}"
-            yield Finding(record.at, 1, said)
+            yield Violation(record.at, 1, said)
         if number <= before.get(record.who, 0):
-            yield Finding(record.at, 1, f"{record.who} got round {number} after round {before[record.who]}")
+            yield Violation(record.at, 1, f"{record.who} got round {number} after round {before[record.who]}")
         before[record.who] = number
 
 
@@ -125,20 +125,20 @@ def _agent(node: str) -> str:
     return node.partition(".")[0]
 
 
-def _stores(records: Sequence[Record]) -> Iterator[Finding]:
+def _stores(records: Sequence[Record]) -> Iterator[Violation]:
     first: dict[int, Record] = {}
     for record in records:
         if record.what == "shares":
             other = first.setdefault(record.facts["round"], record)
             if record.facts["mark"] != other.facts["mark"]:
                 number = record.facts["round"]
-                yield Finding(record.at, 1, f"{record.who} and {other.who} do not share one store in round {number}")
+                yield Violation(record.at, 1, f"{record.who} and {other.who} do not share one store in round {number}")
 
 
 # 2
 
 
-def _exclusivity(records: Sequence[Record], returns: Sequence[Record]) -> Iterator[Finding]:
+def _exclusivity(records: Sequence[Record], returns: Sequence[Record]) -> Iterator[Violation]:
     found: set[tuple[str, int]] = set()
     rounds, first = _first_returns(returns)
     for trust, until in _trusts(records):
@@ -150,7 +150,7 @@ def _exclusivity(records: Sequence[Record], returns: Sequence[Record]) -> Iterat
             seen = max(other.at, trust.at)
             there = f"round {other.facts['round']} exists: {', '.join(other.facts['nodes'])}"
             said = f"{trust.who} is in round {number}, its lease lives for another {until - seen:.2f} s, while {there}"
-            yield Finding(seen, 2, said)
+            yield Violation(seen, 2, said)
 
 
 def _first_returns(returns: Sequence[Record]) -> tuple[list[int], list[Record]]:
@@ -181,43 +181,43 @@ def _trusts(records: Sequence[Record]) -> Iterator[tuple[Record, float]]:
 # 3
 
 
-def _size(returns: Sequence[Record], low: int, high: int) -> Iterator[Finding]:
+def _size(returns: Sequence[Record], low: int, high: int) -> Iterator[Violation]:
     seen: set[int] = set()
     for record in returns:
         nodes, number = record.facts["nodes"], record.facts["round"]
         if number not in seen and (not low <= len(nodes) <= high or len(set(nodes)) != len(nodes)):
-            yield Finding(record.at, 3, f"a world of {nodes} in round {number} for {low} to {high} nodes")
+            yield Violation(record.at, 3, f"a world of {nodes} in round {number} for {low} to {high} nodes")
         seen.add(number)
 
 
 # 4
 
 
-def _progress(records: Sequence[Record]) -> Iterator[Finding]:
+def _progress(records: Sequence[Record]) -> Iterator[Violation]:
     for record in records:
         if record.what == "unsettled":
-            yield Finding(record.at, 4, record.facts["text"])
+            yield Violation(record.at, 4, record.facts["text"])
 
 
 # 6
 
 
-def _closing(records: Sequence[Record], attempts: Mapping[str, int]) -> Iterator[Finding]:
+def _closing(records: Sequence[Record], attempts: Mapping[str, int]) -> Iterator[Violation]:
     for attempt in sorted(set(attempts.values())):
         mine = [record for record in records if attempts.get(record.who) == attempt]
         yield from _first_reason(mine)
         yield from _refusals(mine)
 
 
-def _first_reason(records: Sequence[Record]) -> Iterator[Finding]:
+def _first_reason(records: Sequence[Record]) -> Iterator[Violation]:
     heard = [record for record in records if _says_closed(record) and not _superseded(record)]
     for first, other in pairwise(heard):
         if (first.facts["by"], first.facts["reason"]) != (other.facts["by"], other.facts["reason"]):
             said = " and ".join(f"{one.who} hears '{one.facts['reason']}'" for one in (first, other))
-            yield Finding(other.at, 6, f"the attempt is closed for two reasons: {said}")
+            yield Violation(other.at, 6, f"the attempt is closed for two reasons: {said}")
 
 
-def _refusals(records: Sequence[Record]) -> Iterator[Finding]:
+def _refusals(records: Sequence[Record]) -> Iterator[Violation]:
     known = (record.at for record in records if record.what == "has closed" or _says_closed(record))
     closed = next(known, math.inf)
     joined: dict[str, Record] = {}
@@ -227,7 +227,9 @@ def _refusals(records: Sequence[Record]) -> Iterator[Finding]:
         elif record.what == "returns" and record.who in joined and joined[record.who].at > closed:
             number = record.facts["round"]
             late = joined[record.who].at - closed
-            yield Finding(record.at, 6, f"{record.who} got round {number} of a run that was closed {late:.3f} s before")
+            yield Violation(
+                record.at, 6, f"{record.who} got round {number} of a run that was closed {late:.3f} s before"
+            )
 
 
 def _says_closed(record: Record) -> bool:
@@ -241,7 +243,7 @@ def _superseded(record: Record) -> bool:
 # 7
 
 
-def _errors(records: Sequence[Record], attempts: Mapping[str, int]) -> Iterator[Finding]:
+def _errors(records: Sequence[Record], attempts: Mapping[str, int]) -> Iterator[Violation]:
     closers: dict[int, set[str]] = {}
     leaving: set[str] = set()
     for record in records:
@@ -251,14 +253,14 @@ def _errors(records: Sequence[Record], attempts: Mapping[str, int]) -> Iterator[
         elif record.what == "leaves":
             leaving.add(record.who)
         elif record.what == "broke":
-            yield Finding(record.at, 0, f"{record.who} broke: {record.facts['text']}")
+            yield Violation(record.at, 0, f"{record.who} broke: {record.facts['text']}")
         elif _says_closed(record):
             followed = any(other > attempt for other in attempts.values())
             if _agent(record.facts["by"]) not in closers.get(attempt, ()) and not (_superseded(record) and followed):
                 said = f"by '{record.facts['by']}': {record.facts['reason']}"
-                yield Finding(
+                yield Violation(
                     record.at, 7, f"nobody has closed the run, but {record.who} hears that it is closed {said}"
                 )
         elif record.what == "refused" and record.who not in leaving:
             text = f"{record.facts['error']}: {record.facts['text']}"
-            yield Finding(record.at, 7, f"{record.who} gets an error for no fault of its own: {text}")
+            yield Violation(record.at, 7, f"{record.who} gets an error for no fault of its own: {text}")

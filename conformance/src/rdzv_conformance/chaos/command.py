@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rdzv import RendezvousError, RendezvousParameterError, RendezvousParameters
-from rdzv.observer import Observer
+from rdzv.inspector import RunInspector
 from rdzv.parameters import parse_nnodes
 
 from ..arguments import positive
@@ -19,9 +19,9 @@ from ..servers import ServiceMissingError
 from .agent import Job
 from .campaign import Campaign
 from .history import tell
+from .preflight import try_out
 from .service import find_service
-from .stage import DIARY, Stage
-from .trial import try_out
+from .testbed import EVENT_LOG, Testbed
 
 __all__ = ["main"]
 
@@ -29,10 +29,10 @@ _PURGE: Final = 3.0
 """Times to live after which every lease should be over."""
 
 _BEFORE: Final = 3.0
-"""Times to live that the story begins before the first violation."""
+"""Times to live that the trace begins before the first violation."""
 
 _OURS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr", "attempt", "node_name")
-"""What every agent is told anyway, and no --option may say."""
+"""What every agent is given anyway, and no --option may say."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -67,7 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--agents", type=int, default=8, help="how many agents there are (default: 8)")
     parser.add_argument("--nnodes", type=_limits, default=(4, 7), metavar="MIN:MAX", help="of a world (default: 4:7)")
     parser.add_argument("--ttl", type=positive, default=3.0, help="the time to live, in seconds (default: 3)")
-    parser.add_argument("--bound", type=positive, help="seconds of calm until all must be well (default: 10 ttl)")
+    parser.add_argument(
+        "--bound", type=positive, help="seconds of the quiet phase until all must be in a world (default: 10 ttl)"
+    )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the histories there")
     return parser
 
@@ -90,22 +92,22 @@ def _option(text: str) -> tuple[str, str]:
 
 def _run(asked: argparse.Namespace, cleanup: ExitStack) -> int:
     seed = secrets.randbelow(1_000_000) if asked.seed is None else asked.seed
-    stage = _set(asked, cleanup)
-    print(f"{asked.backend}, seed {seed}: {_what_there_is(stage)}", flush=True)
+    testbed = _set(asked, cleanup)
+    print(f"{asked.backend}, seed {seed}: {_what_there_is(testbed)}", flush=True)
     began = time.monotonic()
     progress = _progress(began + 60 * asked.minutes)
-    campaign = Campaign(stage, seed, 60 * asked.minutes, asked.bound or 10 * asked.ttl, progress)
+    campaign = Campaign(testbed, seed, 60 * asked.minutes, asked.bound or 10 * asked.ttl, progress)
     campaign.run()
     _clear()
     print(f"{asked.backend}, seed {seed}: {(time.monotonic() - began) / 60:.1f} min, {campaign}", flush=True)
-    if not campaign.findings:
+    if not campaign.violations:
         return 0
     print(_tell(campaign))
     return 1
 
 
-def _set(asked: argparse.Namespace, cleanup: ExitStack) -> Stage:
-    """The stage, with all that it needs; `cleanup` takes it down."""
+def _set(asked: argparse.Namespace, cleanup: ExitStack) -> Testbed:
+    """The testbed, with all that it needs; `cleanup` takes it down."""
     low, high = asked.nnodes
     if asked.agents < low:
         raise RendezvousParameterError(f"{asked.agents} agents form no world of at least {low}: raise --agents.")
@@ -118,7 +120,7 @@ def _set(asked: argparse.Namespace, cleanup: ExitStack) -> Stage:
     _claim(folder)
     if asked.endpoint is not None:
         cleanup.callback(_purge, job.parameters(asked.endpoint, "nobody", 0), asked.ttl)
-    return cleanup.enter_context(Stage(job, service, folder, asked.agents))
+    return cleanup.enter_context(Testbed(job, service, folder, asked.agents))
 
 
 def _claim(folder: Path) -> None:
@@ -130,7 +132,7 @@ def _claim(folder: Path) -> None:
     try:
         if any(folder.glob("*.jsonl")):
             raise FileExistsError
-        (folder / DIARY).touch(0o600, exist_ok=False)
+        (folder / EVENT_LOG).touch(0o600, exist_ok=False)
     except FileExistsError as error:
         raise RendezvousParameterError(
             f"--keep {folder} has histories already, or another run uses it: empty it, or name another folder."
@@ -140,20 +142,20 @@ def _claim(folder: Path) -> None:
 
 
 def _purge(parameters: RendezvousParameters, ttl: float) -> None:
-    """Leave nothing in a service that goes on without us; whoever was killed has a lease for another moment."""
-    with Observer(parameters) as observer:
+    """Leave nothing in a service that goes on without us; an agent that was killed has a lease for another moment."""
+    with RunInspector(parameters) as observer:
         observer.purge(_PURGE * ttl)
 
 
-def _what_there_is(stage: Stage) -> str:
-    ways = "no lines to cut" if stage.lines is None else "lines of proxies"
-    ways = "lines of proxies out of network namespaces" if stage.alone else ways
-    servers = len(stage.service.members)
-    return f"{stage.size} agents, {servers or 'no'} server{'s' * (servers != 1)} to hurt, {ways}"
+def _what_there_is(testbed: Testbed) -> str:
+    ways = "no proxies to partition" if testbed.proxies is None else "fault proxies"
+    ways = "fault proxies out of network namespaces" if testbed.isolated else ways
+    servers = len(testbed.service.members)
+    return f"{testbed.size} agents, {servers or 'no'} server{'s' * (servers != 1)} to fault, {ways}"
 
 
 def _progress(ends: float) -> Callable[[Campaign], None]:
-    """Shows how it goes: a line that changes on a terminal, else one for each storm."""
+    """Shows how it goes: a line that changes on a terminal, else one for each fault phase."""
     told = 0
 
     def tell_how_it_goes(campaign: Campaign) -> None:
@@ -161,9 +163,9 @@ def _progress(ends: float) -> Callable[[Campaign], None]:
         line = f"{max(0.0, ends - time.monotonic()):.0f} s left, {campaign}"
         if sys.stderr.isatty():
             print(f"\r\x1b[K{line}"[:160], end="", file=sys.stderr, flush=True)
-        elif campaign.calms > told:
+        elif campaign.quiet_phases > told:
             print(line, file=sys.stderr, flush=True)
-        told = campaign.calms
+        told = campaign.quiet_phases
 
     return tell_how_it_goes
 
@@ -174,11 +176,11 @@ def _clear() -> None:
 
 
 def _tell(campaign: Campaign) -> str:
-    """What is wrong, and the story around the first of it."""
-    first, records = campaign.findings[0], campaign.stage.history.records
+    """What is wrong, and the trace around the first of it."""
+    first, records = campaign.violations[0], campaign.testbed.history.records
     began = min(record.at for record in records)
-    # Where nothing comes about, the reason lies before the calm.
-    since = first.at - _BEFORE * campaign.stage.job.ttl - (campaign.bound if first.number == 4 else 0.0)
-    story = tell((record for record in records if since <= record.at <= first.at), began)
-    found = "\n".join(f"{finding.at - began:9.3f}  {finding}" for finding in campaign.findings)
-    return f"{found}\n\nWhat came before the first of them, in seconds since the attempt began:\n\n{story}"
+    # Where no world forms, the reason lies before the quiet phase.
+    since = first.at - _BEFORE * campaign.testbed.job.ttl - (campaign.bound if first.number == 4 else 0.0)
+    trace = tell((record for record in records if since <= record.at <= first.at), began)
+    found = "\n".join(f"{violation.at - began:9.3f}  {violation}" for violation in campaign.violations)
+    return f"{found}\n\nWhat came before the first of them, in seconds since the attempt began:\n\n{trace}"

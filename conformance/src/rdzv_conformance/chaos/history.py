@@ -1,4 +1,4 @@
-"""What happened, as one JSON line per event, written at once by whoever did it.
+"""What happened, as one JSON line per event, written at once by the process that did it.
 
 All moments are seconds of the one monotonic clock of this machine (``CLOCK_MONOTONIC``). Only the checker
 compares those of different processes.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-__all__ = ["INSIDE", "OVER", "Diary", "History", "Record", "What", "tell"]
+__all__ = ["INSIDE", "OVER", "EventLog", "History", "Record", "What", "tell"]
 
 What = Literal[
     # By an agent.
@@ -20,7 +20,7 @@ What = Literal[
     "returns",  # round, rank, size, nodes, address; offers: where it said it is, should it be rank 0
     "shares",  # round, mark: what stands in the round's store, where the first one to come wrote it
     "trusts",  # round, until: its lease certainly lives until then, and it takes the round for the current one
-    "learns",  # kind, round, node, cause: an event that the handler tells
+    "learns",  # kind, round, node, cause: an event of the handler
     "fails",  # its program does, so that it joins again
     "errs",  # chance, so_far: so many of its calls fail from now on, and so many have
     "stumbles",  # error: what it got for that, or for what a stranger has written; it goes on
@@ -29,16 +29,16 @@ What = Literal[
     "hears",  # by, reason: the run is closed
     "refused",  # error, text, by, reason: next_rendezvous() raised; by and reason are None while the run is open
     "leaves",
-    "has left",  # told: whether the service could be told
+    "has left",  # told: whether the service has confirmed it
     "broke",  # text: an error that no code of ours expects
-    # By whoever sends the faults, about an agent, a server or the run.
+    # By the process that sends the faults, about an agent, a server or the run.
     "starts",  # attempt
     "is killed",
     "stands still",
     "is cut off",  # how
     "goes on",
-    "is spoiled",  # key, seconds: a stranger writes over it, and puts it back
-    "calm",  # nothing is wrong any more
+    "is corrupted",  # key, seconds: a stranger writes over it, and puts it back
+    "quiet",  # nothing is wrong any more
     "settled",  # after: seconds since then
     "unsettled",  # text: what the agents do instead
 ]
@@ -88,12 +88,12 @@ class Record:
         return cls(at, who, what, facts)
 
 
-class Diary:
+class EventLog:
     """One writer's file: what is written is there at once, whatever happens to the writer.
 
     Args:
         path: The file; created.
-        who: Whose events they are, where `write` is not told.
+        who: Whose events they are, where `write` names none.
     """
 
     def __init__(self, path: Path, who: str) -> None:
@@ -159,7 +159,7 @@ class History:
 
 
 def tell(records: Iterable[Record], since: float = 0.0) -> str:
-    """The events as a story, in order, with seconds since the moment `since`."""
+    """The events as a trace, in order, with seconds since the moment `since`."""
     ordered = sorted(records, key=lambda record: record.at)
     return "\n".join(f"{record.at - since:9.3f}  {record.who:<9} {record.what}{_facts(record)}" for record in ordered)
 

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from ..processes import Link, Processes
 
-__all__ = ["are_possible", "be_alone", "set_loopback", "within"]
+__all__ = ["are_possible", "isolate", "set_loopback", "within"]
 
 _R = TypeVar("_R")
 
@@ -26,18 +26,18 @@ _IFF_UP: Final = 0x1
 def are_possible() -> bool:
     """Whether this process may make network namespaces."""
     with Processes() as processes:
-        return bool(processes.fork(_may_be_alone).result())
+        return bool(processes.fork(_may_isolate).result())
 
 
-def _may_be_alone(link: Link) -> bool:
+def _may_isolate(link: Link) -> bool:
     try:
-        be_alone()
+        isolate()
     except (OSError, AttributeError):  # not allowed, or not Linux
         return False
     return True
 
 
-def be_alone() -> None:
+def isolate() -> None:
     """Move this process into a new namespace, with its loopback up.
 
     Raises:

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["Episode", "Strike"]
+__all__ = ["FaultEvent", "FaultSchedule"]
 
 _RATES: Final = (0.1, 0.2, 0.4)
 """How often a kind of fault may come, per second."""
 
-_SELDOM: Final = {"outage": 0.25, "come": 0.25, "spoil": 0.5}
+_SELDOM: Final = {"outage": 0.25, "come": 0.25, "corrupt": 0.5}
 """Those after which nothing else can happen for a while, and one that soon finds no room."""
 
 _GATHER: Final = ("fail", "fail_many", "leave")
@@ -25,7 +25,7 @@ def chance(seed: str, name: str) -> random.Random:
 
 
 @dataclass(frozen=True)
-class Strike:
+class FaultEvent:
     """One thing that happens to the run from outside.
 
     Attributes:
@@ -44,46 +44,46 @@ class Strike:
 
 
 @dataclass(frozen=True)
-class Episode:
-    """Some time during which things go wrong; then all is calm, and a world must form.
+class FaultSchedule:
+    """A fault phase; after it a quiet phase, in which a world must form.
 
     Attributes:
-        storm: Seconds during which strikes come.
-        strikes: What happens, in order.
+        fault_phase: Seconds during which faults come.
+        events: What happens, in order.
     """
 
-    storm: float
-    strikes: tuple[Strike, ...]
+    fault_phase: float
+    events: tuple[FaultEvent, ...]
 
     @classmethod
-    def draw(cls, seed: int, number: int, kinds: Sequence[str], longest: float) -> "Episode":
-        """An episode by chance.
+    def draw(cls, seed: int, number: int, kinds: Sequence[str], longest: float) -> "FaultSchedule":
+        """A fault schedule by chance.
 
         A few kinds of faults, each often: all kinds at once would hide each other (A. Groce and others, "Swarm
-        Testing", 2012). Every third episode ends with the run being closed.
+        Testing", 2012). Every third fault phase ends with the run being closed.
 
         Args:
             seed: The seed of the whole.
-            number: Which episode, from 0.
+            number: Which fault phase, from 0.
             kinds: What can go wrong here.
             longest: Seconds that are left.
         """
         rng = chance(str(seed), f"episode {number}")
-        storm = rng.choice((10.0, 20.0, 30.0))
+        fault_phase = rng.choice((10.0, 20.0, 30.0))
         chosen = {rng.choice(_GATHER), *rng.sample(list(kinds), min(len(kinds), rng.choice((2, 3, 4, len(kinds)))))}
-        strikes = [strike for kind in sorted(chosen) for strike in _draw(rng, kind, storm)]
+        events = [event for kind in sorted(chosen) for event in _draw(rng, kind, fault_phase)]
         if number % 3 == 2:
-            strikes.append(
-                Strike(storm * rng.uniform(0.5, 1.0), rng.choice(_ENDING), rng.random(), False, rng.random())
+            events.append(
+                FaultEvent(fault_phase * rng.uniform(0.5, 1.0), rng.choice(_ENDING), rng.random(), False, rng.random())
             )
         # Only now: the time that is left must not change what the seed decides.
-        strikes = [strike for strike in strikes if strike.moment < longest]
-        return cls(min(storm, longest), tuple(sorted(strikes, key=lambda strike: strike.moment)))
+        events = [event for event in events if event.moment < longest]
+        return cls(min(fault_phase, longest), tuple(sorted(events, key=lambda event: event.moment)))
 
 
-def _draw(rng: random.Random, kind: str, storm: float) -> list[Strike]:
-    strikes = []
+def _draw(rng: random.Random, kind: str, fault_phase: float) -> list[FaultEvent]:
+    events = []
     rate, moment = rng.choice(_RATES) * _SELDOM.get(kind, 1.0), 0.0
-    while (moment := moment + rng.expovariate(rate)) < storm:
-        strikes.append(Strike(moment, kind, rng.random(), rng.random() < 0.4, rng.random()))
-    return strikes
+    while (moment := moment + rng.expovariate(rate)) < fault_phase:
+        events.append(FaultEvent(moment, kind, rng.random(), rng.random() < 0.4, rng.random()))
+    return events

@@ -1,4 +1,4 @@
-"""The service that the agents meet at: one that we start and may hurt, or one that runs already."""
+"""The service that the agents meet at: one that we start and may fault, or one that runs already."""
 
 import importlib
 import tempfile
@@ -21,7 +21,7 @@ _STARTED: Final[Mapping[str, Callable[[], Any]]] = {**CLUSTERS, "c10d": TcpStore
 """What is started for a backend, by its name."""
 
 _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}}
-"""Options that agents need for what is started: the store is the server's, also while an agent's line is down."""
+"""Options that agents need for what is started: the store is the server's, also while an agent's proxy is down."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Service:
 
     Attributes:
         endpoint: Where it is, as the backend wants it.
-        members: Its servers, which may be hurt; none if it is not ours.
+        members: Its servers, which may be faulted; none if it is not ours.
         durable: It keeps what was written when its servers are killed.
         targets: Where TCP connections to it go, in the order of `endpoint`; none if they do not.
         options: The backend's options that it needs.

@@ -1,4 +1,4 @@
-"""Free TCP ports for servers that are told their port on the command line."""
+"""Free TCP ports for servers that take their port on the command line."""
 
 import contextlib
 import random

@@ -161,9 +161,9 @@ class LocalService(ABC):
         return self._running().pid
 
     def log(self) -> str:
-        """The first lines of the server's log, where a wrong command line is told, and the last ones."""
+        """The first lines of the server's log, where a wrong command line is reported, and the last ones."""
         if self._stderr is not None:
-            return "(its log went where `start` was told)"
+            return "(its log went where `start` sent it)"
         path = self._folder / "log" if self._folder else None
         if path is None or not path.exists():
             return "(no log)"

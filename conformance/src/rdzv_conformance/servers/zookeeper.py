@@ -136,7 +136,7 @@ class ZooKeeperServer(ClusterMember):
         return self.host
 
     def get_port(self) -> int:
-        """The port the server listens on (with TLS, if it was told to), or -1 if it was not started."""
+        """The port the server listens on (with TLS, if it is set up), or -1 if it was not started."""
         return self._ports[1 if self.tls else 0] if self._ports else -1
 
     def get_endpoint(self) -> str:

@@ -57,7 +57,7 @@ class BackendConformance(
     RegisterConformance,
     CapabilitiesConformance,
 ):
-    """Everything that a level 2 backend must do.
+    """Everything that a key-value backend must do.
 
     ::
 
@@ -69,4 +69,4 @@ class BackendConformance(
     With the fixture ``server`` (see `Server`) it is also tried what an outage does.
     """
 
-    _needs_level_2 = True
+    _needs_keys = True

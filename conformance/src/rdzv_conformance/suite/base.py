@@ -40,7 +40,7 @@ __all__ = [
 _E = TypeVar("_E", bound=RendezvousError)
 
 Connect = Callable[[str], KeyValueBackend]
-"""What the fixture ``connect`` of a level 2 backend gives: makes a new, independent client of the run of that id."""
+"""What the fixture ``connect`` of a key-value backend gives: makes a new, independent client of the run of that id."""
 
 CALL: Final = 10.0
 """Seconds that one call to a healthy service may take."""
@@ -97,7 +97,7 @@ def requires(capability: Capability) -> pytest.MarkDecorator:
 
 
 def lacks(capability: Capability) -> pytest.MarkDecorator:
-    """Mark the twin of the tests that require a capability: what must happen where it is missing."""
+    """Mark the counterpart of the tests that require a capability: what must happen where it is missing."""
     return pytest.mark.rdzv_lacks(capability)
 
 
@@ -120,8 +120,8 @@ class Conformance:
     lease_delay: ClassVar[tuple[float, str] | None] = None
     """Where the service is slow to end leases: how many seconds later than the promised second, and why."""
 
-    _needs_level_2: ClassVar[bool] = False
-    """Whether tests call methods that level 1 lacks."""
+    _needs_keys: ClassVar[bool] = False
+    """Whether tests call methods that register backends lack."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Refuse what would let a fault pass."""
@@ -153,11 +153,11 @@ class Conformance:
         _close(backend)
         name = backend.name
         capabilities: Collection[Capability] = getattr(backend, "capabilities", ())
-        lacking: Mapping[Capability, str] = getattr(backend, "lacking", {})
+        unsupported: Mapping[Capability, str] = getattr(backend, "unsupported", {})
         declared = {
             "name": name,
             "capabilities": sorted(one.name for one in capabilities),
-            "lacking": {one.name: reason for one, reason in lacking.items()},
+            "unsupported": {one.name: reason for one, reason in unsupported.items()},
             "no_server": self.no_server,
             "lease_delay": self.lease_delay,
         }
@@ -166,13 +166,13 @@ class Conformance:
         for (wanted,) in (mark.args for mark in request.node.iter_markers("rdzv_requires")):
             if wanted not in capabilities:
                 properties.append((VERDICT, Verdict.UNSUPPORTED))
-                pytest.skip(f"'{name}' has no {wanted.name}: {lacking.get(wanted, 'no reason declared')}")
+                pytest.skip(f"'{name}' has no {wanted.name}: {unsupported.get(wanted, 'no reason declared')}")
         for (unwanted,) in (mark.args for mark in request.node.iter_markers("rdzv_lacks")):
             if unwanted in capabilities:
                 properties.append((VERDICT, Verdict.NOT_NEEDED))
                 pytest.skip(f"'{name}' has {unwanted.name}")
-        # By its fixture, not by the mark of its class: whoever derives from all parts inherits that for all tests.
-        if "site" in request.fixturenames and not hasattr(type(self), SERVER):
+        # By its fixture, not by the mark of its class: a class that derives from all parts inherits that for all tests.
+        if "harness" in request.fixturenames and not hasattr(type(self), SERVER):
             properties.append((VERDICT, Verdict.UNSUPPORTED if self.no_server else Verdict.NOT_TRIED))
             lack = f"{type(self).__name__} brings no fixture `{SERVER}`, so nothing can be stopped"
             pytest.skip(self.no_server or lack)
@@ -194,9 +194,9 @@ class Conformance:
                 runs.add(run)
                 backend = connect(run)
                 opened.callback(_close, backend)
-                if self._needs_level_2 and not isinstance(backend, KeyValueBackend):
+                if self._needs_keys and not isinstance(backend, KeyValueBackend):
                     pytest.fail(
-                        f"{type(backend).__name__} is no KeyValueBackend (level 2). If it has level 1 only, "
+                        f"{type(backend).__name__} is no KeyValueBackend. If it is a register backend, "
                         f"derive {type(self).__name__} from RegisterConformance instead of BackendConformance."
                     )
                 return backend
@@ -218,7 +218,7 @@ class Conformance:
 
 
 def _close(backend: RendezvousBackend) -> None:
-    """Close a client, if it can be closed: level 1 has no such method."""
+    """Close a client, if it can be closed: a register backend has no such method."""
     if isinstance(backend, KeyValueBackend):
         backend.close()
 
@@ -247,10 +247,10 @@ def entry_of(snapshot: Snapshot, name: str) -> Entry:
 
 
 def remove_keys(backend: RendezvousBackend) -> None:
-    """Leave no key behind; of level 1 only the service's owner can remove the register."""
+    """Leave no key behind; of a register backend only the service's owner can remove the register."""
     if isinstance(backend, KeyValueBackend):
         with contextlib.closing(backend):
-            for prefix in (ROOT, "control", "nodes", "store", "beats"):
+            for prefix in (ROOT, "control", "nodes", "store", "heartbeats"):
                 backend.delete(prefix, timeout=CALL)
 
 

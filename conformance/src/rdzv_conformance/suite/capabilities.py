@@ -12,15 +12,15 @@ __all__ = ["CapabilitiesConformance"]
 class CapabilitiesConformance(Conformance):
     """A backend declares what its service can do, and why it cannot do the rest."""
 
-    def test_every_capability_is_declared_or_lacking_with_a_reason(self, client: KeyValueBackend) -> None:
+    def test_every_capability_is_declared_or_unsupported_with_a_reason(self, client: KeyValueBackend) -> None:
         """Nothing is left open: each capability is either declared, or the reason for its lack is given."""
         for capability in Capability:
-            declared, reason = capability in client.capabilities, client.lacking.get(capability)
-            assert declared or reason is not None, f"{capability} is neither declared nor lacking"
-            assert not (declared and reason is not None), f"{capability} is declared and lacking at once"
-            assert declared or (reason and reason.strip()), f"{capability} is lacking without a reason"
+            declared, reason = capability in client.capabilities, client.unsupported.get(capability)
+            assert declared or reason is not None, f"{capability} is neither declared nor unsupported"
+            assert not (declared and reason is not None), f"{capability} is declared and unsupported at once"
+            assert declared or (reason and reason.strip()), f"{capability} is unsupported without a reason"
 
-    def test_name_is_told(self, client: KeyValueBackend) -> None:
+    def test_name_is_reported(self, client: KeyValueBackend) -> None:
         """A backend has a name."""
         assert client.name, "the name is empty"
         assert isinstance(client.name, str)

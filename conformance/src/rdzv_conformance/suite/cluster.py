@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, Outcome
+from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome
 from rdzv.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
@@ -16,7 +16,7 @@ from ..processes import Processes
 from ..servers import free_ports
 from .base import CALL, CLUSTER, KEY, ROOT, entry_of, refusal, remove_keys, requires
 from .nodes import FORM, Nodes, gather
-from .server import ConnectTo, Server, ServerConformance, Site, patiently
+from .server import ConnectTo, Server, ServerConformance, ServerHarness, with_retries
 
 __all__ = ["Cluster", "ClusterConformance"]
 
@@ -86,25 +86,25 @@ class ClusterConformance(ServerConformance):
 
             yield client
         ensemble.heal()
-        patiently(lambda: remove_keys(connect(run_id, _all(ensemble))), _LOSS)
+        with_retries(lambda: remove_keys(connect(run_id, _all(ensemble))), _LOSS)
 
     @requires(Capability.MULTI_ENDPOINT)
-    def test_endpoints_without_a_server_cost_nothing(self, site: Site) -> None:
+    def test_endpoints_without_a_server_cost_nothing(self, harness: ServerHarness) -> None:
         """Where nobody listens, the next endpoint is used at once; and the own address is known all the same."""
         dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
-        client = site.client(",".join([*dead, site.endpoint]))
+        client = harness.client(",".join([*dead, harness.endpoint]))
         began = time.monotonic()
         put = client.put(KEY, b"x", expect=ABSENT, timeout=CALL)
         took = time.monotonic() - began
-        assert put.outcome is Outcome.WON, f"the third of three endpoints serves, and a put answered {put}"
+        assert put.outcome is PutOutcome.APPLIED, f"the third of three endpoints serves, and a put answered {put}"
         assert client.local_address
         assert took < _QUICK, f"two endpoints at which nobody listens cost {took:.1f} s"
 
     @requires(Capability.MULTI_ENDPOINT)
-    def test_every_endpoint_that_fails_is_named(self, site: Site) -> None:
+    def test_every_endpoint_that_fails_is_named(self, harness: ServerHarness) -> None:
         """The error of a client that can reach none of several endpoints names each."""
         dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
-        client = site.client(",".join(dead))
+        client = harness.client(",".join(dead))
         error = refusal(lambda: client.read(KEY, timeout=CALL), RendezvousConnectionError)
         assert all(one in str(error) for one in dead), f"of {dead} the error does not name each: {error}"
 
@@ -120,7 +120,7 @@ class ClusterConformance(ServerConformance):
         leases = {f"{ROOT}/{number}": client.open_lease(_SHORT, timeout=CALL) for number in range(_LEASES)}
         began = time.monotonic()
         for key, lease in leases.items():
-            assert client.put(key, b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is Outcome.WON
+            assert client.put(key, b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is PutOutcome.APPLIED
         until: dict[str, float] = {}
         for number, (key, lease) in enumerate(leases.items()):
             moment = began + lease.ttl * 0.95 + number / _LEASES
@@ -156,7 +156,7 @@ class ClusterConformance(ServerConformance):
                 # Who makes no calls may take long to notice a silence.
                 _persist(lambda: waiter.read(KEY, timeout=CALL))
             followed.result(3 * _LOSS)
-        assert lease is None or patiently(lambda: lease.keep_alive(CALL), _LOSS), "a lease went with the leader"
+        assert lease is None or with_retries(lambda: lease.keep_alive(CALL), _LOSS), "a lease went with the leader"
         there = _persist(lambda: writer.read("suite/leased", timeout=CALL))
         assert there == leased.entry, "what was written before the leader was lost is not what is there now"
 
@@ -164,7 +164,7 @@ class ClusterConformance(ServerConformance):
     def test_calls_that_find_another_member_take_the_waits_along(
         self, ensemble: Cluster, to: Callable[..., KeyValueBackend]
     ) -> None:
-        """A member that does not lead freezes, and tells no waiter; a call of the same client finds it out for all."""
+        """A member that does not lead freezes, and wakes no waiter; a call of the same client finds it out for all."""
         frozen = _member(ensemble, "follower")
         client = to(frozen)
         client.put(KEY, b"before", expect=ANY, timeout=CALL)
@@ -179,7 +179,7 @@ class ClusterConformance(ServerConformance):
             except TimeoutError:
                 ensemble.heal()
                 pytest.fail(f"{_MOVED:g} s after a call had found another member, a wait was still at the frozen one")
-            assert entry_of(now, KEY) == put, "a waiter was told of something that was not written"
+            assert entry_of(now, KEY) == put, "a waiter learned of something that was not written"
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_member_without_the_others_serves_nothing(
@@ -196,7 +196,7 @@ class ClusterConformance(ServerConformance):
             put = client.put(KEY, b"y", expect=ANY, timeout=1)
         except RendezvousConnectionError:
             return
-        assert put.outcome is Outcome.UNKNOWN, f"a member without the others answered a put by {put}"
+        assert put.outcome is PutOutcome.UNKNOWN, f"a member without the others answered a put by {put}"
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_reads_see_what_was_written_through_another_member(
@@ -212,7 +212,7 @@ class ClusterConformance(ServerConformance):
             assert listed == {KEY: put.entry}, "a stale list was read at another member"
 
     @requires(Capability.MULTI_ENDPOINT)
-    def test_run_does_not_notice_the_loss_of_leaders(
+    def test_loss_of_leaders_does_not_disturb_the_run(
         self, ensemble: Cluster, connect: ConnectTo, run_id: str, processes: Processes, to: object
     ) -> None:
         """Invariants 4 and 10: while its nodes gather, and while they run, nobody is lost and no round is formed."""
@@ -259,6 +259,6 @@ def _harm(member: Server, how: str) -> None:
 def _persist(call: Callable[[], _T | None]) -> _T:
     """Call until there is a result, as the core does."""
     deadline = time.monotonic() + _LOSS
-    while (result := patiently(call, deadline - time.monotonic())) is None:
+    while (result := with_retries(call, deadline - time.monotonic())) is None:
         assert time.monotonic() < deadline, f"no call had a result within {_LOSS:g} s of the loss of a member"
     return result

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, KeyValueBackend, Outcome, Put
+from rdzv.backend import ABSENT, ANY, KeyValueBackend, PutOutcome, PutResult
 
 from ..linearizability import assert_linearizable
 from ..processes import Link, Processes
@@ -49,7 +49,7 @@ class ConcurrencyConformance(Conformance):
         _assert_counted(client, _THREADS * _INCREMENTS)
 
     def test_keys_are_linearizable_among_processes(self, clients: Clients, processes: Processes) -> None:
-        """Of all that processes were told of a key, one order of reads, puts and deletes gives account."""
+        """One order of reads, puts and deletes explains all answers that processes got about a key."""
 
         def use(link: Link) -> list[Any]:
             client = clients()
@@ -132,9 +132,9 @@ def _count(client: KeyValueBackend, writer: int) -> None:
             won = _won(client.put(KEY, value, expect=entry.token if entry else ABSENT, timeout=CALL))
 
 
-def _won(put: Put) -> bool:
-    assert put.outcome is not Outcome.UNKNOWN, "a put is of unknown outcome although the service is healthy"
-    return put.outcome is Outcome.WON
+def _won(put: PutResult) -> bool:
+    assert put.outcome is not PutOutcome.UNKNOWN, "a put is of unknown outcome although the service is healthy"
+    return put.outcome is PutOutcome.APPLIED
 
 
 def _assert_counted(client: KeyValueBackend, expected: int) -> None:

@@ -8,14 +8,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import Outcome, Put
+from rdzv.backend import PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
 from ..meanwhile import unanswered_names
 from .base import CALL, KEY, ROOT, refusal
 from .calls import calls_of, end_of, held
-from .server import ServerConformance, Site
+from .server import ServerConformance, ServerHarness
 
 __all__ = ["EndingsConformance"]
 
@@ -31,33 +31,33 @@ _NOBODY: Final = "service.invalid:1"
 class EndingsConformance(ServerConformance):
     """`close`, and a timeout, while nobody answers."""
 
-    def test_close_ends_every_call_to_a_frozen_service(self, site: Site) -> None:
+    def test_close_ends_every_call_to_a_frozen_service(self, harness: ServerHarness) -> None:
         """Waits that were there before and calls that have just begun; no thread and no file stays behind."""
         before = held()
-        client = site.connect()
+        client = harness.connect()
         since = client.read_all(ROOT, timeout=CALL)
         calls = calls_of(client, since, _LONG)
         with ThreadPoolExecutor(len(calls) + 1) as pool:
             ended = {"the wait before": pool.submit(end_of, calls["wait"])}
             time.sleep(0.2)  # either it waits by now, or it is about to: both must end
-            with site.away("frozen"):
+            with harness.away("frozen"):
                 ended |= {name: pool.submit(end_of, call) for name, call in calls.items()}
                 time.sleep(0.1)  # whether they have been sent by now or not
                 _close_ends(client.close, ended)
         eventually(lambda: all(now <= then for now, then in zip(held(), before, strict=True)), "a closed client to go")
 
-    def test_close_ends_a_connection_that_is_being_made(self, site: Site) -> None:
+    def test_close_ends_a_connection_that_is_being_made(self, harness: ServerHarness) -> None:
         """Where nobody takes the connection, who connects hears nothing."""
         with _nobody_accepts() as endpoint, ThreadPoolExecutor(1) as pool:
-            client = site.tcp_client(endpoint)
+            client = harness.tcp_client(endpoint)
             read = pool.submit(end_of, lambda: client.read(KEY, timeout=_LONG))
             time.sleep(0.1)
             assert not read.done(), f"nobody takes the connection, and a read has ended: {read.result()[0]!r}"
             _close_ends(client.close, {"read": read})
 
-    def test_name_that_nobody_resolves_holds_up_nothing(self, site: Site) -> None:
+    def test_name_that_nobody_resolves_holds_up_nothing(self, harness: ServerHarness) -> None:
         """A call ends in time and names the endpoint, `close` ends one that has more time, and no thread stays."""
-        client = site.tcp_client(_NOBODY)
+        client = harness.tcp_client(_NOBODY)
         before = held()[0]
         with ThreadPoolExecutor(2) as pool, unanswered_names():
             short = pool.submit(client.read, KEY, timeout=_SHORT)
@@ -83,7 +83,7 @@ def _close_ends(close: Callable[[], None], calls: dict[str, Future[tuple[Any, fl
         pytest.fail(f"a second after the client was closed, these calls have not ended: {', '.join(late)}")
     for name, call in calls.items():
         end, _ = call.result()
-        told_nothing = end == Put(Outcome.UNKNOWN) or isinstance(end, RendezvousConnectionError)
+        told_nothing = end == PutResult(PutOutcome.UNKNOWN) or isinstance(end, RendezvousConnectionError)
         assert told_nothing, f"{name}, ended by close, must raise RendezvousConnectionError: {end!r}"
 
 

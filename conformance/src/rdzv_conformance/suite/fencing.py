@@ -1,10 +1,10 @@
-"""The tokens of level 2: whoever has seen an older version of a key cannot write it."""
+"""The tokens of key-value backends: a client that has seen an older version of a key cannot write it."""
 
 import pickle
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, KeyValueBackend, Outcome, Put
+from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, KeyValueBackend, PutOutcome, PutResult
 from rdzv.errors import RendezvousStateError
 
 from .base import CALL, KEY, Conformance, refusal
@@ -34,7 +34,7 @@ class FencingConformance(Conformance):
     def test_put_if_absent_creates(self, client: KeyValueBackend) -> None:
         """With `ABSENT` a missing key is written; the answer is what a read then finds."""
         put = client.put(KEY, b"x", expect=ABSENT, timeout=CALL)
-        assert put.outcome is Outcome.WON
+        assert put.outcome is PutOutcome.APPLIED
         assert put.entry == client.read(KEY, timeout=CALL), "the answer to a won put is not what was written"
         assert put.entry is not None
         assert put.entry.value == b"x"
@@ -44,7 +44,9 @@ class FencingConformance(Conformance):
         """With `ABSENT` an existing key, even one with an empty value, is kept; the answer is what is there."""
         there = _write(client, value)
         put = client.put(KEY, b"y", expect=ABSENT, timeout=CALL)
-        assert put == Put(Outcome.LOST, there), "a create-if-absent overwrote, or does not tell what is there"
+        assert put == PutResult(PutOutcome.CONFLICT, there), (
+            "a create-if-absent overwrote, or does not tell what is there"
+        )
         assert client.read(KEY, timeout=CALL) == there
 
     def test_put_with_the_current_token_writes(self, client: KeyValueBackend) -> None:
@@ -52,7 +54,7 @@ class FencingConformance(Conformance):
         entry = _write(client, b"0")
         for number in range(1, 6):
             put = client.put(KEY, b"%d" % number, expect=entry.token, timeout=CALL)
-            assert put.outcome is Outcome.WON, "the current token was refused"
+            assert put.outcome is PutOutcome.APPLIED, "the current token was refused"
             assert put.entry is not None
             assert put.entry.token != entry.token, "the token did not change with the value"
             found = client.read(KEY, timeout=CALL)
@@ -65,16 +67,20 @@ class FencingConformance(Conformance):
         old = _write(client, b"x")
         there = _write(client, b"y")
         put = client.put(KEY, wanted, expect=old.token, timeout=CALL)
-        assert put == Put(Outcome.LOST, there), "an old token was accepted"
+        assert put == PutResult(PutOutcome.CONFLICT, there), "an old token was accepted"
         assert client.read(KEY, timeout=CALL) == there
 
     @foreign_tokens
     def test_put_with_a_foreign_token_changes_nothing(self, client: KeyValueBackend, token: Any) -> None:
         """A token that the backend did not make, of whatever type, matches neither a key nor its absence."""
-        assert client.put(KEY, b"x", expect=token, timeout=CALL) == Put(Outcome.LOST), f"{token!r} created a key"
+        assert client.put(KEY, b"x", expect=token, timeout=CALL) == PutResult(PutOutcome.CONFLICT), (
+            f"{token!r} created a key"
+        )
         assert client.read(KEY, timeout=CALL) is None, f"{token!r} created a key"
         there = _write(client, b"x")
-        assert client.put(KEY, b"y", expect=token, timeout=CALL) == Put(Outcome.LOST, there), f"{token!r} was accepted"
+        assert client.put(KEY, b"y", expect=token, timeout=CALL) == PutResult(PutOutcome.CONFLICT, there), (
+            f"{token!r} was accepted"
+        )
         assert client.read(KEY, timeout=CALL) == there
 
     def test_put_with_the_token_of_another_key_changes_nothing(self, client: KeyValueBackend) -> None:
@@ -83,18 +89,20 @@ class FencingConformance(Conformance):
         there = _write(client, b"x", ABSENT)
         assert other is not None
         put = client.put(KEY, b"y", expect=other.token, timeout=CALL)
-        assert put == Put(Outcome.LOST, there), "a token of another key was accepted"
+        assert put == PutResult(PutOutcome.CONFLICT, there), "a token of another key was accepted"
         assert client.read(KEY, timeout=CALL) == there
 
     def test_token_of_a_deleted_key_is_dead(self, client: KeyValueBackend) -> None:
         """After a delete the token matches nothing: not the missing key, and not a new one with the same value."""
         old = _write(client, b"x", ABSENT)
         client.delete(KEY, timeout=CALL)
-        assert client.put(KEY, b"y", expect=old.token, timeout=CALL) == Put(Outcome.LOST), "a deleted key came back"
+        assert client.put(KEY, b"y", expect=old.token, timeout=CALL) == PutResult(PutOutcome.CONFLICT), (
+            "a deleted key came back"
+        )
         assert client.read(KEY, timeout=CALL) is None, "a token created a key"
         new = _write(client, b"x", ABSENT)
         put = client.put(KEY, b"y", expect=old.token, timeout=CALL)
-        assert put == Put(Outcome.LOST, new), "the token of a deleted key was accepted for its successor"
+        assert put == PutResult(PutOutcome.CONFLICT, new), "the token of a deleted key was accepted for its successor"
         assert client.read(KEY, timeout=CALL) == new
 
     @pytest.mark.parametrize("token", ["", b"", 0, ()], ids=["text", "bytes", "zero", "tuple"])
@@ -113,7 +121,7 @@ class FencingConformance(Conformance):
 
 def _write(client: KeyValueBackend, value: bytes, expect: Expect = ANY) -> Entry:
     """Write the key, and read it."""
-    assert client.put(KEY, value, expect=expect, timeout=CALL).outcome is Outcome.WON
+    assert client.put(KEY, value, expect=expect, timeout=CALL).outcome is PutOutcome.APPLIED
     entry = client.read(KEY, timeout=CALL)
     assert entry is not None, "a won put wrote nothing"
     return entry

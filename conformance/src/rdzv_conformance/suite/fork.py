@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from rdzv.backend import ANY, Capability, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ANY, Capability, KeyValueBackend, PutOutcome, Snapshot
 
 from ..processes import Link, Processes, Worker
 from .base import CALL, ROOT, Clients, Conformance, requires
@@ -114,7 +114,7 @@ class ForkConformance(Conformance):
             worker.receive()
             assert lease.keep_alive(CALL), "the parent's lease has ended when its child used it"
             worker.send()
-        assert worker.result() == [True] * _CHILDREN, "a child was told that its parent's lease has ended"
+        assert worker.result() == [True] * _CHILDREN, "a child learned that its parent's lease has ended"
         assert client.read("suite/parent", timeout=CALL) == put.entry
         assert len(client.read_all("suite/child", timeout=CALL).entries) == _CHILDREN, "a child's leased keys are gone"
         lease.revoke(CALL)
@@ -133,7 +133,7 @@ def _use(client: KeyValueBackend, name: str, turns: int = _TURNS) -> None:
     for number in range(turns):
         value = b"%d of %s" % (number, name.encode())
         put = client.put(f"suite/{name}", value, expect=ANY, timeout=CALL)
-        assert put.outcome is Outcome.WON, f"a put of the {name} side of a fork answered {put}"
+        assert put.outcome is PutOutcome.APPLIED, f"a put of the {name} side of a fork answered {put}"
         entry = client.read(f"suite/{name}", timeout=CALL)
         assert entry is not None, f"the {name} side of a fork does not read what it has written"
         assert entry.value == value, "one side of the fork got the other side's answer"

@@ -44,25 +44,26 @@ class HandlerConformance(Conformance):
         assert sorted(node.ask("add") for node in four) == [1, 2, 3, 4], "the nodes do not share one store"
 
     def test_a_late_node_waits_until_all_make_room(self, nodes: Nodes) -> None:
-        """Invariants 2 and 5: nobody gets a world beside a running one; all are told that somebody waits."""
+        """Invariants 2 and 5: no node gets a world beside a running one; all members see that a node waits."""
         old, (late,) = nodes(2, 2, 3), nodes(1, 2, 3)
         first = gather(old)
         late.tell("join")
-        eventually(lambda: all(node.ask("waiting") == 1 for node in old), "the members to be told of a late node", FORM)
+        eventually(lambda: all(node.ask("waiting") == 1 for node in old), "the members to see a late node", FORM)
         assert [node.ask("round") for node in old] == [world["round"] for world in first]
         worlds = [*gather(old), late.world()]
         assert {world["size"] for world in worlds} == {3}, "the late node is not in the next world"
         assert [world["rank"] for world in worlds[:2]] == [world["rank"] for world in first], "ranks changed hands"
 
-    def test_a_spare_goes_home_when_the_job_is_done(self, nodes: Nodes) -> None:
-        """Invariant 3: no world is larger than max; who is left over disturbs nobody and is sent home."""
+    def test_a_spare_ends_when_the_job_is_done(self, nodes: Nodes) -> None:
+        """Invariant 3: no world is larger than max; a node that is left over disturbs nobody and ends with a graceful
+        exit."""
         members, (spare,) = nodes(2, 2, 2), nodes(1, 2, 2)
         gather(members)
         spare.tell("join")
         eventually(lambda: members[0].ask("nodes") == 3, "the spare to be there", FORM)
         assert members[0].ask("waiting") == 0, "a spare that cannot be used is announced"
         assert members[0].ask("shutdown")
-        assert "GracefulExit" in spare.refusal(), "the spare is not sent home in peace"
+        assert "GracefulExit" in spare.refusal(), "the spare does not end with a graceful exit"
 
     def test_the_others_go_on_when_a_member_is_killed(self, nodes: Nodes) -> None:
         """Invariants 4 and 7: the survivors learn of it and form a new world."""
@@ -74,7 +75,7 @@ class HandlerConformance(Conformance):
         assert [world["size"] for world in gather(rest)] == [2, 2]
 
     def test_gathering_survives_the_death_of_any_node(self, nodes: Nodes) -> None:
-        """Invariant 4: whoever dies while all gather, the leader too, the others get their world."""
+        """Invariant 4: if any node dies while all gather, the leader too, the others get their world."""
         doomed, *rest = nodes(4, 3, 3)
         doomed.tell("join")
         eventually(lambda: rest[0].ask("nodes") == 1, "the first node to be there", FORM)
@@ -102,7 +103,7 @@ class HandlerConformance(Conformance):
         members, (hasty,) = nodes(3, 2, 3), nodes(1, 2, 3, join=1.0)
         gather(members)
         hasty.tell("join")
-        assert "Timeout" in hasty.refusal(), "a node whose time ran out is not told so"
+        assert "Timeout" in hasty.refusal(), "a node whose time ran out gets another error"
         assert members[0].ask("leave", "drained")
         rest = members[1:]
         eventually(
@@ -126,7 +127,7 @@ class HandlerConformance(Conformance):
         node.tell("join")
         assert "RendezvousStateError" in node.refusal(), "hostile bytes are not refused clearly"
 
-    def test_a_member_that_was_paused_comes_back_or_is_told(self, nodes: Nodes) -> None:
+    def test_a_member_that_was_paused_comes_back_or_gets_an_error(self, nodes: Nodes) -> None:
         """Invariants 2 and 10: after a pause beyond its time to live a node is back, or knows that it is not."""
         members = nodes(3, 2, 3)
         gather(members)
@@ -141,15 +142,15 @@ class HandlerConformance(Conformance):
         assert [world["size"] for world in gather(rest)] == [3, 3]
         assert paused.world()["size"] == 3
 
-    def test_joining_takes_few_calls_and_idling_one_sign_of_life(self, nodes: Nodes) -> None:
+    def test_joining_takes_few_calls_and_idling_one_keep_alive(self, nodes: Nodes) -> None:
         """Invariant 11: few calls to join, one write of the state per round, then one keep-alive per interval."""
         four = nodes(4, 4, 4)
         began = time.monotonic()
         gather(four)
         joined = [_without_waits(node) for node in four]
         assert sum(joined, Counter())["state"] == 1, "the state is not written once"
-        beats = 2 * (time.monotonic() - began) / nodes.interval
-        allowed = (_JOIN_CALLS + beats) * len(four) + _LEAD_CALLS
+        intervals = 2 * (time.monotonic() - began) / nodes.interval
+        allowed = (_JOIN_CALLS + intervals) * len(four) + _LEAD_CALLS
         assert sum(joined, Counter()).total() <= allowed, f"joining is dear: {joined}"
         began = time.monotonic()
         calm = began + _IDLE_INTERVALS * nodes.interval
@@ -172,7 +173,7 @@ class HandlerConformance(Conformance):
         def left() -> set[str]:
             return {
                 name
-                for prefix in ("control", "nodes", "store", "beats")
+                for prefix in ("control", "nodes", "store", "heartbeats")
                 for name in client.read_all(prefix, timeout=CALL).entries
             }
 

@@ -1,4 +1,4 @@
-"""What processes that use one value at once were told: recorded here, judged by `linearizability`."""
+"""The answers to processes that use one value at once: recorded here, judged by `linearizability`."""
 
 import random
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final, Protocol
 
-from rdzv.backend import ABSENT, ANY, Entry, KeyValueBackend, Outcome, RendezvousBackend
+from rdzv.backend import ABSENT, ANY, Entry, KeyValueBackend, PutOutcome, RendezvousBackend
 from rdzv.errors import RendezvousConnectionError
 
 from ..linearizability import Answer, Kind, Operation
@@ -14,7 +14,11 @@ from ..linearizability import Answer, Kind, Operation
 __all__ = ["KeyValue", "RegisterValue", "Value", "operations", "record"]
 
 _WEIGHTS: Final = {Kind.READ: 5, Kind.PUT: 1, Kind.CREATE: 3, Kind.REPLACE: 5, Kind.DELETE: 1}
-_ANSWERS: Final = {Outcome.WON: Answer.DONE, Outcome.LOST: Answer.LOST, Outcome.UNKNOWN: Answer.UNKNOWN}
+_ANSWERS: Final = {
+    PutOutcome.APPLIED: Answer.DONE,
+    PutOutcome.CONFLICT: Answer.CONFLICT,
+    PutOutcome.UNKNOWN: Answer.UNKNOWN,
+}
 
 Found = tuple[str, Any] | None
 """A value and its token."""
@@ -34,7 +38,7 @@ class Value(Protocol):
 
 
 class KeyValue:
-    """One key of level 2. Every other read is that of a prefix."""
+    """One key of a key-value backend. Every other read is that of a prefix."""
 
     kinds: Sequence[Kind] = tuple(Kind)
 
@@ -65,7 +69,7 @@ class KeyValue:
 
 
 class RegisterValue:
-    """The register of level 1."""
+    """The register of a register backend."""
 
     kinds: Sequence[Kind] = (Kind.READ, Kind.CREATE, Kind.REPLACE)
 
@@ -81,9 +85,9 @@ class RegisterValue:
         """See `Value`."""
         there = self._register.set_state(value.encode(), expected[1] if expected else None)
         if there is None:
-            return Answer.LOST, None
+            return Answer.CONFLICT, None
         state, token, has_set = there
-        return Answer.DONE if has_set else Answer.LOST, (state.decode(), token)
+        return Answer.DONE if has_set else Answer.CONFLICT, (state.decode(), token)
 
 
 def record(value: Value, process: int, go_on: Callable[[int], bool], *, healthy: bool = True) -> list[dict[str, Any]]:
@@ -97,7 +101,7 @@ def record(value: Value, process: int, go_on: Callable[[int], bool], *, healthy:
             so is a read that raises, since it tells nothing.
 
     Returns:
-        What was told, as JSON can hold it: see `operations`.
+        The answers, as JSON can hold them: see `operations`.
     """
     rng = random.Random(process)  # noqa: S311 - no secret
     known: Found = None
@@ -125,7 +129,7 @@ def record(value: Value, process: int, go_on: Callable[[int], bool], *, healthy:
             written = None if kind is Kind.DELETE else mine
             wish = Operation(process, began, ended, kind, answer, written, expected and expected[0])
             history.append(asdict(wish))
-        if kind is Kind.READ or answer is Answer.LOST:  # who has lost is told what is there
+        if kind is Kind.READ or answer is Answer.CONFLICT:  # a conflict says what is there
             look = Operation(process, began, ended, Kind.READ, found=known and known[0])
             history.append(asdict(look))
     return history

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from rdzv.backend import ANY, MAX_PAYLOAD, Entry, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ANY, MAX_PAYLOAD, Entry, KeyValueBackend, PutOutcome, Snapshot
 from rdzv.errors import RendezvousParameterError
 from rdzv.store import KeyValueStore
 
@@ -61,7 +61,7 @@ _ODD_RUNS: Final = (
     "".join(map(chr, range(128))),
 )
 _LONG: Final = "x" * 300
-"""What run ids have in common that are told apart by nothing but their ends, or their beginnings."""
+"""What run ids have in common that differ only in their ends, or in their beginnings."""
 
 
 class KeysConformance(Conformance):
@@ -76,7 +76,7 @@ class KeysConformance(Conformance):
     def test_value_comes_back_as_it_was(self, clients: Clients, value: bytes) -> None:
         """Values are any bytes, from none to 256 KiB and the core's envelope; another client reads the same."""
         put = clients().put(KEY, value, expect=ANY, timeout=CALL)
-        assert put.outcome is Outcome.WON
+        assert put.outcome is PutOutcome.APPLIED
         reader = clients()
         entry = reader.read(KEY, timeout=CALL)
         assert entry is not None, "the value is not there"
@@ -155,7 +155,7 @@ class KeysConformance(Conformance):
             assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
 
     def test_reads_see_what_was_written_before(self, clients: Clients) -> None:
-        """Reads are linearizable: what one client was told to be written, every other one reads."""
+        """Reads are linearizable: what one client has seen confirmed, every other one reads."""
         writer, reader = clients(), clients()
         for number in range(50):
             client, other = (writer, reader) if number % 2 else (reader, writer)
@@ -170,7 +170,7 @@ class KeysConformance(Conformance):
             name = f"suite/{thread}"
             for number in range(20):
                 value = b"%d of %d" % (number, thread)
-                assert client.put(name, value, expect=ANY, timeout=CALL).outcome is Outcome.WON
+                assert client.put(name, value, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
                 assert _value(client.read(name, timeout=CALL)) == value, (
                     "a thread got the answer to another one's question"
                 )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, Outcome, Put
+from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome, PutResult
 from rdzv.errors import RendezvousUnsupportedError
 
 from ..deadlines import eventually
@@ -35,7 +35,7 @@ class LeasesConformance(Conformance):
     def test_service_without_leases_says_so(self, client: KeyValueBackend) -> None:
         """`open_lease` refuses at once, with the declared reason."""
         error = refusal(lambda: client.open_lease(_ASKED, timeout=CALL), RendezvousUnsupportedError)
-        assert client.lacking[Capability.LEASE] in str(error), "the refusal does not tell the declared reason"
+        assert client.unsupported[Capability.LEASE] in str(error), "the refusal does not tell the declared reason"
 
     @requires(Capability.LEASE)
     def test_lease_lasts_as_long_as_asked(self, client: KeyValueBackend) -> None:
@@ -66,7 +66,7 @@ class LeasesConformance(Conformance):
     @requires(Capability.LEASE)
     @pytest.mark.parametrize("look", ["read", "wait"])
     def test_lease_ends_within_a_second_of_its_time(self, clients: Clients, look: str) -> None:
-        """When the time to live is over, counted from the last sign of life, the keys go within a second."""
+        """When the time to live is over, counted from the last keep-alive, the keys go within a second."""
         allowed = _PROMISED + (self.lease_delay[0] if self.lease_delay else 0.0)
         owner, observer = clients(), clients()
         delays = _delays_for_waiters if look == "wait" else _delays_for_readers
@@ -114,7 +114,9 @@ class LeasesConformance(Conformance):
         before = None if there is None else client.put(KEY, there, expect=ANY, timeout=CALL).entry
         for expect in (ANY, ABSENT, *([] if before is None else [before.token])):
             put = client.put(KEY, b"x", expect=expect, lease=ended, timeout=CALL)
-            assert put == Put(Outcome.LOST, before), f"expecting {expect}: a put with an ended lease answered {put}"
+            assert put == PutResult(PutOutcome.CONFLICT, before), (
+                f"expecting {expect}: a put with an ended lease answered {put}"
+            )
             assert client.read(KEY, timeout=CALL) == before, "a put with an ended lease changed something"
 
     @requires(Capability.LEASE)
@@ -123,12 +125,14 @@ class LeasesConformance(Conformance):
         lease = client.open_lease(30, timeout=CALL)
         first = client.put(KEY, b"1", expect=ABSENT, lease=lease, timeout=CALL).entry
         assert first is not None
-        assert client.put(KEY, b"2", expect=ABSENT, lease=lease, timeout=CALL) == Put(Outcome.LOST, first)
+        assert client.put(KEY, b"2", expect=ABSENT, lease=lease, timeout=CALL) == PutResult(PutOutcome.CONFLICT, first)
         second = client.put(KEY, b"3", expect=first.token, lease=lease, timeout=CALL).entry
         assert second is not None
         assert (second.value, second.order) == (b"3", first.order)
         assert client.read(KEY, timeout=CALL) == second
-        assert client.put(KEY, b"4", expect=first.token, lease=lease, timeout=CALL) == Put(Outcome.LOST, second)
+        assert client.put(KEY, b"4", expect=first.token, lease=lease, timeout=CALL) == PutResult(
+            PutOutcome.CONFLICT, second
+        )
         client.delete(KEY, timeout=CALL)
         assert lease.keep_alive(CALL), "deleting a key ended its lease"
         lease.revoke(CALL)
@@ -178,7 +182,7 @@ class LeasesConformance(Conformance):
         def own(link: Link) -> None:
             client = clients()
             lease = client.open_lease(_ASKED, timeout=CALL)
-            assert client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL).outcome is Outcome.WON
+            assert client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL).outcome is PutOutcome.APPLIED
             lease.keep_alive(CALL)
             link.send(lease.ttl)
             while lease.keep_alive(CALL):
@@ -210,7 +214,9 @@ class LeasesConformance(Conformance):
         eventually(lambda: not _names(client), "the keys of a frozen owner to go", self._patience(ttl))
         owner.resume()
         owner.send()
-        assert owner.result() == [False, "lost"], "an owner that slept too long was not told that its lease has ended"
+        assert owner.result() == [False, "conflict"], (
+            "an owner that slept too long did not learn that its lease has ended"
+        )
         assert not _names(client), "an ended lease came back"
 
     def _patience(self, ttl: float) -> float:
@@ -247,7 +253,7 @@ def _delays_for_waiters(owner: KeyValueBackend, observer: KeyValueBackend, allow
 
 
 def _leave_leases(owner: KeyValueBackend) -> dict[str, float]:
-    """Open leases, show one sign of life and no more; returns by key when each is over at the latest."""
+    """Open leases, show one keep-alive and no more; returns by key when each is over at the latest."""
     due = {}
     for asked in _SHORT_AND_LONG:
         lease = owner.open_lease(asked, timeout=CALL)

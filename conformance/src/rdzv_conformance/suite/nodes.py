@@ -17,7 +17,7 @@ from .base import CALL
 __all__ = ["FORM", "Node", "Nodes", "gather"]
 
 _INTERVAL: Final = 0.5
-"""Seconds between two signs of life, on services that allow so few."""
+"""Seconds between two keep-alives, on services that allow so few."""
 
 _ATTEMPTS: Final = 3
 """So many intervals are the time to live."""
@@ -73,7 +73,7 @@ class Nodes:
         run_id: The run.
 
     Attributes:
-        interval: Seconds between two of their signs of life.
+        interval: Seconds between two of their keep-alives.
         ttl: Their time to live, in seconds.
     """
 
@@ -163,12 +163,12 @@ class _Life:
         return len(self._handler._keys.read_all("nodes", timeout=CALL).entries)
 
     def lost(self) -> list[str]:
-        notice = self._handler.notice
-        return [loss.cause for loss in notice.lost] if notice else []
+        status = self._handler.status
+        return [departure.cause for departure in status.departures] if status else []
 
     def trouble(self) -> str | None:
         """Why the service cannot be reached."""
-        return str(self._handler.trouble) if self._handler.trouble else None
+        return str(self._handler.connection_error) if self._handler.connection_error else None
 
     def calls(self) -> dict[str, int]:
         """What the node has asked of the service so far, and how often."""

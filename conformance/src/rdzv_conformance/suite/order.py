@@ -13,7 +13,7 @@ class OrderConformance(Conformance):
     """`Entry.order`."""
 
     def test_order_is_that_of_creation(self, clients: Clients) -> None:
-        """Of two keys the one created first has the smaller order: whatever their names, whoever created them."""
+        """Of two keys the one created first has the smaller order: whatever their names and their creators."""
         one, other = clients(), clients()
         for number, name in enumerate(_NAMES):
             (one, other)[number % 2].put(f"suite/{name}", b"x", expect=ANY, timeout=CALL)
@@ -36,7 +36,7 @@ class OrderConformance(Conformance):
         again = [*_NAMES[2:], *_NAMES[:2]]
         assert _in_order(client) == [f"suite/{name}" for name in again], "a new key has an old key's place"
 
-    def test_order_is_the_same_wherever_it_is_told(self, client: KeyValueBackend) -> None:
+    def test_order_is_the_same_wherever_it_is_read(self, client: KeyValueBackend) -> None:
         """Put, read, list and wait tell one order."""
         before = client.read_all(ROOT, timeout=CALL)
         client.put("suite/a", b"1", expect=ANY, timeout=CALL)

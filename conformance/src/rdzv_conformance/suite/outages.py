@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, Entry, KeyValueBackend, Outcome, Put, Snapshot
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, Entry, KeyValueBackend, PutOutcome, PutResult, Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousError
 from rdzv.store import KeyValueStore
 
@@ -20,7 +20,7 @@ from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
 from .calls import calls_of, end_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, gather
-from .server import Line, ServerConformance, Site, patiently
+from .server import FaultProxy, ServerConformance, ServerHarness, with_retries
 
 __all__ = ["OutagesConformance"]
 
@@ -42,42 +42,43 @@ _outages = pytest.mark.parametrize("how", ["killed", "frozen"])
 
 
 class OutagesConformance(ServerConformance):
-    """What clients, and the nodes of a run, see of a service that is away for a while, and of a bad line to it."""
+    """What clients, and the nodes of a run, see of a service that is away for a while, and of a bad connection to
+    it."""
 
     @pytest.fixture
-    def site_nodes(self, site: Site, run_id: str, processes: Processes) -> Iterator[Nodes]:
+    def harness_nodes(self, harness: ServerHarness, run_id: str, processes: Processes) -> Iterator[Nodes]:
         """Makes nodes of the server."""
-        nodes = Nodes(processes, site.connect, run_id)
+        nodes = Nodes(processes, harness.connect, run_id)
         yield nodes
         nodes.close()
 
     @_restarts
     @requires(Capability.DURABLE)
-    def test_what_was_written_outlives_a_restart(self, site: Site, how: str) -> None:
+    def test_what_was_written_outlives_a_restart(self, harness: ServerHarness, how: str) -> None:
         """Values, tokens and creation order are what they were; tokens open the door, and new keys come last."""
-        client = site.client()
+        client = harness.client()
         for name, value in (("b", b"1"), ("a", b"2"), ("gone", b"3"), ("large", bytes(MAX_PAYLOAD)), ("b", b"4")):
             client.put(f"suite/{name}", value, expect=ANY, timeout=CALL)
         client.delete("suite/gone", timeout=CALL)
         before = client.read_all(ROOT, timeout=CALL)
-        with site.away(how):
+        with harness.away(how):
             pass
-        for one in (client, site.client()):
-            intact = patiently(lambda one=one: one.read_all(ROOT, timeout=CALL)).entries == before.entries  # type: ignore[misc]
+        for one in (client, harness.client()):
+            intact = with_retries(lambda one=one: one.read_all(ROOT, timeout=CALL)).entries == before.entries  # type: ignore[misc]
             assert intact, "a restart changed what was written, its tokens or its order"
         _assert_works(client, before)
 
     @_restarts
     @lacks(Capability.DURABLE)
-    def test_service_that_forgets_begins_anew(self, site: Site, how: str) -> None:
-        """After a restart nothing is there, old tokens open nothing, and waiters are told of the loss."""
-        client = site.client()
+    def test_service_that_forgets_begins_anew(self, harness: ServerHarness, how: str) -> None:
+        """After a restart nothing is there, old tokens match nothing, and waiters see the loss."""
+        client = harness.client()
         client.put(KEY, b"old", expect=ANY, timeout=CALL)
         before = client.read_all(ROOT, timeout=CALL)
         old = entry_of(before, KEY)
-        with site.away(how):
+        with harness.away(how):
             pass
-        assert patiently(lambda: client.read_all(ROOT, timeout=CALL)).entries == {}, "not durable, but remembered"
+        assert with_retries(lambda: client.read_all(ROOT, timeout=CALL)).entries == {}, "not durable, but remembered"
         _follow(client, before, lambda now: not now.entries)
         assert _put(client, KEY, b"x", old.token) is None, "a token outlived its value"
         new = _put(client, KEY, b"new", ABSENT)
@@ -85,28 +86,28 @@ class OutagesConformance(ServerConformance):
         _assert_works(client, client.read_all(ROOT, timeout=CALL))
 
     @_outages
-    def test_calls_end_in_time_and_the_client_goes_on(self, site: Site, how: str) -> None:
+    def test_calls_end_in_time_and_the_client_goes_on(self, harness: ServerHarness, how: str) -> None:
         """Every call keeps its timeout and raises `RendezvousConnectionError`; later the same client works again."""
-        client = site.client()
+        client = harness.client()
         since = client.read_all(ROOT, timeout=CALL)
         calls = calls_of(client, since, _TIMEOUT)
-        with ThreadPoolExecutor(len(calls)) as pool, site.away(how):
+        with ThreadPoolExecutor(len(calls)) as pool, harness.away(how):
             ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
             ends = {name: end.result(2 * CALL) for name, end in ended.items()}
         for name, (end, seconds) in ends.items():
             assert seconds < _TIMEOUT + _LATE, f"{name} with a timeout of {_TIMEOUT} s took {seconds:.1f} s"
-            told_nothing = end == Put(Outcome.UNKNOWN) or (isinstance(end, Snapshot) and name == "wait")
+            told_nothing = end == PutResult(PutOutcome.UNKNOWN) or (isinstance(end, Snapshot) and name == "wait")
             assert told_nothing or isinstance(end, RendezvousConnectionError), f"{name} of an absent service: {end!r}"
             if isinstance(end, Snapshot):
                 assert end.entries == since.entries, "a wait invented a change"
         _put(client, "suite/after", b"x", ANY)
         if isinstance(ends["put"][0], RendezvousConnectionError):
-            assert site.client().read("suite/put", timeout=CALL) is None, "a put that raised was applied"
+            assert harness.client().read("suite/put", timeout=CALL) is None, "a put that raised was applied"
 
-    def test_calls_end_in_time_however_slow_the_answers_are(self, site: Site) -> None:
+    def test_calls_end_in_time_however_slow_the_answers_are(self, harness: ServerHarness) -> None:
         """All questions of one call have one timeout: each further one gets what the answers before it have left."""
-        line = site.line()
-        client, other = site.client(line.endpoint), site.client()
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
         old = other.put(KEY, b"old", expect=ANY, timeout=CALL).entry
         there = other.put(KEY, b"new", expect=ANY, timeout=CALL).entry
         assert old is not None
@@ -114,7 +115,7 @@ class OutagesConformance(ServerConformance):
             "put that loses": lambda: client.put(KEY, b"x", expect=old.token, timeout=_SLOW),
             "put if absent that loses": lambda: client.put(KEY, b"x", expect=ABSENT, timeout=_SLOW),
         }
-        line.slow(_ANSWER)
+        proxy.slow(_ANSWER)
         with ThreadPoolExecutor(len(calls)) as pool:
             ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
             ends = {name: end.result(2 * CALL) for name, end in ended.items()}
@@ -126,9 +127,9 @@ class OutagesConformance(ServerConformance):
         assert other.read(KEY, timeout=CALL) == there, "a put that had to lose was applied"
 
     @_outages
-    def test_wait_goes_on_after_an_outage(self, site: Site, how: str) -> None:
+    def test_wait_goes_on_after_an_outage(self, harness: ServerHarness, how: str) -> None:
         """A waiter that goes on from its snapshot, as the core does, learns what was written after the outage."""
-        waiter, rested, writer = site.client(), site.client(), site.client()
+        waiter, rested, writer = harness.client(), harness.client(), harness.client()
         kept = {"suite/kept"} if Capability.DURABLE in writer.capabilities or how == "frozen" else set()
         for name in (KEY, "suite/kept", "suite/gone"):
             writer.put(name, b"before", expect=ANY, timeout=CALL)
@@ -141,17 +142,17 @@ class OutagesConformance(ServerConformance):
         with ThreadPoolExecutor(1) as pool:
             followed = pool.submit(_follow, waiter, since, there_is_what_was_written)
             time.sleep(0.2)  # either it waits by now, or it is about to
-            with site.away(how):
+            with harness.away(how):
                 time.sleep(0.3)  # it probably notices by now; if not, it must be right as well
-            patiently(lambda: writer.delete("suite/gone", timeout=CALL))
+            with_retries(lambda: writer.delete("suite/gone", timeout=CALL))
             _put(writer, KEY, b"after", ANY)
             followed.result(3 * CALL)
         _follow(rested, since, there_is_what_was_written)
 
-    def test_wait_goes_on_when_its_line_breaks(self, site: Site) -> None:
+    def test_wait_goes_on_when_its_line_breaks(self, harness: ServerHarness) -> None:
         """Again and again a waiter's connection breaks while something is written: it misses nothing."""
-        line = site.line()
-        waiter, writer = site.client(line.endpoint), site.client()
+        proxy = harness.proxy()
+        waiter, writer = harness.client(proxy.endpoint), harness.client()
         since = waiter.read_all(ROOT, timeout=CALL)
         for number in range(_BREAKS):
             value = b"%d" % number
@@ -161,21 +162,21 @@ class OutagesConformance(ServerConformance):
 
             with ThreadPoolExecutor(1) as pool:
                 followed = pool.submit(_follow, waiter, since, has_come)
-                line.heal()
+                proxy.heal()
                 writer.put(KEY, value, expect=ANY, timeout=CALL)
                 since = followed.result(3 * CALL)
 
     @requires(Capability.DURABLE)
-    def test_service_that_lost_its_data_is_believed(self, site: Site) -> None:
+    def test_service_that_lost_its_data_is_believed(self, harness: ServerHarness) -> None:
         """It is empty and counts from the beginning again: no waiter waits for the old numbers to come back."""
-        client = site.client()
+        client = harness.client()
         lease = client.open_lease(30, timeout=CALL) if Capability.LEASE in client.capabilities else None
         for number in range(50):
             client.put(KEY, b"%d" % number, expect=ANY, lease=lease, timeout=CALL)
         since = client.wait(ROOT, client.read_all(ROOT, timeout=CALL), timeout=0.05)
-        with site.away("emptied"):
+        with harness.away("emptied"):
             pass
-        other = site.client()
+        other = harness.client()
         new = _put(other, KEY, b"new", ABSENT)
         began = time.monotonic()
         # An old client, and a new one that is given an old snapshot.
@@ -183,58 +184,59 @@ class OutagesConformance(ServerConformance):
             _follow(one, since, lambda now: now.entries == {KEY: new})
         took = time.monotonic() - began
         assert took < _NEWS, f"it took waiters {took:.1f} s to believe that the service has lost its data"
-        alive = lease is not None and patiently(lambda: lease.keep_alive(CALL))
+        alive = lease is not None and with_retries(lambda: lease.keep_alive(CALL))
         assert not alive, "a lease outlived the data of its service"
 
     @requires(Capability.LEASE)
-    def test_lease_is_true_to_its_word_after_a_restart(self, site: Site) -> None:
+    def test_lease_is_true_to_its_word_after_a_restart(self, harness: ServerHarness) -> None:
         """A lease whose `keep_alive` is answered by yes still has its keys; one that has ended has none."""
-        client = site.client()
+        client = harness.client()
         lease = client.open_lease(30, timeout=CALL)
         client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
-        with site.away("killed"):
+        with harness.away("killed"):
             pass
-        if patiently(lambda: lease.keep_alive(CALL)):
+        if with_retries(lambda: lease.keep_alive(CALL)):
             assert client.read(KEY, timeout=CALL) is not None, "a lease lives on without its keys"
             lease.revoke(CALL)
         eventually(lambda: client.read(KEY, timeout=CALL) is None, "the keys of an ended lease to go")
         lost = client.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
-        assert lost.outcome is Outcome.LOST, "an ended lease came back"
+        assert lost.outcome is PutOutcome.CONFLICT, "an ended lease came back"
 
     @requires(Capability.LEASE)
-    def test_owner_that_is_cut_off_loses_its_lease(self, site: Site) -> None:
-        """Its keys go within the time to live; while it hears nothing it is told nothing, and afterwards the truth."""
-        line = site.line()
-        owner, other = site.client(line.endpoint), site.client()
+    def test_owner_that_is_cut_off_loses_its_lease(self, harness: ServerHarness) -> None:
+        """Its keys go within the time to live; without an answer it learns nothing, and afterwards the truth."""
+        proxy = harness.proxy()
+        owner, other = harness.client(proxy.endpoint), harness.client()
         lease = owner.open_lease(_ASKED, timeout=CALL)
         owner.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
-        line.cut_off()
+        proxy.partition()
         refusal(lambda: lease.keep_alive(0.2), RendezvousConnectionError)
         eventually(lambda: other.read(KEY, timeout=CALL) is None, "the keys of the lost to go", 2 * lease.ttl + 3)
-        line.heal()
-        assert not patiently(lambda: lease.keep_alive(CALL)), "a lease that has ended was kept alive"
+        proxy.heal()
+        assert not with_retries(lambda: lease.keep_alive(CALL)), "a lease that has ended was kept alive"
         assert other.read(KEY, timeout=CALL) is None, "an ended lease came back"
 
-    @pytest.mark.parametrize("breaks", [True, False], ids=["line breaks", "silence"])
-    def test_put_whose_reply_is_lost_is_unknown(self, site: Site, breaks: bool) -> None:
+    @pytest.mark.parametrize("breaks", [True, False], ids=["connection breaks", "silence"])
+    def test_put_whose_reply_is_lost_is_unknown(self, harness: ServerHarness, breaks: bool) -> None:
         """It was applied, and nobody has said so: neither won nor lost, no error, and never sent a second time."""
-        line = site.line()
-        client, other = site.client(line.endpoint), site.client()
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
         there = client.put(KEY, b"1", expect=ABSENT, timeout=CALL).entry
         assert there is not None
-        with _lost_reply(line, applied=lambda: other.read(KEY, timeout=CALL) != there, breaks=breaks):
+        with _lost_reply(proxy, applied=lambda: other.read(KEY, timeout=CALL) != there, breaks=breaks):
             timeout = CALL if breaks else _TIMEOUT
             put, _ = end_of(lambda: client.put(KEY, b"2", expect=there.token, timeout=timeout))
-        assert put == Put(Outcome.UNKNOWN), f"a put whose reply was lost answered {put!r}"
-        assert patiently(lambda: client.read(KEY, timeout=CALL)) == other.read(KEY, timeout=CALL)
+        assert put == PutResult(PutOutcome.UNKNOWN), f"a put whose reply was lost answered {put!r}"
+        assert with_retries(lambda: client.read(KEY, timeout=CALL)) == other.read(KEY, timeout=CALL)
         _assert_works(client, other.read_all(ROOT, timeout=CALL))
 
     @requires(Capability.MULTI_ENDPOINT)
     @pytest.mark.parametrize("warm", [True, False], ids=["connected", "new"])
-    def test_put_of_unknown_outcome_goes_to_no_other_endpoint(self, site: Site, warm: bool) -> None:
-        """Its reply is lost with the line, and another endpoint would take it gladly: it is not sent there, too."""
-        lines = site.line(), site.line()
-        client, other = site.client(",".join(line.endpoint for line in lines)), site.client()
+    def test_put_of_unknown_outcome_goes_to_no_other_endpoint(self, harness: ServerHarness, warm: bool) -> None:
+        """Its reply is lost with the connection, and another endpoint would take it gladly: it is not sent there,
+        too."""
+        proxies = harness.proxy(), harness.proxy()
+        client, other = harness.client(",".join(proxy.endpoint for proxy in proxies)), harness.client()
         if warm:
             client.put("suite/before", b"x", expect=ANY, timeout=CALL)
         seen: list[Entry] = []
@@ -243,68 +245,68 @@ class OutagesConformance(ServerConformance):
             seen.extend(filter(None, [other.read(KEY, timeout=CALL)]))
             return bool(seen)
 
-        def put() -> Put:
-            with _lost_reply(*lines, applied=applied, breaks=True):
+        def put() -> PutResult:
+            with _lost_reply(*proxies, applied=applied, breaks=True):
                 return client.put(KEY, b"x", expect=ANY, timeout=_SLOW)
 
         end, _ = end_of(put)
         # Some connect by a question and an answer: that was lost, and nothing was written.
         if not (not warm and isinstance(end, RendezvousConnectionError)):
-            assert end == Put(Outcome.UNKNOWN), f"a put whose reply was lost answered {end!r}"
-        patiently(lambda: client.read(KEY, timeout=CALL))
+            assert end == PutResult(PutOutcome.UNKNOWN), f"a put whose reply was lost answered {end!r}"
+        with_retries(lambda: client.read(KEY, timeout=CALL))
         assert other.read(KEY, timeout=CALL) == (seen[0] if seen else None), "a put of unknown outcome was sent again"
 
-    def test_register_knows_its_own_write_when_the_reply_was_lost(self, site: Site) -> None:
+    def test_register_knows_its_own_write_when_the_reply_was_lost(self, harness: ServerHarness) -> None:
         """`set_state` finds out that it was itself who wrote."""
-        line = site.line()
-        client, other = site.client(line.endpoint), site.client()
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
         first = client.set_state(b"1")
         assert first is not None
-        _lose_reply_to_next_put(client, line, other)
-        result = patiently(lambda: client.set_state(b"2", first[1]))
+        _lose_reply_to_next_put(client, proxy, other)
+        result = with_retries(lambda: client.set_state(b"2", first[1]))
         assert result is not None, "a write whose reply was lost is said to be lost itself"
         assert (result[0], result[2]) == (b"2", True), f"a write whose reply was lost answered {result}"
 
-    def test_store_counts_once_when_replies_are_lost(self, site: Site) -> None:
+    def test_store_counts_once_when_replies_are_lost(self, harness: ServerHarness) -> None:
         """An `add` whose reply was lost is counted once: not twice, and not never."""
-        line = site.line()
-        client, other = site.client(line.endpoint), site.client()
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
         store = KeyValueStore(client, timeout=timedelta(seconds=3 * CALL))
         store.add("n", 1)
         for number in range(3):
-            _lose_reply_to_next_put(client, line, other)
+            _lose_reply_to_next_put(client, proxy, other)
             assert store.add(f"n{number}", 1) == 1, "a count whose reply was lost counts twice, or not at all"
             assert store.add(f"n{number}", 1) == 2, "a count whose reply was lost counts twice, or not at all"
 
     @requires(Capability.MULTI_ENDPOINT)
     @pytest.mark.parametrize("bad", [0, 1], ids=["first", "second"])
     @pytest.mark.parametrize("refuses", [True, False], ids=["refuses", "is silent"])
-    def test_client_goes_on_at_another_endpoint(self, site: Site, bad: int, refuses: bool) -> None:
+    def test_client_goes_on_at_another_endpoint(self, harness: ServerHarness, bad: int, refuses: bool) -> None:
         """Of two endpoints one is out of reach, all of a sudden or from the beginning: the other will do."""
-        lines = site.line(), site.line()
-        endpoints = ",".join(line.endpoint for line in lines)
-        client = site.client(endpoints)
+        proxies = harness.proxy(), harness.proxy()
+        endpoints = ",".join(proxy.endpoint for proxy in proxies)
+        client = harness.client(endpoints)
         since = client.read_all(ROOT, timeout=CALL)
         if refuses:
-            lines[bad].close()
+            proxies[bad].close()
         else:
-            lines[bad].cut_off()
-        for one in (client, site.client(endpoints)):
+            proxies[bad].partition()
+        for one in (client, harness.client(endpoints)):
             entry = _put(one, KEY, b"x", ANY)
             since = _follow(one, since, lambda now, entry=entry: now.entries.get(KEY) == entry)  # type: ignore[misc]
 
     @lacks(Capability.MULTI_ENDPOINT)
-    def test_list_of_endpoints_is_refused(self, site: Site) -> None:
+    def test_list_of_endpoints_is_refused(self, harness: ServerHarness) -> None:
         """A second endpoint is not ignored."""
-        two = f"{site.endpoint},{site.endpoint}"
-        refusal(lambda: site.client(two).read(KEY, timeout=CALL), RendezvousError)
+        two = f"{harness.endpoint},{harness.endpoint}"
+        refusal(lambda: harness.client(two).read(KEY, timeout=CALL), RendezvousError)
 
     @requires(Capability.DURABLE)
-    def test_keys_stay_linearizable_through_outages(self, site: Site, processes: Processes) -> None:
-        """Processes that use a key while the service is killed and frozen are told nothing that no order explains."""
+    def test_keys_stay_linearizable_through_outages(self, harness: ServerHarness, processes: Processes) -> None:
+        """Processes that use a key while the service is killed and frozen get no answers that no order explains."""
 
         def use(link: Link) -> list[Any]:
-            client = site.connect()
+            client = harness.connect()
             client.read(KEY, timeout=CALL)
             link.send()
             process = link.receive()
@@ -317,10 +319,10 @@ class OutagesConformance(ServerConformance):
         for number, worker in enumerate(workers):
             worker.send(number)
         for how in ("killed", "frozen"):
-            time.sleep(0.1)  # so long they use it in peace
-            with site.away(how):
+            time.sleep(0.1)  # so long they use it without a fault
+            with harness.away(how):
                 time.sleep(_TIMEOUT / 2)
-        patiently(lambda: site.client().read(KEY, timeout=CALL))
+        with_retries(lambda: harness.client().read(KEY, timeout=CALL))
         time.sleep(0.1)
         for worker in workers:
             worker.send()
@@ -329,28 +331,28 @@ class OutagesConformance(ServerConformance):
         assert_linearizable(history)
 
     @_outages
-    def test_gathering_outlives_an_outage(self, site: Site, site_nodes: Nodes, how: str) -> None:
+    def test_gathering_outlives_an_outage(self, harness: ServerHarness, harness_nodes: Nodes, how: str) -> None:
         """Invariants 4 and 10: nodes that were waiting, and one that comes meanwhile, get their world afterwards."""
-        three = site_nodes(3, 3, 3)
+        three = harness_nodes(3, 3, 3)
         for node in three[:2]:
             node.tell("join")
-        watcher = site.client()
+        watcher = harness.client()
         eventually(lambda: len(watcher.read_all("nodes", timeout=CALL).entries) == 2, "two nodes to wait", FORM)
-        with site.away(how):
+        with harness.away(how):
             three[2].tell("join")
             time.sleep(_TIMEOUT / 2)
         worlds = [node.world() for node in three]
         assert [world["size"] for world in worlds] == [3, 3, 3], f"an outage while gathering: {worlds}"
         assert len({str(world["shared"]) for world in worlds}) == 1, f"the nodes disagree: {worlds}"
 
-    def test_running_world_outlives_an_outage(self, site: Site, site_nodes: Nodes) -> None:
+    def test_running_world_outlives_an_outage(self, harness: ServerHarness, harness_nodes: Nodes) -> None:
         """Invariant 10: however long it takes, nobody is lost; afterwards the world can grow as before."""
-        old, (late,) = site_nodes(2, 2, 3), site_nodes(1, 2, 3)
+        old, (late,) = harness_nodes(2, 2, 3), harness_nodes(1, 2, 3)
         first = gather(old)
-        with site.away("killed"):
-            time.sleep(1.2 * site_nodes.ttl)
+        with harness.away("killed"):
+            time.sleep(1.2 * harness_nodes.ttl)
         eventually(lambda: not any(node.ask("trouble") for node in old), "the members to be in touch again", FORM)
-        calm = time.monotonic() + site_nodes.ttl
+        calm = time.monotonic() + harness_nodes.ttl
         eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in old), "calm", FORM)
         assert [node.ask("waiting") for node in old] == [0, 0], "an outage cost a member its place"
         late.tell("join")
@@ -361,10 +363,10 @@ class OutagesConformance(ServerConformance):
 
 
 @contextmanager
-def _lost_reply(*lines: Line, applied: Callable[[], bool], breaks: bool) -> Iterator[None]:
+def _lost_reply(*proxies: FaultProxy, applied: Callable[[], bool], breaks: bool) -> Iterator[None]:
     """Within, replies are lost: with the connection as soon as the write was seen to be applied, or in silence."""
-    for line in lines:
-        line.hold_replies()
+    for proxy in proxies:
+        proxy.hold_replies()
     refused = threading.Event()
 
     def lose() -> None:
@@ -374,8 +376,8 @@ def _lost_reply(*lines: Line, applied: Callable[[], bool], breaks: bool) -> Iter
             heal()
 
     def heal() -> None:
-        for line in lines:
-            line.heal()
+        for proxy in proxies:
+            proxy.heal()
 
     try:
         with ThreadPoolExecutor(1) as pool:
@@ -391,14 +393,14 @@ def _lost_reply(*lines: Line, applied: Callable[[], bool], breaks: bool) -> Iter
         heal()
 
 
-def _lose_reply_to_next_put(client: KeyValueBackend, line: Line, other: KeyValueBackend) -> None:
-    """Have the next put of a client lose its reply, whoever calls it."""
+def _lose_reply_to_next_put(client: KeyValueBackend, proxy: FaultProxy, other: KeyValueBackend) -> None:
+    """Have the next put of a client lose its reply, whichever thread calls it."""
     put = client.put
 
-    def losing(key: str, value: bytes, **kwargs: Any) -> Put:
+    def losing(key: str, value: bytes, **kwargs: Any) -> PutResult:
         client.put = put  # type: ignore[method-assign]
         before = other.read(key, timeout=CALL)
-        with _lost_reply(line, applied=lambda: other.read(key, timeout=CALL) != before, breaks=True):
+        with _lost_reply(proxy, applied=lambda: other.read(key, timeout=CALL) != before, breaks=True):
             return put(key, value, **{**kwargs, "timeout": _TIMEOUT})
 
     client.put = losing  # type: ignore[method-assign]
@@ -409,7 +411,7 @@ def _follow(client: KeyValueBackend, since: Snapshot, condition: Callable[[Snaps
     deadline = time.monotonic() + 2 * CALL
     while not condition(since):
         remaining = deadline - time.monotonic()
-        assert remaining > 0, "a change was missed: waited in vain for what happened in the outage or after it"
+        assert remaining > 0, "a change was missed: what happened in the outage or after it did not arrive"
         try:
             since = client.wait(ROOT, since, timeout=remaining)
         except RendezvousConnectionError:
@@ -431,8 +433,8 @@ def _assert_works(client: KeyValueBackend, since: Snapshot) -> None:
 def _put(client: KeyValueBackend, key: str, value: bytes, expect: Any) -> Entry | None:
     """What is there after a put; one whose reply was lost, with a connection that had broken unnoticed, is repeated."""
     while True:
-        put = patiently(lambda: client.put(key, value, expect=expect, timeout=CALL))
-        if put.outcome is not Outcome.UNKNOWN:
+        put = with_retries(lambda: client.put(key, value, expect=expect, timeout=CALL))
+        if put.outcome is not PutOutcome.UNKNOWN:
             return put.entry
 
 

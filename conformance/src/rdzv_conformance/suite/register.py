@@ -1,4 +1,4 @@
-"""Level 1: the register with a fencing token. The first tests are what PyTorch demands of its backends."""
+"""Register backends: the register with a fencing token. The first tests are what PyTorch demands of its backends."""
 
 import threading
 import time
@@ -42,9 +42,9 @@ _true_foreign_tokens = pytest.mark.parametrize("token", _true_tokens.values(), i
 
 
 class RegisterConformance(Conformance):
-    """A compare-and-set register whose token fences off whoever has seen an older state.
+    """A compare-and-set register whose token fences off a client that has seen an older state.
 
-    It can be used alone for a backend that has level 1 only, such as one written for PyTorch.
+    It can be used alone for a register backend, such as one written for PyTorch.
     """
 
     def test_register_is_empty_at_first(self, client: RendezvousBackend) -> None:
@@ -145,7 +145,7 @@ class RegisterConformance(Conformance):
         assert counted == _PROCESSES * _ROUNDS, f"{_PROCESSES * _ROUNDS - counted} updates were lost"
 
     def test_register_is_linearizable_among_processes(self, clients: Registers, processes: Processes) -> None:
-        """Of all that processes were told at once, one order of reads and writes gives account."""
+        """One order of reads and writes explains all answers that processes got at once."""
 
         def use(link: Link) -> list[Any]:
             register = clients()

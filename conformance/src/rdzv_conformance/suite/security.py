@@ -9,7 +9,7 @@ from typing import Any, Final, Self
 
 import pytest
 import rdzv
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Outcome, Snapshot
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, PutOutcome, Snapshot
 from rdzv.credentials import take_secrets
 from rdzv.errors import RendezvousDeniedError
 from rdzv.options import secret_names
@@ -113,7 +113,7 @@ class SecurityConformance(Conformance):
     @requires(Capability.TLS)
     def test_end_that_cannot_be_trusted_is_refused(self, locked: Secured, run_id: str) -> None:
         """Who has the wrong authority or certificate is refused at once, by `RendezvousDeniedError`, at every call."""
-        _assert_strangers_are_told(locked, run_id)
+        _assert_strangers_are_refused(locked, run_id)
 
     @requires(Capability.AUTH)
     def test_credentials_let_in(self, locked: Secured, run_id: str) -> None:
@@ -123,7 +123,7 @@ class SecurityConformance(Conformance):
     @requires(Capability.AUTH)
     def test_wrong_credentials_are_refused(self, locked: Secured, run_id: str) -> None:
         """Who may not is refused at once, by `RendezvousDeniedError`, at every call; secrets are not repeated."""
-        _assert_strangers_are_told(locked, run_id)
+        _assert_strangers_are_refused(locked, run_id)
 
     @requires(Capability.AUTH)
     def test_reader_cannot_write(self, request: pytest.FixtureRequest, locked: Secured, run_id: str) -> None:
@@ -135,7 +135,9 @@ class SecurityConformance(Conformance):
             mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
             assert mine is not None
             assert reader.read(KEY, timeout=CALL) == mine, "who may read does not read what is there"
-            assert reader.read_all(ROOT, timeout=CALL).entries == {KEY: mine}, "who may read is not told what is there"
+            assert reader.read_all(ROOT, timeout=CALL).entries == {KEY: mine}, (
+                "a client that may read does not get what is there"
+            )
             for expect in (ANY, ABSENT, mine.token):
                 refusal(lambda e=expect: reader.put(KEY, b"x", expect=e, timeout=CALL), RendezvousDeniedError)  # type: ignore[misc]
             refusal(lambda: reader.delete(KEY, timeout=CALL), RendezvousDeniedError)
@@ -165,7 +167,7 @@ def _use_as(params: rdzv.RendezvousParameters) -> None:
         since, large = client.read_all(ROOT, timeout=CALL), bytes(MAX_PAYLOAD)
         lease = client.open_lease(5, timeout=CALL) if Capability.LEASE in client.capabilities else None
         put = client.put(KEY, large, expect=ANY, lease=lease, timeout=CALL)
-        assert put.outcome is Outcome.WON, f"a put of who may write answered {put.outcome}"
+        assert put.outcome is PutOutcome.APPLIED, f"a put of who may write answered {put.outcome}"
         arrived = client.wait(ROOT, since, timeout=CALL).entries == {KEY: put.entry}
         assert arrived, "a waiter did not get what was written"
         assert lease is None or lease.keep_alive(CALL)
@@ -174,15 +176,15 @@ def _use_as(params: rdzv.RendezvousParameters) -> None:
         assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
 
 
-def _assert_strangers_are_told(locked: Secured, run_id: str) -> None:
+def _assert_strangers_are_refused(locked: Secured, run_id: str) -> None:
     assert locked.strangers, "nobody is a stranger here, so it was not tried whether one is refused"
     with closing(_make(locked.parameters(run_id))) as owner:
         mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
-        _assert_each_is_told(locked.strangers, run_id)
+        _assert_each_is_refused(locked.strangers, run_id)
         assert owner.read(KEY, timeout=CALL) == mine, "a stranger who was refused changed something"
 
 
-def _assert_each_is_told(strangers: Mapping[str, Stranger], run_id: str) -> None:
+def _assert_each_is_refused(strangers: Mapping[str, Stranger], run_id: str) -> None:
     for name, stranger in strangers.items():
         params = stranger.parameters(run_id)
         secrets = _secrets(params)

@@ -1,4 +1,4 @@
-"""A server that tests may hurt: what its author brings, and what the suite makes of it."""
+"""A server that tests may stop: what its author brings, and what the suite makes of it."""
 
 import contextlib
 import inspect
@@ -11,11 +11,11 @@ from rdzv.backend import KeyValueBackend
 from rdzv.endpoints import Endpoint, parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 
-from ..chaos.lines import Lines
+from ..chaos.proxies import FaultProxies
 from ..processes import Processes
 from .base import CALL, SERVER, VERDICT, Conformance, Verdict, remove_keys
 
-__all__ = ["ConnectTo", "Line", "Server", "ServerConformance", "Site", "patiently"]
+__all__ = ["ConnectTo", "FaultProxy", "Server", "ServerConformance", "ServerHarness", "with_retries"]
 
 _T = TypeVar("_T")
 
@@ -32,7 +32,7 @@ class Server(Protocol):
     def get_endpoint(self) -> str:
         """Where it serves, as ``host:port``; the same for its whole life.
 
-        At another kind of endpoint, such as a Unix socket, the tests that need a line to the server are not tried.
+        At another kind of endpoint, such as a Unix socket, the tests that need a proxy to the server are not tried.
         """
 
     def terminate(self) -> None:
@@ -58,36 +58,36 @@ class ConnectTo(Protocol):
         """Make a new, independent client of a run. Without an endpoint: of any server that runs."""
 
 
-class Line:
-    """A TCP line to the server, through which a client can be given trouble of its own."""
+class FaultProxy:
+    """A TCP proxy to the server, through which a client gets faults of its own."""
 
-    def __init__(self, lines: Lines, name: str, host: str, port: int) -> None:
-        self._lines = lines
+    def __init__(self, proxies: FaultProxies, name: str, host: str, port: int) -> None:
+        self._proxies = proxies
         self._name = name
-        (self.endpoint,) = lines.open(name, [(host, port)], None)
+        (self.endpoint,) = proxies.open(name, [(host, port)], None)
 
-    def cut_off(self) -> None:
+    def partition(self) -> None:
         """Hold back everything: who connects or asks hears nothing."""
-        self._lines.cut(self._name, "everything")
+        self._proxies.partition(self._name, "everything")
 
     def hold_replies(self) -> None:
         """Let requests through, and no reply."""
-        self._lines.cut(self._name, "replies")
+        self._proxies.partition(self._name, "replies")
 
     def slow(self, seconds: float) -> None:
         """Have each answer come so much later."""
-        self._lines.slow(self._name, seconds)
+        self._proxies.slow(self._name, seconds)
 
     def heal(self) -> None:
         """Break every connection; what was held back is lost. New ones work."""
-        self._lines.heal(self._name, True)
+        self._proxies.heal(self._name, True)
 
     def close(self) -> None:
         """Break every connection, and refuse new ones."""
-        self._lines.close(self._name)
+        self._proxies.close(self._name)
 
 
-class Site:
+class ServerHarness:
     """The server of one test, clients of it, and lines to it."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Site:
         self._run_id = run_id
         self._processes = processes
         self._properties = properties
-        self._lines: Lines | None = None
+        self._proxies: FaultProxies | None = None
         self._names = iter(map(str, range(1000)))
         self._opened = contextlib.ExitStack()
 
@@ -127,12 +127,12 @@ class Site:
         self._address()
         return self.client(endpoint)
 
-    def line(self) -> Line:
-        """A new line. Its process is made by a fork: ask for it before the first client."""
+    def proxy(self) -> FaultProxy:
+        """A new fault proxy. Its process is made by a fork: ask for it before the first client."""
         there = self._address()
-        if self._lines is None:
-            self._lines = Lines(self._processes)
-        return Line(self._lines, next(self._names), there.host, there.port)
+        if self._proxies is None:
+            self._proxies = FaultProxies(self._processes)
+        return FaultProxy(self._proxies, next(self._names), there.host, there.port)
 
     def _address(self) -> Endpoint:
         """Where the server is; at another kind of endpoint the test is not tried."""
@@ -162,14 +162,14 @@ class Site:
     def close(self) -> None:
         """Close the clients, and remove the keys of the run."""
         self._opened.close()
-        patiently(lambda: remove_keys(self.connect()))
+        with_retries(lambda: remove_keys(self.connect()))
 
 
 class ServerConformance(Conformance):
     """What tests with a server of their own share. Without the fixture ``server`` none of them is tried."""
 
     @pytest.fixture
-    def site(self, request: pytest.FixtureRequest, run_id: str, processes: Processes) -> Iterator[Site]:
+    def harness(self, request: pytest.FixtureRequest, run_id: str, processes: Processes) -> Iterator[ServerHarness]:
         """The server, clients and lines."""
         server: Server = request.getfixturevalue(SERVER)
         connect: ConnectTo = request.getfixturevalue("connect")
@@ -180,12 +180,12 @@ class ServerConformance(Conformance):
                 f"{type(self).__name__} has a `server`, so the function that `connect` gives must take an endpoint "
                 "as its second argument: lambda run_id, endpoint=...: MyBackend(endpoint, run_id)"
             )
-        site = Site(server, connect, run_id, processes, request.node.user_properties)
-        yield site
-        site.close()
+        harness = ServerHarness(server, connect, run_id, processes, request.node.user_properties)
+        yield harness
+        harness.close()
 
 
-def patiently(call: Callable[[], _T], seconds: float = CALL) -> _T:
+def with_retries(call: Callable[[], _T], seconds: float = CALL) -> _T:
     """Ask again while the service cannot be reached, as the core does: backends do not retry."""
     deadline = time.monotonic() + seconds
     while True:

@@ -9,13 +9,13 @@ from itertools import chain
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import KeyValueBackend, Outcome, Put
+from rdzv.backend import KeyValueBackend, PutOutcome, PutResult
 from rdzv.errors import RendezvousTimeoutError
 from rdzv.store import KeyValueStore
 
 from ..processes import Link, Processes
 from .base import CALL, Clients, Conformance, refusal
-from .server import patiently
+from .server import with_retries
 
 __all__ = ["StoreConformance"]
 
@@ -59,7 +59,7 @@ class StoreConformance(Conformance):
         assert sorted(store.list_keys()) == sorted(set(_ODD_KEYS) - {"a"}), "deleting a key deleted others"
 
     def test_store_get_waits_for_the_key(self, stores: Stores) -> None:
-        """`get` blocks until somebody sets the key."""
+        """`get` blocks until a client sets the key."""
         one, other = stores(), stores()
         with ThreadPoolExecutor(1) as pool:
             got = pool.submit(one.get, "key")
@@ -173,11 +173,11 @@ class StoreConformance(Conformance):
                 write(name)
             numbers = [other.add(name, 1), other.add(name, 1)]
             for request in held:
-                patiently(request)
+                with_retries(request)
             assert int(other.get(name)) == numbers[-1], f"a `{name}` that came late undid what others have added since"
 
     def test_store_queue_is_first_in_first_out(self, stores: Stores) -> None:
-        """What is pushed first is popped first, by whomever; a queue is no key."""
+        """What is pushed first is popped first, by any client; a queue is no key."""
         one, other = stores(), stores()
         assert one.queue_len("queue") == 0
         for item in ("1", b"2", b"", "4"):
@@ -192,7 +192,7 @@ class StoreConformance(Conformance):
         assert one.list_keys() == []
 
     def test_store_queue_pop_waits(self, stores: Stores) -> None:
-        """`queue_pop` blocks until something is pushed, or until the store's timeout; if told so, not at all."""
+        """`queue_pop` blocks until something is pushed, or until the store's timeout; if asked to, not at all."""
         one, other = stores(), stores()
         with ThreadPoolExecutor(1) as pool:
             popped = pool.submit(one.queue_pop, "queue")
@@ -245,16 +245,16 @@ class StoreConformance(Conformance):
         assert store.timeout == _LONG
 
 
-def _hold_back_put(client: KeyValueBackend, number: int, patch: pytest.MonkeyPatch) -> list[Callable[[], Put]]:
+def _hold_back_put(client: KeyValueBackend, number: int, patch: pytest.MonkeyPatch) -> list[Callable[[], PutResult]]:
     """Have one of a client's next puts hang on its way, whichever call makes it; returns what lets it arrive."""
     put, calls = client.put, itertools.count(1)
-    held: list[Callable[[], Put]] = []
+    held: list[Callable[[], PutResult]] = []
 
-    def hanging(key: str, value: bytes, **kwargs: Any) -> Put:
+    def hanging(key: str, value: bytes, **kwargs: Any) -> PutResult:
         if next(calls) != number:
             return put(key, value, **kwargs)
         held.append(lambda: put(key, value, **kwargs))
-        return Put(Outcome.UNKNOWN)
+        return PutResult(PutOutcome.UNKNOWN)
 
     patch.setattr(client, "put", hanging)
     return held

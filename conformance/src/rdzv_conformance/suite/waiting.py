@@ -17,7 +17,7 @@ from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of, lacks, refusa
 __all__ = ["WaitingConformance", "follow"]
 
 _MISSED: Final = 5.0
-"""After so many seconds a change that nobody was told of counts as missed."""
+"""After so many seconds a change that no waiter has seen counts as missed."""
 _SPURIOUS: Final = 5
 """How often a wait of one second may end for nothing."""
 _WATCH_SECONDS: Final = 0.08
@@ -45,7 +45,7 @@ def follow(
     deadline = time.monotonic() + seconds
     while not condition(since):
         remaining = deadline - time.monotonic()
-        assert remaining > 0, f"a change was missed: waited {seconds:.1f} s in vain for {what}"
+        assert remaining > 0, f"a change was missed: waited {seconds:.1f} s for {what}: it did not happen"
         since = client.wait(prefix, since, timeout=remaining)
         assert isinstance(since, Snapshot), f"wait returned {since!r}: it returns a Snapshot, also when its time is up"
     return since

@@ -1,6 +1,6 @@
 """The wrapper around every value that rdzv puts into a service.
 
-It settles what services cannot tell: who won a compare-and-set whose reply was lost, a value
+It settles what services cannot say: whose compare-and-set was applied if its reply was lost, a value
 written twice (a service may not count that as a change), a version number that starts again after
 a delete. Its `epoch` is the fencing number: it grows with every conditional write of a key.
 
@@ -14,10 +14,10 @@ from typing import Any, Final, Self
 
 from ..errors import RendezvousStateError
 
-__all__ = ["REMEMBERED", "Envelope"]
+__all__ = ["NONCE_HISTORY", "Envelope"]
 
 _SCHEMA: Final = 1
-REMEMBERED: Final = 48
+NONCE_HISTORY: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
 lost before it can no longer learn that it had won. The last is always the nonce of the key's first write,
 so a writer that tried to make the key learns that from any later value."""
@@ -32,7 +32,8 @@ class Envelope:
         writer: The id of the node that wrote it.
         nonce: Random; no two writes share it.
         epoch: One more than the value it replaced.
-        past: The nonces of the writes before this one, latest first; the last is the key's first (`REMEMBERED`).
+        recent_nonces: The nonces of the writes before this one, latest first; the last is the key's first
+            (`NONCE_HISTORY`).
         deleted: A tombstone: the key counts as absent (conditional delete).
     """
 
@@ -40,39 +41,39 @@ class Envelope:
     writer: str
     nonce: str
     epoch: int = 1
-    past: tuple[str, ...] = ()
+    recent_nonces: tuple[str, ...] = ()
     deleted: bool = False
 
     @classmethod
-    def seal(
+    def wrap(
         cls,
         payload: bytes,
         *,
         writer: str,
-        after: "Envelope | None" = None,
+        previous: "Envelope | None" = None,
         deleted: bool = False,
     ) -> Self:
-        """Wrap `payload` as the successor of `after` (None: the first value of its key)."""
+        """Wrap `payload` as the successor of `previous` (None: the first value of its key)."""
         nonce = secrets.token_hex(6)
-        if after is None:
+        if previous is None:
             return cls(payload, writer, nonce, deleted=deleted)
-        past = (after.nonce, *after.past)
-        if len(past) > REMEMBERED:
-            past = (*past[: REMEMBERED - 1], past[-1])
-        return cls(payload, writer, nonce, after.epoch + 1, past, deleted)
+        recent_nonces = (previous.nonce, *previous.recent_nonces)
+        if len(recent_nonces) > NONCE_HISTORY:
+            recent_nonces = (*recent_nonces[: NONCE_HISTORY - 1], recent_nonces[-1])
+        return cls(payload, writer, nonce, previous.epoch + 1, recent_nonces, deleted)
 
-    def is_news_to(self, known: "Envelope") -> bool:
+    def supersedes(self, known: "Envelope") -> bool:
         """Whether this is later than a value of the same key that is known: it is none of those that came before.
 
         Its epoch says less: a service that has forgotten everything counts anew.
         """
-        return self.nonce not in (known.nonce, *known.past)
+        return self.nonce not in (known.nonce, *known.recent_nonces)
 
     def pack(self) -> bytes:
         """The bytes for the wire."""
         header: dict[str, Any] = {"rdzv": _SCHEMA, "writer": self.writer, "nonce": self.nonce, "epoch": self.epoch}
-        if self.past:
-            header["past"] = self.past
+        if self.recent_nonces:
+            header["past"] = self.recent_nonces
         if self.deleted:
             header["deleted"] = True
         return json.dumps(header, separators=(",", ":")).encode() + b"\n" + self.payload
@@ -106,7 +107,7 @@ class Envelope:
 
     def _check_types(self) -> None:
         # A hostile header may be well-formed JSON and still hold anything anywhere.
-        if not all(isinstance(text, str) for text in (self.writer, self.nonce, *self.past)):
+        if not all(isinstance(text, str) for text in (self.writer, self.nonce, *self.recent_nonces)):
             raise TypeError("a text is expected")
         if type(self.epoch) is not int or self.epoch < 1 or type(self.deleted) is not bool:
             raise TypeError("epoch or deleted is malformed")

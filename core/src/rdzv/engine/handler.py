@@ -1,4 +1,4 @@
-"""The face of it all: `DynamicRendezvousHandler`, what a caller sees of one node."""
+"""The API of one node: `DynamicRendezvousHandler`."""
 
 import logging
 import os
@@ -18,12 +18,12 @@ from ..parameters import RendezvousParameters
 from ..settings import RendezvousSettings, RendezvousTimeout
 from ..store import KeyValueStore, PrefixStore, Store
 from . import member, rules
-from .beats import CountedBeats
-from .driver import Driver
+from .client import RetryingClient
+from .heartbeats import HeartbeatLeases
 from .node import Node
-from .records import STORE, Closed, NodeRecord, Notice, State
-from .register import RegisterKeys
-from .service import Service
+from .records import STORE, Closed, NodeRecord, RunStatus, State
+from .register_adapter import RegisterAdapter
+from .runner import Runner
 
 __all__ = ["DynamicRendezvousHandler", "create_handler"]
 
@@ -37,7 +37,7 @@ def create_handler(
 
     Args:
         store: What each round's store is made of; None: one on `backend` itself.
-        backend: Level 1 or level 2. The handler closes it when it shuts down.
+        backend: A register or a key-value backend. The handler closes it when it shuts down.
         params: The parameters.
 
     Raises:
@@ -71,13 +71,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
         Args:
             run_id: Which run.
             store: What each round's store is made of; None: one on `backend` itself.
-            backend: Level 1 or level 2. The handler closes it when it shuts down.
+            backend: A register or a key-value backend. The handler closes it when it shuts down.
             min_nodes: The smallest world.
             max_nodes: The largest.
             local_addr: This node's address as the others reach it; None: the source address
                 towards the service.
             timeout: How long things may take.
-            keep_alive_interval: Seconds between two signs of life.
+            keep_alive_interval: Seconds between two keep-alives.
             keep_alive_max_attempt: How many of them may fail to come before the node is dead.
             cas_backoff_max_seconds: Used for nothing: no two nodes fight for one key.
 
@@ -109,12 +109,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
         plugins.plugin_manager()
         self._settings = settings
         self._backend = backend
-        self._keys = lift(backend, settings)
+        self._keys = adapt(backend, settings)
         self._store = run_store(store, self._keys)
         self._local_addr = local_addr
         self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
-        service = Service(self._keys, self._node.id, lambda error: self._driver.troubled(error))
-        self._driver = Driver(self._node, service, plugins.announce)
+        client = RetryingClient(self._keys, self._node.id, lambda error: self._runner.on_connection_error(error))
+        self._runner = Runner(self._node, client, plugins.emit)
         self._process = os.getpid()
         self._joining = threading.Lock()
         self._starting = threading.Lock()
@@ -123,7 +123,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def settings(self) -> RendezvousSettings:
-        """What the handler was told to do."""
+        """The handler's settings."""
         return self._settings
 
     @property
@@ -132,19 +132,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._node.id
 
     @property
-    def notice(self) -> Notice | None:
+    def status(self) -> RunStatus | None:
         """The latest news of the run as this node knows it; None if there was none."""
-        return self._node.notice
+        return self._node.status
 
     @property
-    def trouble(self) -> RendezvousConnectionError | None:
+    def connection_error(self) -> RendezvousConnectionError | None:
         """Why the service could not be reached lately; None while it can be."""
-        return self._node.trouble
+        return self._node.connection_error
 
     @property
-    def silence(self) -> float:
+    def since_last_contact(self) -> float:
         """Seconds since the service last answered; infinite if it never did."""
-        return self._node.silence()
+        return self._node.since_last_contact()
 
     @property
     def alone(self) -> float | None:
@@ -187,10 +187,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         plugins.check_health(self._settings.run_id, self._settings.labels)
         self._start()
         # Only after a first contact is it known which of this machine's addresses leads to the service.
-        self._driver.run(member.first_look(self._node, deadline))
+        self._runner.run(member.wait_until_connected(self._node, deadline))
         address = self._local_addr or self._keys.local_address
         with _reserved_port(address) as port:
-            return self._driver.run(member.join(self._node, address, port, deadline))
+            return self._runner.run(member.join(self._node, address, port, deadline))
 
     def is_closed(self) -> bool:
         """See `RendezvousHandler`. Answers from what this node knows; only the first call may wait."""
@@ -225,7 +225,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         only this node goes. The option ``on_shutdown`` forces either.
 
         Returns:
-            False if the service could not be told; what was written goes when the lease runs out.
+            False if the service did not confirm it; what was written goes when the lease runs out.
         """
         closes = self._settings.on_shutdown == "close" or (
             self._settings.on_shutdown == "auto" and self._node.is_member()
@@ -233,10 +233,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._end("it has shut down", closes)
 
     def leave(self, reason: str = "it left") -> bool:
-        """Leave for good, telling the others why, and release everything; the run goes on.
+        """Leave for good, with the reason, and release everything; the run goes on.
 
         Returns:
-            False if the service could not be told.
+            False if the service did not confirm it.
         """
         return self._end(reason, closes=False)
 
@@ -248,19 +248,21 @@ class DynamicRendezvousHandler(RendezvousHandler):
             if self._stopped:
                 return True
             self._stopped = True
-        # Whoever cannot reach the service has little to hope for from saying goodbye for long.
-        patience = self._settings.timeout.close if self._node.trouble is None else self._settings.keep_alive_interval
+        # If the service cannot be reached, leaving is limited to one keep-alive interval.
+        patience = (
+            self._settings.timeout.close if self._node.connection_error is None else self._settings.keep_alive_interval
+        )
         deadline = time.monotonic() + patience.total_seconds()
         try:
             if closes:
-                self._driver.run(member.close(self._node, "the job is done", True, deadline))
-            self._driver.run(member.leave(self._node, reason, deadline))
+                self._runner.run(member.close(self._node, "the job is done", True, deadline))
+            self._runner.run(member.leave(self._node, reason, deadline))
         except Exception as error:
             # Of any class, for a backend may have a bug: a node that ends must not fail for that.
             logger.warning("node '%s' could not leave '%s' in order: %r", self._node.id, self._settings.run, error)
             return False
         finally:
-            self._driver.stop(timeout=5.0)
+            self._runner.stop(timeout=5.0)
             if isinstance(self._store, KeyValueStore):
                 # It is on the backend that was just closed: nobody should wait for it any more.
                 self._store.close()
@@ -269,14 +271,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def _close(self, reason: str, done: bool) -> None:
         self._start()
         deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
-        self._driver.run(member.close(self._node, reason, done, deadline))
+        self._runner.run(member.close(self._node, reason, done, deadline))
 
     def _look(self) -> None:
         if self._stopped and os.getpid() == self._process:
             return
         self._start()
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
-        self._driver.run(member.first_look(self._node, deadline))
+        self._runner.run(member.wait_until_connected(self._node, deadline))
         if self._node.closed() is None:
             self._node.raise_problem()
 
@@ -296,8 +298,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 )
             if not self._started:
                 self._started = True
-                self._driver.start("watch", member.watch(self._node))
-                self._driver.start("keep", member.keep(self._node))
+                self._runner.start("watch", member.watch_loop(self._node))
+                self._runner.start("keep", member.keep_alive_loop(self._node))
 
     def _info(self, state: State) -> RendezvousInfo:
         return RendezvousInfo(
@@ -312,7 +314,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
 
 def run_store(store: Store | None, keys: KeyValueBackend) -> Store:
-    """What the rounds' stores of a run are made of: `store`, or without one the run's keys (see `lift`)."""
+    """What the rounds' stores of a run are made of: `store`, or without one the run's keys (see `adapt`)."""
     return KeyValueStore(keys, STORE) if store is None else store
 
 
@@ -323,13 +325,13 @@ def round_store(store: Store, run_id: str, number: int) -> Store:
     return PrefixStore(f"rdzv.{run_id}.{number}", store)
 
 
-def lift(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueBackend:
-    """Bring any backend to level 2 with leases, so that there is one protocol above it."""
-    keys = backend if isinstance(backend, KeyValueBackend) else RegisterKeys(backend)
+def adapt(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueBackend:
+    """Adapt any backend to a key-value backend with leases, so that there is one protocol above it."""
+    keys = backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend)
     if Capability.LEASE in keys.capabilities:
         return keys
     interval = settings.keep_alive_interval.total_seconds()
-    return CountedBeats(keys, interval, folder=str(settings.attempt))
+    return HeartbeatLeases(keys, interval, folder=str(settings.attempt))
 
 
 def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""The lanes by which a node looks after itself: it watches, enrolls, keeps its lease, joins and leaves.
+"""The coroutines of a member: it watches, registers, keeps its lease, joins and leaves.
 
 A node writes its own record, its claim to lead, and the state in two cases, under conditions: a node that
 comes back after losing its lease raises its epoch (the fence), and one that closes the run says so. What is
@@ -19,58 +19,71 @@ from ..errors import (
     RendezvousTimeoutError,
 )
 from . import leader, rules
+from .client import DecodedSnapshot, VersionedValue
+from .effects import (
+    Coroutine,
+    Delete,
+    Emit,
+    KeepAlive,
+    OpenLease,
+    Put,
+    Read,
+    ReadAll,
+    Revoke,
+    Sleep,
+    Wait,
+    WaitForChange,
+)
 from .node import KEEP, LEAD, WATCH, Node, has_lasted, unexpected
 from .records import (
-    BEATS,
     CONTROL,
-    INTENTS,
+    HEARTBEATS,
     LEADER_KEY,
     NODES,
-    NOTICE_KEY,
+    PENDING,
     STATE_KEY,
+    STATUS_KEY,
     STORE,
     Closed,
     NodeRecord,
-    Notice,
+    RunStatus,
     State,
     decode,
     node_key,
     nodes_in,
 )
-from .rules import Standing
-from .service import Held, View
-from .steps import Changed, Delete, KeepAlive, Lane, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Tell, Wait
+from .rules import MembershipState
 from .supervisor import is_passing, supervised
 
-__all__ = ["close", "first_look", "join", "keep", "leave", "watch"]
+__all__ = ["close", "join", "keep_alive_loop", "leave", "wait_until_connected", "watch_loop"]
 
 logger = logging.getLogger(__name__)
 
-WATCH_SLICE = 30.0
-"""Seconds after which a silent watch is asked anew."""
+WATCH_TIMEOUT = 30.0
+"""Seconds after which a watch without news is made again."""
 
-LEADERLESS = 1.0
-"""The same while nobody leads: an election may have failed, and nobody else may try."""
+NO_LEADER_TIMEOUT = 1.0
+"""The same while there is no leader: an election may have failed, and no other node may try."""
 
 
-def watch(node: Node) -> Lane[None]:
-    """Keep the node's view of ``control`` fresh, until it closes."""
+def watch_loop(node: Node) -> Coroutine[None]:
+    """Keep the node's snapshot of ``control`` fresh, until it closes."""
 
-    def turn() -> Lane[None]:
-        if node.view is None or node.failed(WATCH):
+    def turn() -> Coroutine[None]:
+        if node.snapshot is None or node.failed(WATCH):
             # What has failed is looked at again at once: a wait may be a long one.
-            view = yield ReadAll(CONTROL, node.soon(), node.view)
+            snapshot = yield ReadAll(CONTROL, node.background_deadline(), node.snapshot)
         else:
-            patience = LEADERLESS if node.sees_no_leader() else WATCH_SLICE
-            view = yield Wait(CONTROL, node.view, node.clock() + patience)
-        if events := node.look(view):
-            yield Tell(tuple(events))
-        yield from leader.elect(node, node.soon())
+            patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
+            snapshot = yield Wait(CONTROL, node.snapshot, node.clock() + patience)
+        if events := node.apply_snapshot(snapshot):
+            yield Emit(tuple(events))
+        yield from leader.elect(node, node.background_deadline())
 
     return supervised(node, WATCH, turn)
 
 
-def first_look(node: Node, deadline: float) -> Lane[None]:
+def wait_until_connected(node: Node, deadline: float) -> Coroutine[None]:
     """Wait until the service has been seen once.
 
     Raises:
@@ -78,22 +91,22 @@ def first_look(node: Node, deadline: float) -> Lane[None]:
         RendezvousError: What is there cannot be used.
     """
     started = node.clock()
-    while node.view is None:
+    while node.snapshot is None:
         node.raise_problem()
         if node.closing:
             raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         if node.clock() >= deadline:
-            if node.trouble is None:
+            if node.connection_error is None:
                 node.raise_problem(lasting=False)
             raise node.unreachable(started)
-        yield Changed(deadline)
+        yield WaitForChange(deadline)
 
 
-def keep(node: Node) -> Lane[None]:
-    """Keep the lease alive, until the node closes; mend what is lost."""
+def keep_alive_loop(node: Node) -> Coroutine[None]:
+    """Keep the lease alive, until the node closes; register again when it is lost."""
     due = node.clock() + node.interval
 
-    def turn() -> Lane[None]:
+    def turn() -> Coroutine[None]:
         nonlocal due
         yield Sleep(due)
         # Until it has gone well it is due: how long to pause after a failure is not decided here.
@@ -105,7 +118,7 @@ def keep(node: Node) -> Lane[None]:
     return supervised(node, KEEP, turn)
 
 
-def _renew(node: Node, sent: float) -> Lane[None]:
+def _renew(node: Node, sent: float) -> Coroutine[None]:
     """Renew the lease; register again if it has ended, or if registering again has not succeeded yet."""
     lease = node.lease
     if lease is not None:
@@ -113,60 +126,60 @@ def _renew(node: Node, sent: float) -> Lane[None]:
         if node.lease is not lease:
             return
         if not alive:
-            yield from _come_back(node, node.soon())
+            yield from _reregister(node, node.background_deadline())
             return
         node.lease_until = sent + lease.ttl
         yield from _verify_state(node, lease)
     done = node.lease is not None and (node.settled or node.closed() is not None)
-    if not done and not node.writing:
-        yield from _enroll(node, node.soon())
+    if not done and not node.registering:
+        yield from _register(node, node.background_deadline())
 
 
-def _verify_state(node: Node, lease: Lease) -> Lane[None]:
-    """Find out whether the state is gone although our lease lives: then somebody removed the run."""
+def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
+    """Find out whether the state is gone although our lease lives: then the run was removed."""
     # A lease that is not settled may be younger than the loss; its fence puts the state back.
-    if not node.vanished or not node.settled:
+    if not node.state_missing or not node.settled:
         return
-    held = yield Read(STATE_KEY, node.soon())
-    if held is None and node.held is not None:
+    versioned = yield Read(STATE_KEY, node.background_deadline())
+    if versioned is None and node.state_version is not None:
         # Asked once more: a service that has forgotten everything may have done so since the lease was renewed.
-        alive = yield KeepAlive(lease, node.soon())
-        if node.lease is not lease or not node.vanished:
+        alive = yield KeepAlive(lease, node.background_deadline())
+        if node.lease is not lease or not node.state_missing:
             return
         if not alive:
-            yield from _come_back(node, node.soon())
+            yield from _reregister(node, node.background_deadline())
             return
         assert node.state is not None  # noqa: S101 - what is held was read
         # What an earlier attempt has left may be purged while this one begins.
-        node.removed, node.held = node.state.attempt == node.settings.attempt, None
-    yield from _tell_state(node, held)
+        node.run_deleted, node.state_version = node.state.attempt == node.settings.attempt, None
+    yield from _apply_and_emit(node, versioned)
 
 
 def _lose_lease(node: Node) -> None:
     """Trust nothing that hung on the lease."""
     node.lease, node.lease_until = None, -math.inf
-    node.heal(LEAD)
+    node.clear_failure(LEAD)
     if node.leading:
         node.step_down()
 
 
-def _come_back(node: Node, deadline: float) -> Lane[None]:
-    """Mend a lost lease.
+def _reregister(node: Node, deadline: float) -> Coroutine[None]:
+    """Register again after a lost lease.
 
     Raises:
-        RendezvousError: It could not be mended until the deadline.
+        RendezvousError: It could not register again until the deadline.
     """
-    logger.warning("node '%s' has lost its lease in '%s' and comes back", node.id, node.settings.run)
+    logger.warning("node '%s' has lost its lease in '%s' and registers again", node.id, node.settings.run)
     _lose_lease(node)
     # Where the service lost it, the others have lost theirs, too.
-    node.distrust()
-    yield from _enroll(node, deadline)
+    node.reset_grace_period()
+    yield from _register(node, deadline)
 
 
-def _enroll(node: Node, deadline: float) -> Lane[None]:
+def _register(node: Node, deadline: float) -> Coroutine[None]:
     """See to it that the service holds this node's record, on a lease that lives.
 
-    When an earlier lease was lost, in two steps: the record, then the fence. A leader that scanned
+    When an earlier lease was lost, in two effects: the record, then the fence. A leader that scanned
     while the record was missing thereby loses its pending write and scans again. No world is to
     be trusted before.
 
@@ -176,11 +189,13 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
         Exception: The backend's own, if it lasts.
     """
     pauses = node.pauses()
-    while node.writing and not node.closing:
+    while node.registering and not node.closing:
         if node.clock() >= deadline:
-            raise RendezvousConnectionError(f"it is being written: {node.trouble or 'its last call is not over'}")
-        yield Changed(deadline)
-    node.writing = True
+            raise RendezvousConnectionError(
+                f"it is being written: {node.connection_error or 'its last call is not over'}"
+            )
+        yield WaitForChange(deadline)
+    node.registering = True
     strange: list[float] = []
     try:
         while not node.closing:
@@ -188,7 +203,7 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
                 yield from _write_record(node, deadline)
                 if not node.settled:
                     yield from _fence(node, deadline)
-                    # A world of a closed attempt ends with the lease: whoever ends last removes its records.
+                    # A world of a closed attempt ends with the lease: the last node that ends removes its records.
                     node.settled = node.closed() is None
                 return
             except Exception as error:
@@ -203,111 +218,113 @@ def _enroll(node: Node, deadline: float) -> Lane[None]:
                     raise
                 yield Sleep(now + pause)
     finally:
-        node.writing = False
+        node.registering = False
 
 
-def _write_record(node: Node, deadline: float) -> Lane[None]:
+def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     while (record := node.record) is not None and not node.closing:
         if node.clock() >= deadline:
             raise RendezvousConnectionError("each lease was over before the record was written")
         if node.lease is None:
             opened = node.clock()
-            lease = yield OpenLease(node.ttl, min(deadline, node.soon()))
+            lease = yield OpenLease(node.ttl, min(deadline, node.background_deadline()))
             node.lease, node.lease_until = lease, opened + lease.ttl
-            node.settled = not node.known
+            node.settled = not node.ever_registered
             continue
-        before, node.known = node.written, True
+        before, node.ever_registered = node.record_version, True
         # Conditional, although nobody else writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
-        until = min(deadline, node.soon())
-        won, node.written = yield Put(record.key, record.encode(), until, after=before, lease=node.lease)
-        if won and record == node.record:
+        until = min(deadline, node.background_deadline())
+        applied, node.record_version = yield Put(record.key, record.encode(), until, previous=before, lease=node.lease)
+        if applied and record == node.record:
             return
-        if not won and _same(before, node.written):
+        if not applied and _same(before, node.record_version):
             _lose_lease(node)
 
 
-def _same(one: Held | None, other: Held | None) -> bool:
+def _same(one: VersionedValue | None, other: VersionedValue | None) -> bool:
     return (one and one.token) == (other and other.token)
 
 
-def _fence(node: Node, deadline: float) -> Lane[None]:
-    """Make sure that no round is formed by somebody who has not seen our record.
+def _fence(node: Node, deadline: float) -> Coroutine[None]:
+    """Make sure that no round is formed by a leader that has not seen this node's record.
 
     Usually a look is enough: a leader that forms a round without one of its members says so first
-    and looks at the nodes after that. If somebody has said so, the epoch of the state is raised, and the
+    and looks at the nodes after that. If a leader has said so, the epoch of the state is raised, and the
     pending write loses. Were it raised every time, a thousand nodes that come back together would
     write the state a thousand times, and each of them would read every one.
     """
     while not node.closing:
-        control = yield ReadAll(CONTROL, min(deadline, node.soon()))
-        held = control.get(STATE_KEY)
-        if held is not None:
-            yield from _tell_state(node, held)
-            if not _is_pending(control, decode(State, held.payload).round):
+        control = yield ReadAll(CONTROL, min(deadline, node.background_deadline()))
+        versioned = control.get(STATE_KEY)
+        if versioned is not None:
+            yield from _apply_and_emit(node, versioned)
+            if not _has_pending_round(control, decode(State, versioned.payload).round):
                 return
-            payload = held.payload
+            payload = versioned.payload
         elif node.state is not None:
-            # A service that forgot everything is told again what was the state: it is a value, and we have it.
-            node.held = None
+            # The service has lost its data: write the last known state again.
+            node.state_version = None
             payload = node.state.encode()
         else:
             return
-        won, now = yield Put(STATE_KEY, payload, min(deadline, node.soon()), after=held)
-        yield from _tell_state(node, now)
-        if won:
+        applied, now = yield Put(STATE_KEY, payload, min(deadline, node.background_deadline()), previous=versioned)
+        yield from _apply_and_emit(node, now)
+        if applied:
             return
 
 
-def _is_pending(control: View, number: int) -> bool:
+def _has_pending_round(control: DecodedSnapshot, number: int) -> bool:
     """Whether a leader is about to form a round after this one."""
-    said = (key.removeprefix(f"{INTENTS}/") for key in control.names() if key.startswith(f"{INTENTS}/"))
+    said = (key.removeprefix(f"{PENDING}/") for key in control.names() if key.startswith(f"{PENDING}/"))
     return any(not text.isdecimal() or int(text) > number for text in said)
 
 
-def _tell_state(node: Node, held: Held | None) -> Lane[None]:
-    events = node.look_at_state(held)
+def _apply_and_emit(node: Node, versioned: VersionedValue | None) -> Coroutine[None]:
+    events = node.apply_state(versioned)
     if events:
-        yield Tell(tuple(events))
+        yield Emit(tuple(events))
 
 
-def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
+def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[State]:
     """Take part in the next round; returns the state whose world includes this node.
 
     Raises:
         RendezvousTimeoutError: There was no such world until the deadline.
         RendezvousConnectionError: The service could not be reached until then.
-        RendezvousError: See `Node.refuse`.
+        RendezvousError: See `Node.raise_if_cannot_join`.
     """
     started = deadline - node.settings.timeout.join.total_seconds()
-    yield from first_look(node, deadline)
-    node.refuse()
+    yield from wait_until_connected(node, deadline)
+    node.raise_if_cannot_join()
     mine = node.settings
     node.record = NodeRecord(
         node.id, mine.attempt, node.round, mine.min_nodes, mine.max_nodes, address, port, mine.labels
     )
     node.alone_since = None
     try:
-        yield from _register(node, started, deadline)
-        while not (node.standing() is Standing.MEMBER and node.may_trust_world()):
-            node.refuse()
+        yield from _register_to_join(node, started, deadline)
+        while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
+            node.raise_if_cannot_join()
             if node.record is None:
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
             alone_until = node.alone_until()
             patience = min(deadline, alone_until)
             if (now := node.clock()) >= patience:
-                yield from _give_up(node, now - started, alone=now >= alone_until)
+                yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
                 break
-            heard = node.held, node.problem, node.record
-            yield from _see_to_a_leader(node, deadline)
-            # What came while we asked has woken nobody: then look before waiting.
-            if heard == (node.held, node.problem, node.record):
-                yield Changed(min(patience, node.clock() + LEADERLESS) if node.leader is None else patience)
+            seen = node.state_version, node.problem, node.record
+            yield from _ensure_leader(node, deadline)
+            # News that came during the call has woken no waiter: then look before waiting.
+            if seen == (node.state_version, node.problem, node.record):
+                yield WaitForChange(
+                    min(patience, node.clock() + NO_LEADER_TIMEOUT) if node.leader is None else patience
+                )
     except GeneratorExit:
         raise
     except BaseException:
-        # Ctrl-C too: whoever does not wait any more must not be counted.
-        yield from _withdraw(node, node.clock() + node.interval / 2)
+        # Ctrl-C too: a node that does not wait any more must not be counted.
+        yield from _deregister(node, node.clock() + node.interval / 2)
         raise
     assert node.state is not None  # noqa: S101 - a member has seen the state
     node.round = node.state.round
@@ -317,21 +334,21 @@ def join(node: Node, address: str, port: int, deadline: float) -> Lane[State]:
     return node.state
 
 
-def _register(node: Node, started: float, deadline: float) -> Lane[None]:
+def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
     """Write the record of a node that joins."""
     try:
-        yield from _enroll(node, deadline)
+        yield from _register(node, deadline)
     except RendezvousError as error:
         if not is_passing(error):
             raise
-        if node.silence() > node.clock() - started:
-            yield from _ask_again(node, started)
+        if node.since_last_contact() > node.clock() - started:
+            yield from _probe_service(node, started)
         raise node.unregistered(started, error) from error
     except Exception as error:
         raise unexpected(error) from error
 
 
-def _ask_again(node: Node, started: float) -> Lane[None]:
+def _probe_service(node: Node, started: float) -> Coroutine[None]:
     """Find out whether the service refuses what we write, or is not there at all.
 
     Raises:
@@ -343,9 +360,9 @@ def _ask_again(node: Node, started: float) -> Lane[None]:
         raise node.unreachable(started) from error
 
 
-def _see_to_a_leader(node: Node, deadline: float) -> Lane[None]:
+def _ensure_leader(node: Node, deadline: float) -> Coroutine[None]:
     try:
-        yield from leader.elect(node, min(deadline, node.soon()))
+        yield from leader.elect(node, min(deadline, node.background_deadline()))
     except RendezvousDeniedError:
         raise
     except Exception as error:
@@ -353,7 +370,7 @@ def _see_to_a_leader(node: Node, deadline: float) -> Lane[None]:
         logger.debug("electing a leader of '%s': %r", node.settings.run, error)
 
 
-def _give_up(node: Node, waited: float, *, alone: bool) -> Lane[None]:
+def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[None]:
     """Withdraw, unless a world was published meanwhile that includes this node.
 
     Args:
@@ -368,39 +385,39 @@ def _give_up(node: Node, waited: float, *, alone: bool) -> Lane[None]:
     reason: Exception | None = node.failure()
     # The deadline is over: what is left to do takes less than an interval in all.
     patience = node.clock() + node.interval / 2
-    here: list[NodeRecord] = []
+    live: list[NodeRecord] = []
     count = ""
     try:
-        view = yield ReadAll(NODES, node.clock() + node.interval / 4)
-        here = [record for record in nodes_in(view) if record.left is None]
-        if len(here) < node.settings.min_nodes:
-            count = f": {len(here)} of at least {node.settings.min_nodes} nodes"
-        yield from _withdraw(node, patience)
-        yield from _tell_state(node, (yield Read(STATE_KEY, patience)))
-        if node.standing() is Standing.MEMBER:
+        snapshot = yield ReadAll(NODES, node.clock() + node.interval / 4)
+        live = [record for record in nodes_in(snapshot) if record.left is None]
+        if len(live) < node.settings.min_nodes:
+            count = f": {len(live)} of at least {node.settings.min_nodes} nodes"
+        yield from _deregister(node, patience)
+        yield from _apply_and_emit(node, (yield Read(STATE_KEY, patience)))
+        if node.membership() is MembershipState.MEMBER:
             # It was published before the record was gone.
             node.record = record
-            yield from _come_back(node, patience)
-            if node.standing() is Standing.MEMBER:
+            yield from _reregister(node, patience)
+            if node.membership() is MembershipState.MEMBER:
                 return
     except Exception as error:
         logger.debug("node '%s' gives up: %r", node.id, error)
         reason = error
     because = f" The last error: {reason}" if reason else ""
-    timeout = RendezvousTimeoutError(f"{_missing_nodes(node, here, waited, alone=alone)}{because}")
+    timeout = RendezvousTimeoutError(f"{_missing_nodes(node, live, waited, alone=alone)}{because}")
     timeout.summary = f"gave up after {waited:.1f} s{count}"
     raise timeout from reason
 
 
-def _missing_nodes(node: Node, here: list[NodeRecord], waited: float, *, alone: bool) -> str:
+def _missing_nodes(node: Node, live: list[NodeRecord], waited: float, *, alone: bool) -> str:
     needed = node.settings.min_nodes
-    missing = max(0, needed - len(here))
+    missing = max(0, needed - len(live))
     state = node.running()
-    inside = rules.in_round(state, here) if state is not None else []
-    names = ", ".join(sorted(record.id for record in here)) or "none"
+    inside = rules.active_members(state, live) if state is not None else []
+    names = ", ".join(sorted(record.id for record in live)) or "none"
     message = (
         f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
-        f"{len(here)} of at least {needed} nodes {_are(len(here))} here ({names}), {missing} {_are(missing)} missing."
+        f"{len(live)} of at least {needed} nodes {_are(len(live))} here ({names}), {missing} {_are(missing)} missing."
     )
     message += _what_runs(node, len(inside))
     if alone:
@@ -411,7 +428,7 @@ def _missing_nodes(node: Node, here: list[NodeRecord], waited: float, *, alone: 
             "early)."
         )
     elif not missing and not inside:
-        message += _what_lacks(node, waited)
+        message += _why_no_world(node, waited)
     return message
 
 
@@ -420,21 +437,23 @@ def _are(number: int) -> str:
 
 
 def _what_runs(node: Node, inside: int) -> str:
-    state, notice = node.running(), node.notice
+    state, status = node.running(), node.status
     if state is None:
         return ""
-    lost = notice.lost if notice is not None and notice.round == state.round else ()
-    gone = "; ".join(f"'{loss.node}' {'has left' if loss.left else 'is gone'}: {loss.cause}" for loss in lost)
+    lost = status.departures if status is not None and status.round == state.round else ()
+    gone = "; ".join(
+        f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}" for departure in lost
+    )
     if not inside:
         return f" Of round {state.round}, {gone}." if gone else ""
     nodes = f"{inside} node{'s' * (inside != 1)}"
     return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
 
 
-def _what_lacks(node: Node, waited: float) -> str:
+def _why_no_world(node: Node, waited: float) -> str:
     """Why there is no world although nodes enough are here."""
     seconds = node.settings.timeout.last_call.total_seconds()
-    if waited > seconds + leader.NOTICE_INTERVAL and (node.notice is None or node.notice.phase != "last call"):
+    if waited > seconds + leader.STATUS_INTERVAL and (node.status is None or node.status.phase != "last call"):
         return " No leader has published a world of them: the log of the node that leads says more."
     return (
         f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "
@@ -442,8 +461,8 @@ def _what_lacks(node: Node, waited: float) -> str:
     )
 
 
-def _withdraw(node: Node, deadline: float) -> Lane[None]:
-    """Take back the record, and the lead: with the lease both vanish, now or when it runs out."""
+def _deregister(node: Node, deadline: float) -> Coroutine[None]:
+    """Deregister: with the lease the record and the lead vanish, now or when it runs out."""
     lease, node.record = node.lease, None
     _lose_lease(node)
     if lease is None:
@@ -455,54 +474,56 @@ def _withdraw(node: Node, deadline: float) -> Lane[None]:
         logger.debug("node '%s' withdraws: %r", node.id, error)
 
 
-def close(node: Node, reason: str, done: bool, deadline: float) -> Lane[None]:
+def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[None]:
     """Close this node's attempt, unless it is closed already: the first reason stands."""
     while True:
-        held = yield Read(STATE_KEY, deadline)
-        state = decode(State, held.payload) if held else None
+        versioned = yield Read(STATE_KEY, deadline)
+        state = decode(State, versioned.payload) if versioned else None
         closed = rules.close(state, Closed(node.id, reason, done), node.limits())
         if closed is None:
-            yield from _tell_state(node, held)
+            yield from _apply_and_emit(node, versioned)
             return
-        won, held = yield Put(STATE_KEY, closed.encode(), deadline, after=held)
-        yield from _tell_state(node, held)
-        if won:
+        applied, versioned = yield Put(STATE_KEY, closed.encode(), deadline, previous=versioned)
+        yield from _apply_and_emit(node, versioned)
+        if applied:
             return
 
 
-def leave(node: Node, reason: str, deadline: float) -> Lane[None]:
+def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
     """Leave for good, saying why; the run goes on for the others."""
     record, lease = node.record, node.lease
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.record = None
-        yield from _sign_off(replace(record, left=reason), node.written, lease, deadline)
+        yield from _write_leave_record(replace(record, left=reason), node.record_version, lease, deadline)
     else:
-        yield from _withdraw(node, deadline)
-    if not node.known:
+        yield from _deregister(node, deadline)
+    if not node.ever_registered:
         return
     # Also if it does not know that it leads: it may be elected by a write that was on its way.
     # On the lease that it had, also where a caller that waited has just given that up.
     leads = yield from leader.resign(node, deadline, lease)
     node.lease = None
-    if node.standing() is Standing.SUPERSEDED:
+    if node.membership() is MembershipState.SUPERSEDED:
         # The next attempt removes all but what this node has written since.
         yield Delete(node_key(node.settings.attempt, node.id), deadline)
     elif leads is None:
-        yield from _clean_up(node, reason, deadline)
+        yield from _collect_garbage(node, reason, deadline)
 
 
-def _sign_off(record: NodeRecord, before: Held | None, lease: Lease, deadline: float) -> Lane[None]:
+def _write_leave_record(
+    record: NodeRecord, before: VersionedValue | None, lease: Lease, deadline: float
+) -> Coroutine[None]:
     """Replace the record by its last version, also one that was still on its way when this node decided to leave."""
     while True:
-        won, now = yield Put(record.key, record.encode(), deadline, after=before, lease=lease)
-        if won or _same(before, now):
+        applied, now = yield Put(record.key, record.encode(), deadline, previous=before, lease=lease)
+        if applied or _same(before, now):
             return
         before = now
 
 
-def _clean_up(node: Node, reason: str, deadline: float) -> Lane[None]:
-    """If this node is the last one out, say why the round fell apart, and remove the rest if no other may come back.
+def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None]:
+    """If this node is the last one, say why the round ended, and collect the garbage if no other may come back.
 
     Nobody leads: a leader looks here after it has resigned.
     """
@@ -510,10 +531,10 @@ def _clean_up(node: Node, reason: str, deadline: float) -> Lane[None]:
         # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What
         # this node knew of the state is not enough: others may have had a round, or purged the run.
         control = yield ReadAll(CONTROL, deadline)
-        yield from _tell_state(node, control.get(STATE_KEY))
-        notice = control.raw(NOTICE_KEY)
-        view = yield ReadAll(NODES, deadline)
-        records = nodes_in(view)
+        yield from _apply_and_emit(node, control.get(STATE_KEY))
+        status = control.raw(STATUS_KEY)
+        snapshot = yield ReadAll(NODES, deadline)
+        records = nodes_in(snapshot)
         if any(record.left is None for record in records):
             return
         state = node.state
@@ -521,32 +542,32 @@ def _clean_up(node: Node, reason: str, deadline: float) -> Lane[None]:
             break
         if control.get(STATE_KEY) is None:
             return
-        known = decode(Notice, notice.payload) if notice is not None else None
-        last = rules.last_notice(state, records, known, node.id, reason).encode()
-        won, _ = yield Put(NOTICE_KEY, last, deadline, after=notice)
-        if won:
+        known = decode(RunStatus, status.payload) if status is not None else None
+        last = rules.last_status(state, records, known, node.id, reason).encode()
+        applied, _ = yield Put(STATUS_KEY, last, deadline, previous=status)
+        if applied:
             break
     for prefix in (yield from _ended(node, records, deadline)):
         yield Delete(prefix, deadline)
 
 
-def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Lane[list[str]]:
-    """What nobody needs any more after the last one out.
+def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:
+    """The garbage after the last node has left.
 
-    Only names that nobody will use again: even a request that is applied too late harms nobody.
-    (At worst a leader of the next attempt posts its notice again, or another is elected.)
+    Only names that are never used again: even a request that is applied too late does no harm.
+    (At worst a leader of the next attempt publishes its status again, or another is elected.)
     """
     state, attempt = node.state, node.settings.attempt
     number = state.round if state is not None else 0
     ended = [f"{STORE}/{number}" for number in range(max(1, number - 2), number + 1)]
     if state is not None and node.closed() is not None:
         # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
-        intents = yield ReadAll(INTENTS, deadline)
-        ended += [LEADER_KEY, NOTICE_KEY, f"{NODES}/{attempt}", f"{BEATS}/{attempt}"]
-        return ended + leader.outdated(intents, state, state.round + 1)
+        pending = yield ReadAll(PENDING, deadline)
+        ended += [LEADER_KEY, STATUS_KEY, f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
+        return ended + leader.garbage(pending, state, state.round + 1)
     if state is None:
-        return [*ended, NOTICE_KEY, *(record.key for record in records)]
-    if rules.has_ended(state, records, node.notice, node.id):
+        return [*ended, STATUS_KEY, *(record.key for record in records)]
+    if rules.has_ended(state, records, node.status, node.id):
         return ended + [record.key for record in records]
     # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
     return []

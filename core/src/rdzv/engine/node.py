@@ -1,4 +1,4 @@
-"""What one node knows and wants: the memory that its lanes share. No I/O, no threads."""
+"""What one node knows and wants: the memory that its coroutines share. No I/O, no threads."""
 
 import math
 import os
@@ -22,9 +22,9 @@ from ..hooks import Event, EventKind
 from ..keys import escape
 from ..settings import RendezvousSettings
 from . import rules
-from .records import LEADER_KEY, NOTICE_KEY, STATE_KEY, Closed, Leadership, NodeRecord, Notice, State, decode
-from .rules import Standing
-from .service import Held, View, backoff
+from .client import DecodedSnapshot, VersionedValue, backoff
+from .records import LEADER_KEY, STATE_KEY, STATUS_KEY, Closed, LeaderRecord, NodeRecord, RunStatus, State, decode
+from .rules import MembershipState
 
 __all__ = ["KEEP", "LEAD", "WATCH", "Failure", "Node", "has_lasted", "unexpected"]
 
@@ -44,7 +44,7 @@ _FINAL = (RendezvousDeniedError, RendezvousParameterError)
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What has gone wrong in a loop since it last went well.
+    """The failures of a loop since its last success.
 
     Attributes:
         error: The latest error.
@@ -68,27 +68,27 @@ class Node:
         backend: The backend's name, for messages.
         clock: This node's monotonic clock, in seconds.
         id: Made anew for each handler; readable, and unique by its random part.
-        view: What the service holds under ``control``; None until it was seen once.
-        state: The published state in that view, and
-        held: where it came from: the fencing token of the next write.
+        snapshot: What the service holds under ``control``; None until it was seen once.
+        state: The published state in that snapshot, and
+        state_version: the versioned value that it came from: its token is the condition of the next write.
         round: The last round that this node took part in; 0: none.
-        record: What this node wants to be written of itself; None while it is not enrolled.
+        record: What this node wants to be written of itself; None while it is not registered.
         lease: The lease that the record hangs on.
         lease_until: The moment until which the lease certainly lives.
-        written: What the service holds of it, as far as this node knows.
-        known: The record was, or may have been, in the service before.
-        writing: A lane is writing the record.
-        settled: False while a lost lease is being mended: no world is to be trusted meanwhile.
-        vanished: The state seems to be gone from the service; not verified yet.
-        removed: It is: somebody removed the run.
+        record_version: What the service holds of it, as far as this node knows.
+        ever_registered: The record was, or may have been, in the service before.
+        registering: A coroutine is writing the record.
+        settled: False while this node registers again after a lost lease: no world is to be trusted meanwhile.
+        state_missing: The state seems to be missing in the service; not verified yet.
+        run_deleted: It is: the run was removed.
         leading: This node leads.
         term: How often this node has begun to lead.
         stands_from: The moment before which this node does not stand for election: it has just resigned.
         alone_since: Since when this node waits and all others of its world have left; None: they have not.
-        evicted_from: The round that this node was told it was evicted from.
+        evicted_from: The round whose eviction this node has reported.
         failures: Loop to what has gone wrong in it; nothing but the loop itself clears it.
-        trouble: Why the service could not be reached lately; None while it can be.
-        closing: The handler shuts down; every lane ends.
+        connection_error: Why the service could not be reached lately; None while it can be.
+        closing: The handler shuts down; every coroutine ends.
     """
 
     settings: RendezvousSettings
@@ -98,29 +98,29 @@ class Node:
     rng: random.Random = field(default_factory=random.Random)
     id: str = ""
 
-    view: View | None = None
+    snapshot: DecodedSnapshot | None = None
     state: State | None = None
-    held: Held | None = None
-    notice: Notice | None = None
-    leader: Leadership | None = None
+    state_version: VersionedValue | None = None
+    status: RunStatus | None = None
+    leader: LeaderRecord | None = None
 
     round: int = 0
     record: NodeRecord | None = None
-    written: Held | None = None
-    known: bool = False
-    writing: bool = False
+    record_version: VersionedValue | None = None
+    ever_registered: bool = False
+    registering: bool = False
     lease: Lease | None = None
     lease_until: float = -math.inf
     settled: bool = True
-    vanished: bool = False
-    removed: bool = False
+    state_missing: bool = False
+    run_deleted: bool = False
     leading: bool = False
     term: int = 0
     stands_from: float = -math.inf
     alone_since: float | None = None
     evicted_from: int = 0
     failures: dict[str, Failure] = field(default_factory=dict)
-    trouble: RendezvousConnectionError | None = None
+    connection_error: RendezvousConnectionError | None = None
     closing: bool = False
 
     _contact_since: float | None = None
@@ -144,36 +144,36 @@ class Node:
         """Seconds after which a silent node counts as dead."""
         return self.interval * self.settings.keep_alive_max_attempt
 
-    def soon(self) -> float:
-        """The deadline for a call that nobody waits for."""
+    def background_deadline(self) -> float:
+        """The deadline for a call in the background."""
         return self.clock() + max(self.ttl, self.settings.timeout.heartbeat.total_seconds())
 
     def pauses(self) -> Iterator[float]:
         """Seconds between attempts at what failed."""
         return backoff(self.rng)
 
-    def contacted(self) -> None:
-        """Note that the service has just answered."""
+    def on_contact(self) -> None:
+        """Note a contact: the service has just answered."""
         now = self.clock()
         if self._contact_since is None or self._is_gap(now):
             self._contact_since = now
         self._last_contact = now
-        self.trouble = None
+        self.connection_error = None
 
-    def troubled(self, error: RendezvousConnectionError) -> None:
+    def on_connection_error(self, error: RendezvousConnectionError) -> None:
         """Note that the service did not answer."""
-        self.trouble = error
+        self.connection_error = error
 
-    def silence(self) -> float:
+    def since_last_contact(self) -> float:
         """Seconds since the service last answered; infinite if it never did."""
         return self.clock() - self._last_contact
 
-    def distrust(self) -> None:
-        """Give the others a time to live to come back, from now on."""
+    def reset_grace_period(self) -> None:
+        """Begin the grace period: the others get a time to live to come back."""
         self._contact_since = None
 
-    def trusted_in(self) -> float:
-        """Seconds until this node has been in touch long enough to declare a silent member gone."""
+    def grace_remaining(self) -> float:
+        """Seconds of the grace period that are left, until this node may declare a silent member lost."""
         now = self.clock()
         # A service that was frozen may push the end of all leases before it answers anything.
         since = now if self._contact_since is None or self._is_gap(now) else self._contact_since
@@ -185,36 +185,36 @@ class Node:
 
     # What is there.
 
-    def look(self, view: View) -> list[Event]:
-        """Take in a new view of ``control``; returns what has happened since the last one."""
-        state = view.get(STATE_KEY)
-        notice = view.get(NOTICE_KEY)
-        leader = view.get(LEADER_KEY)
-        events = self.look_at_leader(None if leader is None else decode(Leadership, leader.payload))
-        events += self.look_at_state(state)
-        events += self._look_at_notice(None if notice is None else decode(Notice, notice.payload))
+    def apply_snapshot(self, snapshot: DecodedSnapshot) -> list[Event]:
+        """Apply a new snapshot of ``control``; returns what has happened since the last one."""
+        state = snapshot.get(STATE_KEY)
+        status = snapshot.get(STATUS_KEY)
+        leader = snapshot.get(LEADER_KEY)
+        events = self.apply_leader(None if leader is None else decode(LeaderRecord, leader.payload))
+        events += self.apply_state(state)
+        events += self._apply_status(None if status is None else decode(RunStatus, status.payload))
         # Last, so that what cannot be read is looked at again.
-        self.view = view
+        self.snapshot = snapshot
         return events
 
-    def look_at_state(self, held: Held | None) -> list[Event]:
-        """Take in the state, from the watch or from a write of our own, whichever is newer."""
-        if held is None:
+    def apply_state(self, versioned: VersionedValue | None) -> list[Event]:
+        """Apply the state, from the watch or from a write of this node, whichever is newer."""
+        if versioned is None:
             # Only deleting the whole run, or a service that forgot, takes a state away; but a view
-            # may also be older than our own write. The keeper finds out.
-            self.vanished = self.held is not None
+            # may also be older than this node's own write. The keep-alive loop finds out.
+            self.state_missing = self.state_version is not None
             return []
-        self.vanished = False
-        if self.held is not None and not held.envelope.is_news_to(self.held.envelope):
-            if held.envelope.nonce == self.held.envelope.nonce:
+        self.state_missing = False
+        if self.state_version is not None and not versioned.envelope.supersedes(self.state_version.envelope):
+            if versioned.envelope.nonce == self.state_version.envelope.nonce:
                 # The same value may have been put back by other means: then it has another token.
-                self.held = held
+                self.state_version = versioned
             return []
-        before, state = self.state, decode(State, held.payload)
-        self.state, self.held = state, held
+        before, state = self.state, decode(State, versioned.payload)
+        self.state, self.state_version = state, versioned
         if self._is_finished():
             # There is nothing to lead any more.
-            self.heal(LEAD)
+            self.clear_failure(LEAD)
         events = []
         if state.round > (before.round if before else 0) and state.world:
             cause = f"a world of {len(state.world)}, with rank 0 at {state.address}:{state.port}"
@@ -227,31 +227,31 @@ class Node:
             events.append(self.event(EventKind.EVICTED, self.id, cause))
         return events
 
-    def _look_at_notice(self, notice: Notice | None) -> list[Event]:
-        before, self.notice = self.notice, notice
+    def _apply_status(self, status: RunStatus | None) -> list[Event]:
+        before, self.status = self.status, status
         # What a node finds when it comes happened before: an abandoned run still says why it was.
-        if notice is None or self.view is None or self.state is None or notice.round != self.state.round:
+        if status is None or self.snapshot is None or self.state is None or status.round != self.state.round:
             return []
-        known = before.lost if before is not None and before.round == notice.round else ()
-        # Of itself a node knows better: it comes back, or it is told that it was evicted.
+        known = before.departures if before is not None and before.round == status.round else ()
+        # Not of this node itself: it comes back, or its caller learns that it was evicted.
         return [
-            self.event(EventKind.NODE_LEFT if loss.left else EventKind.NODE_LOST, loss.node, loss.cause)
-            for loss in notice.lost
-            if loss not in known and loss.node != self.id
+            self.event(EventKind.NODE_LEFT if departure.left else EventKind.NODE_LOST, departure.node, departure.cause)
+            for departure in status.departures
+            if departure not in known and departure.node != self.id
         ]
 
-    def look_at_leader(self, leader: Leadership | None) -> list[Event]:
-        """Take in who leads."""
+    def apply_leader(self, leader: LeaderRecord | None) -> list[Event]:
+        """Apply the leader's record."""
         before, self.leader = self.leader, leader
         if leader is None:
             if self.leading:
-                # A view older than our own election; a lost lease is the keeper's business.
+                # A snapshot older than this node's own election; a lost lease is found by the keep-alive loop.
                 self.leader = before
             return []
         if leader.node != self.id:
             self.leading = False
-            # What kept this node from leading concerns nobody any more.
-            self.heal(LEAD)
+            # What kept this node from leading does not matter any more.
+            self.clear_failure(LEAD)
         if before is not None and before.node == leader.node:
             return []
         return [self.event(EventKind.LEADER_CHANGED, leader.node, "it holds the leader's lease")]
@@ -262,11 +262,11 @@ class Node:
 
     # What it means.
 
-    def standing(self) -> Standing:
+    def membership(self) -> MembershipState:
         """What the state means to this node."""
-        return rules.standing(self.state, self.id, self.settings.attempt, self.round)
+        return rules.membership(self.state, self.id, self.settings.attempt, self.round)
 
-    def refuse(self) -> None:
+    def raise_if_cannot_join(self) -> None:
         """Raise what keeps this node from waiting for a world.
 
         Raises:
@@ -277,7 +277,7 @@ class Node:
         """
         if self.state is not None:
             self._refuse_what_is_over(self.state)
-        if self.removed:
+        if self.run_deleted:
             raise RendezvousClosedError(
                 f"The rendezvous '{self.settings.run}' was removed from the service while this node took part in it. "
                 "Start the nodes again to begin anew."
@@ -337,7 +337,7 @@ class Node:
 
     def alone_until(self) -> float:
         """Until when to wait although all others of this node's world have left; infinite while that is not certain."""
-        alone = self.trouble is None and self.is_waiting() and rules.is_alone(self.state, self.notice, self.id)
+        alone = self.connection_error is None and self.is_waiting() and rules.is_alone(self.state, self.status, self.id)
         if not alone:
             self.alone_since = None
             return math.inf
@@ -350,33 +350,34 @@ class Node:
         since = self.alone_since
         return None if since is None else self.clock() - since
 
-    def may_trust_world(self) -> bool:
+    def has_valid_lease(self) -> bool:
         """Whether this node's record certainly lives, so that its world is still its own."""
         return self.settled and self.clock() < self.lease_until
 
     def may_lead(self) -> bool:
-        """Whether this node could lead: it is enrolled, and there is something to lead."""
-        enrolled = self.record is not None and self.lease is not None and self.settled
+        """Whether this node could lead: it is registered, and there is something to lead."""
+        registered = self.record is not None and self.lease is not None and self.settled
         rested = self.clock() >= self.stands_from
-        return enrolled and rested and not self.closing and not self._is_finished()
+        return registered and rested and not self.closing and not self._is_finished()
 
     def sees_no_leader(self) -> bool:
-        """Whether nobody is seen to lead what this node is in or waits for; not even itself, if it believes so."""
-        unseen = self.view is None or self.view.get(LEADER_KEY) is None
+        """Whether the service shows no leader of the run that this node is in or waits for, nor this node, if it
+        believes to lead."""
+        unseen = self.snapshot is None or self.snapshot.get(LEADER_KEY) is None
         # Its own claim outlives its lead: it has resigned, and the service did not hear of it.
         unseen = unseen or self.leader is None or (self.leader.node == self.id and not self.leading)
         return unseen and self.record is not None and not self._is_finished()
 
     def _is_finished(self) -> bool:
-        return self.standing() in (Standing.CLOSED, Standing.SUPERSEDED)
+        return self.membership() in (MembershipState.CLOSED, MembershipState.SUPERSEDED)
 
-    def limits(self) -> Leadership:
+    def limits(self) -> LeaderRecord:
         """This node's own limits, as the leader's key holds them."""
-        return Leadership(self.id, self.settings.attempt, self.settings.min_nodes, self.settings.max_nodes)
+        return LeaderRecord(self.id, self.settings.attempt, self.settings.min_nodes, self.settings.max_nodes)
 
     def closed(self) -> Closed | None:
         """Why the run is over for this node; None while it is not."""
-        if self.removed:
+        if self.run_deleted:
             return Closed("", "the run was removed from the service", done=False)
         if self.state is None:
             return None
@@ -389,7 +390,7 @@ class Node:
         if self.is_evicted():
             return 1
         current = self.round or (self.state.round if self.state else 0)
-        return self.notice.waiting if self.notice is not None and self.notice.round == current else 0
+        return self.status.waiting if self.status is not None and self.status.round == current else 0
 
     # What it does.
 
@@ -417,7 +418,7 @@ class Node:
         self.failures[loop] = Failure(ours, times, since, lasts)
         return times
 
-    def hinder(self, loop: str, error: RendezvousError) -> None:
+    def note_passing_failure(self, loop: str, error: RendezvousError) -> None:
         """Note a passing fault of a loop: a caller gets it only with the error of a wait that it gives up.
 
         Args:
@@ -427,7 +428,7 @@ class Node:
         if not self.failed(loop):
             self.failures[loop] = Failure(error, 0, self.clock(), False)
 
-    def heal(self, loop: str) -> None:
+    def clear_failure(self, loop: str) -> None:
         """Note that a loop goes well."""
         self.failures.pop(loop, None)
 
@@ -462,9 +463,10 @@ class Node:
         """The error for a service that has not answered since that moment."""
         error = RendezvousConnectionError(
             f"The service of the rendezvous '{self.settings.run}' on backend '{self.backend}' could not be reached "
-            f"within {self.clock() - since:.1f} s: {self.trouble or 'no answer. Is it up, and is the endpoint right?'}"
+            f"within {self.clock() - since:.1f} s: "
+            f"{self.connection_error or 'no answer. Is it up, and is the endpoint right?'}"
         )
-        error.__cause__ = self.trouble
+        error.__cause__ = self.connection_error
         return error
 
     def unregistered(self, since: float, error: RendezvousError) -> RendezvousTimeoutError:
@@ -481,7 +483,7 @@ def has_lasted(times: int, seconds: float) -> bool:
 
 
 def unexpected(error: BaseException) -> RendezvousError:
-    """The error that a caller gets for an exception that nobody should have raised."""
+    """The error that a caller gets for an unexpected exception."""
     ours = RendezvousError(f"Unexpected {type(error).__name__}: {error}. Please report this.")
     ours.__cause__ = error
     return ours

@@ -1,4 +1,4 @@
-"""What is written down about a run: state, notice, leader and node, each a small JSON record.
+"""What is written down about a run: state, status, leader and node, each a small JSON record.
 
 Nothing that is read is ever executed, and nothing is believed before its types were checked:
 whatever does not fit is a `RendezvousStateError`.
@@ -12,49 +12,49 @@ from typing import Any, Final, TypeVar
 
 from ..backend import STATE_KEY
 from ..errors import RendezvousStateError
-from .service import View
+from .client import DecodedSnapshot
 
 __all__ = [
-    "BEATS",
     "CONTROL",
-    "INTENTS",
+    "HEARTBEATS",
     "LEADER_KEY",
     "NODES",
-    "NOTICE_KEY",
+    "PENDING",
     "STATE_KEY",
+    "STATUS_KEY",
     "STORE",
     "Closed",
-    "Leadership",
-    "Loss",
+    "Departure",
+    "LeaderRecord",
     "NodeRecord",
-    "Notice",
+    "RunStatus",
     "State",
     "decode",
-    "intent_key",
     "node_key",
     "nodes_in",
+    "pending_key",
 ]
 
 logger = logging.getLogger(__name__)
 
 CONTROL: Final = "control"
-"""What every node watches: the state, the notice and the leader."""
-NOTICE_KEY: Final = "control/notice"
+"""What every node watches: the state, the status and the leader."""
+STATUS_KEY: Final = "control/status"
 LEADER_KEY: Final = "control/leader"
-INTENTS: Final = "control/intent"
+PENDING: Final = "control/pending"
 """One key for each round that a leader is about to form without some member of the one before."""
 NODES: Final = "nodes"
 """What only the leader watches: one record for each live node, in a folder for each attempt."""
-BEATS: Final = "beats"
-"""The same for what keeps them alive, where a service has no leases."""
+HEARTBEATS: Final = "heartbeats"
+"""The same for their heartbeats, where a service has no leases."""
 STORE: Final = "store"
 
 _SCHEMA: Final = 1
 
 
-def intent_key(number: int) -> str:
+def pending_key(number: int) -> str:
     """Where a leader says that it is about to form this round; no round has the number of another."""
-    return f"{INTENTS}/{number}"
+    return f"{PENDING}/{number}"
 
 
 def node_key(attempt: int, node_id: str) -> str:
@@ -69,7 +69,7 @@ class Closed:
     Attributes:
         by: The id of the node (or the command) that closed it.
         reason: In words; the first one is kept.
-        done: The job finished: whoever was only waiting may go home in peace.
+        done: The job finished: a node that was only waiting ends with a graceful exit.
     """
 
     by: str
@@ -141,7 +141,7 @@ class NodeRecord:
         attempt: The scheduler's restart count that the node was started with.
         last_round: The last round that it has *left behind*; 0 for a new node. While this is
             smaller than the running round, a member is in it.
-        min_nodes: The smallest world it was told to accept.
+        min_nodes: The smallest world that it accepts.
         max_nodes: The largest.
         address: Where it can be reached.
         port: A port that it keeps free, should it become rank 0.
@@ -197,7 +197,7 @@ class NodeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Leadership:
+class LeaderRecord:
     """Who leads, and with which limits: those of the first node hold for all."""
 
     node: str
@@ -210,7 +210,7 @@ class Leadership:
         return _encode(node=self.node, attempt=self.attempt, min_nodes=self.min_nodes, max_nodes=self.max_nodes)
 
     @classmethod
-    def parse(cls, fields: "_Fields") -> "Leadership":
+    def parse(cls, fields: "_Fields") -> "LeaderRecord":
         """Build it from checked JSON."""
         return cls(
             fields.text("node"), fields.number("attempt"), fields.number("min_nodes"), fields.number("max_nodes")
@@ -218,7 +218,7 @@ class Leadership:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class Departure:
     """A member of the round that is gone.
 
     Attributes:
@@ -235,8 +235,8 @@ class Loss:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """The small news that running members and waiting nodes want without reading everything.
+class RunStatus:
+    """The status of a run: what members and waiting nodes need without reading everything.
 
     Attributes:
         round: The round that the news is about.
@@ -250,15 +250,19 @@ class Notice:
     phase: str
     present: int
     waiting: int
-    lost: tuple[Loss, ...] = ()
+    departures: tuple[Departure, ...] = ()
 
     def encode(self) -> bytes:
         """The JSON for the service."""
-        lost = [{"node": one.node, "rank": one.rank, "left": one.left, "cause": one.cause} for one in self.lost]
-        return _encode(round=self.round, phase=self.phase, present=self.present, waiting=self.waiting, lost=lost)
+        departures = [
+            {"node": one.node, "rank": one.rank, "left": one.left, "cause": one.cause} for one in self.departures
+        ]
+        return _encode(
+            round=self.round, phase=self.phase, present=self.present, waiting=self.waiting, departures=departures
+        )
 
     @classmethod
-    def parse(cls, fields: "_Fields") -> "Notice":
+    def parse(cls, fields: "_Fields") -> "RunStatus":
         """Build it from checked JSON."""
         return cls(
             fields.number("round"),
@@ -266,13 +270,13 @@ class Notice:
             fields.number("present"),
             fields.number("waiting"),
             tuple(
-                Loss(one.text("node"), one.number("rank"), one.flag("left"), one.text("cause"))
-                for one in fields.records("lost")
+                Departure(one.text("node"), one.number("rank"), one.flag("left"), one.text("cause"))
+                for one in fields.records("departures")
             ),
         )
 
 
-_R = TypeVar("_R", State, NodeRecord, Leadership, Notice)
+_R = TypeVar("_R", State, NodeRecord, LeaderRecord, RunStatus)
 
 
 def decode(kind: type[_R], payload: bytes) -> _R:
@@ -293,12 +297,12 @@ def decode(kind: type[_R], payload: bytes) -> _R:
         ) from error
 
 
-def nodes_in(view: View) -> list["NodeRecord"]:
+def nodes_in(snapshot: DecodedSnapshot) -> list["NodeRecord"]:
     """The node records in a view, in order of arrival. One that cannot be read is skipped, and logged."""
     found = []
-    for key, held in sorted(view.readable().items(), key=lambda item: item[1].order):
+    for key, versioned in sorted(snapshot.valid_entries().items(), key=lambda item: item[1].order):
         try:
-            found.append(decode(NodeRecord, held.payload))
+            found.append(decode(NodeRecord, versioned.payload))
         except RendezvousStateError as error:
             logger.warning("ignoring '%s': %s", key, error)
     return found

@@ -1,7 +1,7 @@
 """The rules of rendezvous: what is there, and for how long, decides what is published.
 
 Pure functions: no I/O, no clock, no threads, so that every interleaving can be tested. Two sides
-ask them: the leader (`decide`) and each node for itself (`standing`).
+ask them: the leader (`decide`) and each node for itself (`membership`).
 """
 
 import re
@@ -9,20 +9,20 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .records import Closed, Leadership, Loss, NodeRecord, Notice, State
+from .records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
 
 __all__ = [
     "Assign",
-    "Hold",
+    "Defer",
+    "MembershipState",
     "Publish",
-    "Standing",
+    "active_members",
     "close",
     "decide",
     "has_ended",
-    "in_round",
     "is_alone",
-    "last_notice",
-    "standing",
+    "last_status",
+    "membership",
     "sticky_ranks",
 ]
 
@@ -36,31 +36,31 @@ class Publish:
 
     Attributes:
         state: The new state.
-        bereaved: It forms a world although a member of the one before is missing without a goodbye.
+        loses_member: It forms a world although a member of the one before is missing without having left.
             That member might be coming back at this very moment, so the leader says first what it
             is about to do, and then looks once more.
     """
 
     state: State
-    bereaved: bool = False
+    loses_member: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Defer:
     """Publish nothing now.
 
     Attributes:
-        notice: The news that nodes should know meanwhile.
-        enough: There are nodes enough for a world, so the last call is running.
-        again_in: Seconds after which the decision may change by itself; None if only news can change it.
+        status: The news that nodes should know meanwhile.
+        has_quorum: There are nodes enough for a world, so the last call is running.
+        recheck_after: Seconds after which the decision may change by itself; None if only news can change it.
     """
 
-    notice: Notice
-    enough: bool = False
-    again_in: float | None = None
+    status: RunStatus
+    has_quorum: bool = False
+    recheck_after: float | None = None
 
 
-class Standing(Enum):
+class MembershipState(Enum):
     """What the state means to one node that wants to be in a world."""
 
     WAITING = "no world includes it yet"
@@ -69,20 +69,20 @@ class Standing(Enum):
     SUPERSEDED = "a newer attempt has taken over"
 
 
-def standing(state: State | None, node_id: str, attempt: int, last_round: int) -> Standing:
+def membership(state: State | None, node_id: str, attempt: int, last_round: int) -> MembershipState:
     """What `state` means to a node whose last round was `last_round`."""
     if state is None or state.attempt < attempt:
-        return Standing.WAITING
+        return MembershipState.WAITING
     if state.attempt > attempt:
-        return Standing.SUPERSEDED
+        return MembershipState.SUPERSEDED
     if state.closed:
-        return Standing.CLOSED
+        return MembershipState.CLOSED
     if state.round > last_round and node_id in state.world:
-        return Standing.MEMBER
-    return Standing.WAITING
+        return MembershipState.MEMBER
+    return MembershipState.WAITING
 
 
-def close(state: State | None, closed: Closed, limits: Leadership) -> State | None:
+def close(state: State | None, closed: Closed, limits: LeaderRecord) -> State | None:
     """The state that closes the attempt of `limits`; None if there is nothing left to close."""
     if state is None:
         return State(limits.attempt, 0, (), "", 0, limits.min_nodes, limits.max_nodes, closed)
@@ -99,7 +99,7 @@ def close(state: State | None, closed: Closed, limits: Leadership) -> State | No
     return None if state.closed or state.attempt > limits.attempt else replace(state, closed=closed)
 
 
-def has_ended(state: State, nodes: Iterable[NodeRecord], notice: Notice | None, leaver: str) -> bool:
+def has_ended(state: State, nodes: Iterable[NodeRecord], status: RunStatus | None, leaver: str) -> bool:
     """Whether no member can come back into the round, now that `leaver` goes: each has said that it left.
 
     One without a record may only be cut off. That a leader has declared it lost changes nothing: as long as no other
@@ -108,86 +108,90 @@ def has_ended(state: State, nodes: Iterable[NodeRecord], notice: Notice | None, 
     if state.closed:
         return True
     left = {node.id for node in nodes if node.left is not None}
-    if notice is not None and notice.round == state.round:
+    if status is not None and status.round == state.round:
         # The record of one that left long ago is gone with its lease.
-        left |= {loss.node for loss in notice.lost if loss.left}
+        left |= {departure.node for departure in status.departures if departure.left}
     return left | {leaver} >= set(state.world)
 
 
-def last_notice(state: State, nodes: Collection[NodeRecord], known: Notice | None, leaver: str, reason: str) -> Notice:
+def last_status(
+    state: State, nodes: Collection[NodeRecord], known: RunStatus | None, leaver: str, reason: str
+) -> RunStatus:
     """The news that the last one to leave an open run leaves behind: what is known of why its world fell apart."""
-    gone = _gone(state, nodes, trusted=False, known=known)
+    departed = _departures(state, nodes, trusted=False, known=known)
     if leaver in state.world:
-        gone[leaver] = Loss(leaver, state.world.index(leaver), True, reason)
-    lost = sorted(gone.values(), key=lambda loss: loss.rank)
-    return Notice(state.round, "abandoned", 0, 0, tuple(lost))
+        departed[leaver] = Departure(leaver, state.world.index(leaver), True, reason)
+    lost = sorted(departed.values(), key=lambda departure: departure.rank)
+    return RunStatus(state.round, "abandoned", 0, 0, tuple(lost))
 
 
-def is_alone(state: State | None, notice: Notice | None, survivor: str) -> bool:
+def is_alone(state: State | None, status: RunStatus | None, survivor: str) -> bool:
     """Whether all others of the survivor's world have left for good, no other node is there, and one is too few.
 
     A member that is lost may only be cut off, or be replaced soon.
     """
-    if state is None or notice is None or notice.round != state.round or state.closed or state.min_nodes < 2:
+    if state is None or status is None or status.round != state.round or state.closed or state.min_nodes < 2:
         return False
     others = set(state.world) - {survivor}
     return (
-        notice.present <= 1 and survivor in state.world and {loss.node for loss in notice.lost if loss.left} == others
+        status.present <= 1
+        and survivor in state.world
+        and {departure.node for departure in status.departures if departure.left} == others
     )
 
 
 def decide(
     state: State | None,
     nodes: Collection[NodeRecord],
-    limits: Leadership,
+    limits: LeaderRecord,
     *,
-    enough_for: float,
+    quorum_for: float,
     last_call: float,
     trusted: bool,
-    known: Notice | None = None,
+    known: RunStatus | None = None,
     assign: Assign | None = None,
-) -> Publish | Hold:
+) -> Publish | Defer:
     """What the leader does.
 
     Args:
         state: The published state, None before the first.
         nodes: Every node record in the service.
         limits: The leader's own attempt and limits, which hold until a world is published.
-        enough_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
+        quorum_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
         last_call: Seconds that stragglers get once there are enough.
         trusted: The leader has been in touch with the service for so long that a member without a
             record is gone. After an outage it might only not have come back yet.
-        known: The notice posted before: who was already known to be gone.
+        known: The status published before: which members were already known to be gone.
         assign: Orders the ranks; None is the default, `sticky_ranks`.
     """
-    here = [node for node in nodes if node.left is None]
-    newest = max((node.attempt for node in here), default=0)
+    live = [node for node in nodes if node.left is None]
+    newest = max((node.attempt for node in live), default=0)
     if state is None:
-        state = _blank(min((node.attempt for node in here), default=0), 0, here, limits)
-    gone = _gone(state, nodes, trusted or state.closed is not None, known)
+        state = _initial_state(min((node.attempt for node in live), default=0), 0, live, limits)
+    departed = _departures(state, nodes, trusted or state.closed is not None, known)
     if newest > state.attempt:
-        if not state.closed and any(node.attempt < newest for node in here):
-            rival = min((node for node in here if node.attempt == newest), key=_arrival)
+        if not state.closed and any(node.attempt < newest for node in live):
+            rival = min((node for node in live if node.attempt == newest), key=_arrival)
             reason = f"superseded by attempt {newest}"
             return Publish(replace(state, closed=Closed(rival.id, reason, done=False)))
-        if _occupied(state, here, gone):
+        if _is_in_use(state, live, departed):
             # Exclusivity holds per run, whatever the attempt.
-            return Hold(_notice(state, here, gone))
-        state, gone = _blank(newest, state.round, here, limits), {}
-    notice = _notice(state, here, gone)
-    if state.closed or _occupied(state, here, gone):
-        return Hold(notice)
-    waiting = _waiting(state, here)
+            return Defer(_status(state, live, departed))
+        state, departed = _initial_state(newest, state.round, live, limits), {}
+    status = _status(state, live, departed)
+    if state.closed or _is_in_use(state, live, departed):
+        return Defer(status)
+    waiting = _candidates(state, live)
     if len(waiting) < state.min_nodes:
-        return Hold(notice)
+        return Defer(status)
     # The last call is for those of whom nobody knows yet whether they come. When the survivors of
     # a world suffice, everyone who is expected is here.
     members = frozenset(state.world)
     survivors = sum(node.id in members for node in waiting)
-    if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or enough_for >= last_call:
-        bereaved = any(not loss.left for loss in gone.values())
-        return Publish(_next_round(state, waiting, assign or sticky_ranks), bereaved)
-    return Hold(replace(notice, phase="last call"), enough=True, again_in=last_call - enough_for)
+    if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or quorum_for >= last_call:
+        loses_member = any(not departure.left for departure in departed.values())
+        return Publish(_next_round(state, waiting, assign or sticky_ranks), loses_member)
+    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=last_call - quorum_for)
 
 
 def _next_round(state: State, waiting: Sequence[NodeRecord], assign: Assign) -> State:
@@ -211,10 +215,10 @@ def sticky_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequ
     Survivors whose rank is too high for a smaller world fill holes first, the lowest rank first.
     """
     size = len(arrived)
-    here = {node.id for node in arrived}
-    kept = {rank: node for rank, node in enumerate(previous) if node in here and rank < size}
-    moved = [node for rank, node in enumerate(previous) if node in here and rank >= size]
-    new = sorted(here.difference(previous), key=_natural)
+    live = {node.id for node in arrived}
+    kept = {rank: node for rank, node in enumerate(previous) if node in live and rank < size}
+    moved = [node for rank, node in enumerate(previous) if node in live and rank >= size]
+    new = sorted(live.difference(previous), key=_natural)
     fillers = iter(moved + new)
     return [kept[rank] if rank in kept else next(fillers) for rank in range(size)]
 
@@ -228,42 +232,48 @@ def _arrival(node: NodeRecord) -> int:
     return node.order
 
 
-def _blank(attempt: int, before: int, here: Iterable[NodeRecord], limits: Leadership) -> State:
+def _initial_state(attempt: int, before: int, live: Iterable[NodeRecord], limits: LeaderRecord) -> State:
     """The state of an attempt that has no world yet; the limits of its first node hold."""
-    first = min((node for node in here if node.attempt == attempt), key=_arrival, default=None)
+    first = min((node for node in live if node.attempt == attempt), key=_arrival, default=None)
     source = limits if limits.attempt == attempt or first is None else first
     return State(attempt, before, (), "", 0, source.min_nodes, source.max_nodes)
 
 
-def in_round(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+def active_members(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
     """The members that are in the running round: their record lives and says a round before it."""
     members = frozenset(state.world)
     return [node for node in nodes if node.id in members and node.last_round < state.round]
 
 
-def _gone(state: State, nodes: Iterable[NodeRecord], trusted: bool, known: Notice | None) -> dict[str, Loss]:
+def _departures(
+    state: State, nodes: Iterable[NodeRecord], trusted: bool, known: RunStatus | None
+) -> dict[str, Departure]:
     """The members that are certainly not coming back into this round, and why."""
     records = {node.id: node for node in nodes}
-    before = {loss.node: loss for loss in known.lost} if known is not None and known.round == state.round else {}
-    gone = {}
+    before = (
+        {departure.node: departure for departure in known.departures}
+        if known is not None and known.round == state.round
+        else {}
+    )
+    departed = {}
     for rank, member in enumerate(state.world):
         record = records.get(member)
         if record is None and member in before:
-            gone[member] = before[member]
+            departed[member] = before[member]
         elif record is None and trusted:
-            gone[member] = Loss(member, rank, False, "its lease ran out: it died, hangs or is cut off")
+            departed[member] = Departure(member, rank, False, "its lease ran out: it died, hangs or is cut off")
         elif record is not None and record.left is not None:
-            gone[member] = Loss(member, rank, True, record.left)
-    return gone
+            departed[member] = Departure(member, rank, True, record.left)
+    return departed
 
 
-def _occupied(state: State, here: Iterable[NodeRecord], gone: Collection[str]) -> bool:
+def _is_in_use(state: State, live: Iterable[NodeRecord], departed: Collection[str]) -> bool:
     """Whether anybody is, or may still be, in the running round."""
-    back = {node.id for node in here if node.last_round >= state.round}
-    return any(member not in gone and member not in back for member in state.world)
+    back = {node.id for node in live if node.last_round >= state.round}
+    return any(member not in departed and member not in back for member in state.world)
 
 
-def _waiting(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
     """The nodes that a new world may have, in arrival order."""
     members = frozenset(state.world)
     return sorted(
@@ -278,9 +288,9 @@ def _waiting(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
     )
 
 
-def _notice(state: State, here: Collection[NodeRecord], gone: Mapping[str, Loss]) -> Notice:
-    inside = in_round(state, here)
-    waiting = _waiting(state, here)
+def _status(state: State, live: Collection[NodeRecord], departed: Mapping[str, Departure]) -> RunStatus:
+    inside = active_members(state, live)
+    waiting = _candidates(state, live)
     members = frozenset(state.world)
     returned = sum(node.id in members for node in waiting)
     present = len(inside) + len(waiting)
@@ -290,11 +300,11 @@ def _notice(state: State, here: Collection[NodeRecord], gone: Mapping[str, Loss]
         phase, news = "gathering", 0
     else:
         # One that is only silent keeps its place: it may come back, and then nobody has to move.
-        room = state.max_nodes - (len(state.world) - len(gone))
+        room = state.max_nodes - (len(state.world) - len(departed))
         arrivals = min(len(waiting) - returned, room)
         possible = present >= state.min_nodes
         # Spares beyond the room disturb nobody; a loss counts when the others can go on without.
-        news = arrivals + returned + (1 if gone and possible and inside else 0)
+        news = arrivals + returned + (1 if departed and possible and inside else 0)
         phase = "running" if len(inside) == len(state.world) else "re-forming"
-    # Once a run is closed, nodes go in peace.
-    return Notice(state.round, phase, present, news, () if state.closed else tuple(gone.values()))
+    # Nodes that leave a closed run are not reported as lost.
+    return RunStatus(state.round, phase, present, news, () if state.closed else tuple(departed.values()))

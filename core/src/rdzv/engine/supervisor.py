@@ -5,8 +5,8 @@ import math
 from collections.abc import Callable
 
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from .effects import Coroutine, Sleep
 from .node import Node
-from .steps import Lane, Sleep
 
 __all__ = ["is_passing", "supervised"]
 
@@ -16,13 +16,13 @@ logger = logging.getLogger(__name__)
 def supervised(
     node: Node,
     loop: str,
-    turn: Callable[[], Lane[None]],
+    turn: Callable[[], Coroutine[None]],
     goes_on: Callable[[], bool] = lambda: True,
     most: float = math.inf,
-) -> Lane[None]:
+) -> Coroutine[None]:
     """Take one turn after the other until the node closes, whatever exceptions they raise.
 
-    A service that does not answer is a passing fault (`Node.trouble` knows of it). Any other error is recorded
+    A service that does not answer is a passing fault (`Node.connection_error` knows of it). Any other error is recorded
     under the loop's name, and the next turn that ends well clears it: see `Node.fail`.
 
     Args:
@@ -38,7 +38,7 @@ def supervised(
             yield from turn()
         except Exception as error:
             if isinstance(error, RendezvousConnectionError) and is_passing(error):
-                node.hinder(loop, error)
+                node.note_passing_failure(loop, error)
                 logger.debug("the loop '%s' of node '%s': %s", loop, node.id, error)
             elif not node.closing:
                 failures += 1
@@ -54,7 +54,7 @@ def supervised(
                 )
             yield Sleep(node.clock() + next(pauses))
         else:
-            node.heal(loop)
+            node.clear_failure(loop)
             pauses, failures = node.pauses(), 0
 
 

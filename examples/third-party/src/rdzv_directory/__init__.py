@@ -1,6 +1,6 @@
 """rdzv on a directory of files: a sample of a third party's backend.
 
-`DirectoryBackend` has keys (level 2), `FileRegister` is PyTorch's register (level 1).
+`DirectoryBackend` is a key-value backend, `FileRegister` a register backend as PyTorch's.
 """
 
 from .backend import DirectoryBackend

@@ -1,4 +1,4 @@
-"""Level 2: keys, each of them a file."""
+"""A key-value backend: each key is a file."""
 
 import hashlib
 import os
@@ -16,8 +16,8 @@ from rdzv import (
     Expect,
     KeyValueBackend,
     Lease,
-    Outcome,
-    Put,
+    PutOutcome,
+    PutResult,
     RendezvousConnectionError,
     RendezvousParameterError,
     RendezvousStateError,
@@ -44,7 +44,7 @@ class DirectoryBackend(KeyValueBackend):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    lacking: ClassVar[Mapping[Capability, str]] = {
+    unsupported: ClassVar[Mapping[Capability, str]] = {
         Capability.WATCH: "A directory wakes nobody: who waits for a change looks five times a second.",
         Capability.LEASE: "Files stay when their owner dies.",
         Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
@@ -83,22 +83,24 @@ class DirectoryBackend(KeyValueBackend):
                 found = again
             return Snapshot(found)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend`."""
         if lease is not None:
             raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
         with self._locked(timeout):
             there = self._load(key)
             if expect is not ANY and expect != (ABSENT if there is None else there.token):
-                return Put(Outcome.LOST, there)
+                return PutResult(PutOutcome.CONFLICT, there)
             version = self._count()
             entry = Entry(value, str(version), version if there is None else there.order)
             written = self._write(b"%d %d\n%s" % (version, entry.order, value))
             try:
                 written.replace(self._file(key))
             except OSError:
-                return Put(Outcome.UNKNOWN)
-            return Put(Outcome.WON, entry)
+                return PutResult(PutOutcome.UNKNOWN)
+            return PutResult(PutOutcome.APPLIED, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend`."""
@@ -161,7 +163,7 @@ class DirectoryBackend(KeyValueBackend):
         return Entry(value, str(version), order)
 
     def _write(self, data: bytes) -> Path:
-        """Bytes in a file of its own, ready to take another one's place: whoever dies while writing harms nothing."""
+        """Bytes in a file of its own, ready to replace another one: a process that dies while writing harms nothing."""
         new = self._run / "new"
         new.write_bytes(data)
         return new

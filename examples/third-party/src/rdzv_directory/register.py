@@ -1,4 +1,4 @@
-"""Level 1: a register in a file, with PyTorch's two methods and no more."""
+"""A register backend: a register in a file, with PyTorch's two methods and no more."""
 
 import secrets
 from pathlib import Path

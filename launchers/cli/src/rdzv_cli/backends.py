@@ -51,10 +51,10 @@ def _show(plugin: BackendPlugin) -> None:
     if issubclass(kind, KeyValueBackend):
         for capability in Capability:
             has = capability in kind.capabilities
-            why = capability.value if has else kind.lacking.get(capability, "no reason declared")
+            why = capability.value if has else kind.unsupported.get(capability, "no reason declared")
             show(f"  {'yes' if has else 'no':4} {capability.name.lower():15} {why}")
     else:
-        show("  level 1: a register; the core keeps everything in it")
+        show("  a register backend; the core keeps everything in its register")
     _show_options(f"options of {plugin.name}", plugin.options)
     _show_options("options of the core", CORE_OPTIONS)
 

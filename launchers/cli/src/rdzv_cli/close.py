@@ -6,8 +6,8 @@ import os
 import time
 
 from rdzv.errors import RendezvousTimeoutError
-from rdzv.observer import Observer
-from rdzv.shown import shown
+from rdzv.inspector import RunInspector
+from rdzv.text import printable
 
 from .common import add_run_options, parameters, seconds
 from .output import show
@@ -20,11 +20,11 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "close",
         help="end a run for everyone",
-        description="Close a run: every node in it, and every one that comes later, is told so, with the reason. "
+        description="Close a run: every node in it, and every one that comes later, gets an error with the reason. "
         "A relaunch needs a higher attempt, another run id, or --purge.",
     )
     add_run_options(parser)
-    parser.add_argument("--reason", default="no reason given", help="what the nodes are told")
+    parser.add_argument("--reason", default="no reason given", help="the reason that the nodes report")
     parser.add_argument("--purge", action="store_true", help="also remove every key of the run, once no node is left")
     parser.add_argument("--timeout", type=seconds, default=30.0, metavar="SECONDS", help="how long to try: 30 s")
     parser.set_defaults(run=run)
@@ -32,12 +32,12 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Close, and purge if asked to."""
-    with Observer(parameters(arguments)) as observer:
+    with RunInspector(parameters(arguments)) as observer:
         deadline = time.monotonic() + arguments.timeout
-        shown_id = shown(arguments.run_id)
+        shown_id = printable(arguments.run_id)
         was_used = observer.status(arguments.timeout).phase != "unknown"
         closed = observer.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
-        show(f"The run '{shown_id}' is closed: {shown(closed.reason, 500)} (by {shown(closed.by)}).")
+        show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
         if not was_used:
             show("There is no trace of a node in it: if that is not as you expect, check the run id.")
         if arguments.purge:

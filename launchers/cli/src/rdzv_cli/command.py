@@ -7,7 +7,7 @@ from importlib.metadata import version
 from rdzv.errors import RendezvousError
 
 from . import backends, close, doctor, log, output, run, status
-from .agent import Outcome
+from .agent import ExitStatus
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return output.fail(error)
     except RendezvousError as error:
         log.say(str(error))
-        return Outcome.of(error).value
+        return ExitStatus.of(error).value
     except KeyboardInterrupt:
         return 130
     finally:

@@ -12,7 +12,7 @@ from rdzv.errors import RendezvousParameterError
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, options_of
 from rdzv.plugins import load_backend_plugin
-from rdzv.shown import shown
+from rdzv.text import printable
 
 __all__ = ["MOST", "add_run_options", "count", "is_count", "parameters", "seconds"]
 
@@ -128,14 +128,14 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{shown(text)}' is no number of seconds, such as 2.5")
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of seconds, such as 2.5")
     return number
 
 
 def count(text: str) -> int:
     """How often, for argparse."""
     if not is_count(text):
-        raise argparse.ArgumentTypeError(f"'{shown(text)}' is no whole number from 0 to {MOST}")
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no whole number from 0 to {MOST}")
     return int(text)
 
 

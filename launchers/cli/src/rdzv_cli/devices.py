@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from rdzv.credentials import public_environment
-from rdzv.shown import shown
+from rdzv.text import printable
 
 from .common import MOST, is_count
 
@@ -32,7 +32,7 @@ def processes(text: str) -> int:
         return gpus or _cpus()
     if not is_count(text) or int(text) < 1:
         raise argparse.ArgumentTypeError(
-            f"'{shown(text)}' is neither a number from 1 to {MOST} nor one of auto, gpu and cpu"
+            f"'{printable(text)}' is neither a number from 1 to {MOST} nor one of auto, gpu and cpu"
         )
     return int(text)
 

@@ -9,7 +9,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 from rdzv.errors import RendezvousError, RendezvousParameterError
 from rdzv.plugins import installed_backends, installed_hooks, load_backend_plugin
 
-from .agent import Outcome
+from .agent import ExitStatus
 from .output import show
 
 __all__ = ["add_parser", "run"]
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         for finding in lines:
             show(f"  {finding.state:6} {finding.name:16} {finding.about}")
         broken = broken or any(finding.state == "BROKEN" for finding in lines)
-    return Outcome.ERROR.value if broken else Outcome.DONE.value
+    return ExitStatus.ERROR.value if broken else ExitStatus.DONE.value
 
 
 def _backends() -> Iterator[_Finding]:

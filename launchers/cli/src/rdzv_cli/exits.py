@@ -2,19 +2,19 @@
 
 from typing import Final
 
-from .agent import Outcome
+from .agent import ExitStatus
 
 __all__ = ["EXIT_CODES"]
 
 EXIT_CODES: Final = f"""\
 exit codes:
-  {Outcome.DONE.value}      done
-  {Outcome.FAILED.value}      the command failed for good on this node
-  {Outcome.UNUSABLE.value}      the command line cannot be used
-  {Outcome.TIMED_OUT.value}      the rendezvous timed out
-  {Outcome.CLOSED.value}      closed by another; the message says by whom and why
-  {Outcome.SPARE.value}      the job is done and this node, a spare, was not needed
-  {Outcome.UNREACHABLE.value}      the service could not be reached
-  {Outcome.ERROR.value}      any other error
+  {ExitStatus.DONE.value}      done
+  {ExitStatus.FAILED.value}      the command failed for good on this node
+  {ExitStatus.UNUSABLE.value}      the command line cannot be used
+  {ExitStatus.TIMED_OUT.value}      the rendezvous timed out
+  {ExitStatus.CLOSED.value}      closed by another; the message says by whom and why
+  {ExitStatus.SPARE.value}      the job is done and this node, a spare, was not needed
+  {ExitStatus.UNREACHABLE.value}      the service could not be reached
+  {ExitStatus.ERROR.value}      any other error
   128+N  ended by signal N
 """

@@ -22,7 +22,7 @@ def begin(verbosity: int) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(level=(logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)], handlers=[handler])
-    # Python shows these to whoever runs a program of their own, and hides them otherwise.
+    # Python shows these to the authors of a program, and hides them otherwise.
     logging.captureWarnings(True)
     warnings.filterwarnings("default", category=DeprecationWarning, module="rdzv")
 

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from .agent import Outcome
+from .agent import ExitStatus
 from .log import say
 
 __all__ = ["OutputError", "begin", "fail", "show"]
@@ -45,4 +45,4 @@ def fail(error: OutputError) -> int:
     if isinstance(cause, BrokenPipeError):
         return 128 + signal.SIGPIPE
     say(f"The standard output cannot be written: {getattr(cause, 'strerror', None) or cause}.")
-    return Outcome.ERROR.value
+    return ExitStatus.ERROR.value

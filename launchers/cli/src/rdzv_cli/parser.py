@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from rdzv.near import near_name
-from rdzv.shown import shown
+from rdzv.text import printable
 
 from .output import show
 
@@ -53,7 +53,7 @@ class RootParser(_Parser):
         if command is not None and command not in self.commands:
             near = near_name(command, self.commands)
             self.error(
-                f"there is no command '{shown(command)}'; {f'did you mean {near}?' if near else f'give {every}.'}"
+                f"there is no command '{printable(command)}'; {f'did you mean {near}?' if near else f'give {every}.'}"
             )
         return super().parse_known_args(given, namespace)
 

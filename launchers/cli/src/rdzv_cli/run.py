@@ -16,9 +16,9 @@ from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, parse_nnodes
 from rdzv.plugins import load_backend_plugin, register_hooks
 from rdzv.registry import get_rendezvous_handler
-from rdzv.shown import shown
+from rdzv.text import printable
 
-from .agent import Agent, Outcome
+from .agent import Agent, ExitStatus
 from .common import add_run_options, count, parameters, seconds
 from .devices import processes
 from .exits import EXIT_CODES
@@ -116,17 +116,17 @@ def run(arguments: argparse.Namespace) -> int:
         waiting=progress.waiting,
         say=progress.say,
     )
-    verdict = agent.run()
+    ending = agent.run()
     progress.clear()
-    if verdict.outcome is not Outcome.DONE:
-        say(f"ended by {verdict.reason}; this node leaves the run" if verdict.signal else verdict.reason)
-    return verdict.exit_code
+    if ending.exit_status is not ExitStatus.DONE:
+        say(f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason)
+    return ending.exit_code
 
 
 def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters, plugin: BackendPlugin) -> str:
     endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
     return (
-        f"run '{handler.settings.run}', backend {params.backend}, endpoint {shown(endpoint, 200)}, "
+        f"run '{handler.settings.run}', backend {params.backend}, endpoint {printable(endpoint, 200)}, "
         f"{_nodes(params.min_nodes, params.max_nodes)}, node {handler.node_id}"
     )
 
@@ -158,16 +158,16 @@ class _Progress:
         if seconds < self._due:
             return
         self._due = seconds + (0.5 if self._terminal else min(seconds, _MOST))
-        notice = self._handler.notice
-        here = f"{notice.phase}, {notice.present} here" if notice else "nothing known of the others yet"
-        trouble, silence = self._handler.trouble, self._handler.silence
+        status = self._handler.status
+        here = f"{status.phase}, {status.present} here" if status else "nothing known of the others yet"
+        trouble, silence = self._handler.connection_error, self._handler.since_last_contact
         if trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
             here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
         line = f"waiting for {self._wanted} ({here}), {self._how_long(seconds)}"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
-            line = shown(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
+            line = printable(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
             write(f"\r\x1b[K{line}")
             self._shown = True
         else:

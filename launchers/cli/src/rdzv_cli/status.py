@@ -5,8 +5,8 @@ import json
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from rdzv.observer import Observer, Status
-from rdzv.shown import shown
+from rdzv.inspector import RunInspector, Status
+from rdzv.text import printable
 
 from .common import add_run_options, parameters, seconds
 from .log import moment
@@ -33,7 +33,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the status, once or at every change."""
-    with Observer(parameters(arguments)) as observer:
+    with RunInspector(parameters(arguments)) as observer:
         before = None
         while True:
             status = observer.status(arguments.timeout)
@@ -56,7 +56,7 @@ def _json(status: Status) -> str:
 
 
 def _text(status: Status) -> str:
-    lines = [f"run {shown(status.run_id)}: {status.phase}, attempt {status.attempt}, round {status.round}"]
+    lines = [f"run {printable(status.run_id)}: {status.phase}, attempt {status.attempt}, round {status.round}"]
     if status.closed_reason is not None:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
     if status.phase == "unknown":
@@ -69,4 +69,4 @@ def _text(status: Status) -> str:
         rank = "      -" if node.rank is None else f"rank {node.rank:2}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}")
     lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
-    return "\n".join(shown(line, most=500) for line in lines)
+    return "\n".join(printable(line, most=500) for line in lines)

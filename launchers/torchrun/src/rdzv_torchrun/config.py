@@ -1,4 +1,4 @@
-"""What torchrun was told, as rdzv takes it."""
+"""torchrun's parameters, as rdzv takes them."""
 
 from collections.abc import Mapping
 from typing import Any, Final

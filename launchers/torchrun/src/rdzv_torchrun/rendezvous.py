@@ -34,7 +34,7 @@ __all__ = ["TorchrunHandler", "create_handler"]
 
 logger = logging.getLogger(__name__)
 
-_HERE: Final = "rdzv/here"
+_READY_PREFIX: Final = "rdzv/here"
 """Under this, each node of a round says in its store that it has come to know the round."""
 
 _local_ids: Final = itertools.count()
@@ -75,11 +75,11 @@ class TorchrunHandler(RendezvousHandler):
         self._local_id = next(_local_ids)
         self._round = 0
         self._size = 0
-        self._mourned: set[str] = set()
+        self._logged_losses: set[str] = set()
         self._store: TorchStore | None = None
         self._server: TCPStore | None = None
-        self._sent_home = False
-        self._goodbye = weakref.finalize(self, handler.leave, "its process has ended")
+        self._graceful_exit = False
+        self._left = weakref.finalize(self, handler.leave, "its process has ended")
 
     def get_backend(self) -> str:
         """The name by which torch knows the backend."""
@@ -129,7 +129,7 @@ class TorchrunHandler(RendezvousHandler):
         """How many nodes wait for a world that would differ from the running one; a lost member counts as one.
 
         Raises:
-            torch.distributed.elastic.rendezvous.RendezvousClosedError: Somebody has closed the run before
+            torch.distributed.elastic.rendezvous.RendezvousClosedError: The run was closed before
                 the job was done. The agent asks nothing else while its workers run.
         """
         with self._failures_recorded("num_nodes_waiting"), as_rendezvous_errors():
@@ -138,14 +138,14 @@ class TorchrunHandler(RendezvousHandler):
                 raise rdzv.RendezvousClosedError(
                     f"The rendezvous '{self._run}' was closed by {closed.by or 'others'}: {closed.reason}."
                 )
-            self._mourn()
+            self._log_lost_members()
             return ended_by_signals(self._handler.num_nodes_waiting)
 
     def shutdown(self) -> bool:
         """End this node's part: see the class. The option ``on_shutdown`` forces closing or leaving.
 
         Returns:
-            Whether the others could be told.
+            Whether the service has confirmed it.
         """
         error = sys.exception()
         reason = self._unfinished(error) if self._handler.settings.on_shutdown == "auto" else None
@@ -153,14 +153,14 @@ class TorchrunHandler(RendezvousHandler):
         with self._failures_recorded(method), as_rendezvous_errors():
             told = ended_by_signals(self._handler.shutdown if reason is None else partial(self._handler.leave, reason))
         # Not before: a signal may have ended the call, and then the process says it when it ends.
-        self._goodbye.detach()
+        self._left.detach()
         self._server = None
         if told:
             done = "has closed the rendezvous" if reason is None else "has left the rendezvous"
             self._record(method, f"{done} '{self._run}': {reason or 'the job is done'}", NodeState.SUCCEEDED)
         else:
             self._record(method, f"has failed to shut down the rendezvous '{self._run}'", NodeState.FAILED)
-        if self._sent_home and _is_missing_result(error):
+        if self._graceful_exit and _is_missing_result(error):
             raise SystemExit(0) from None
         return told
 
@@ -169,13 +169,13 @@ class TorchrunHandler(RendezvousHandler):
             try:
                 world = self._handler.next_rendezvous()
             except rdzv.RendezvousGracefulExitError:
-                self._sent_home = True
+                self._graceful_exit = True
                 raise
             self._round, self._size = world.round, world.world_size
-            self._mourned.clear()
+            self._logged_losses.clear()
             self._store = TorchStore(world.store, self._broken)
             try:
-                return RendezvousInfo(self._store, world.rank, world.world_size, self._meet(world, self._store))
+                return RendezvousInfo(self._store, world.rank, world.world_size, self._sync_round(world, self._store))
             except DistNetworkError as error:
                 raise rdzv.RendezvousConnectionError(str(error)) from error
             except DistStoreError as error:
@@ -186,7 +186,7 @@ class TorchrunHandler(RendezvousHandler):
                     ) from error
                 logger.info("Round %d of '%s' is over before it began: %s", world.round, self._run, reason)
 
-    def _meet(self, world: rdzv.RendezvousInfo, store: TorchStore) -> RendezvousStoreInfo:
+    def _sync_round(self, world: rdzv.RendezvousInfo, store: TorchStore) -> RendezvousStoreInfo:
         """Wait until all nodes of a new round know it, and agree on where their workers meet.
 
         A node may have died while it waited, just before the round. torchrun itself has no way back
@@ -197,44 +197,44 @@ class TorchrunHandler(RendezvousHandler):
         # Each round has a server of its own: what the workers of the last one left is not for this one's.
         self._server = None
         if world.rank == 0:
-            store.multi_get([f"{_HERE}/{rank}" for rank in range(1, world.world_size)])
+            store.multi_get([f"{_READY_PREFIX}/{rank}" for rank in range(1, world.world_size)])
             if self.use_agent_store:
                 self._server = _serve(where.master_addr)
             port = where.master_port if self._server is None else self._server.port
             keys = [RendezvousStoreInfo.MASTER_ADDR_KEY, RendezvousStoreInfo.MASTER_PORT_KEY]
             store.multi_set(keys, [where.master_addr, str(port)])
             return RendezvousStoreInfo(where.master_addr, port)
-        store.set(f"{_HERE}/{world.rank}", "")
+        store.set(f"{_READY_PREFIX}/{world.rank}", "")
         address, port_text = store.multi_get([RendezvousStoreInfo.MASTER_ADDR_KEY, RendezvousStoreInfo.MASTER_PORT_KEY])
         return RendezvousStoreInfo(address.decode(), int(port_text))
 
-    def _mourn(self) -> None:
+    def _log_lost_members(self) -> None:
         """Log each member of the round that is gone, and what comes of it."""
-        notice = self._handler.notice
-        if notice is None or notice.round != self._round:
+        status = self._handler.status
+        if status is None or status.round != self._round:
             return
-        left, least = self._size - len(notice.lost), self._handler.settings.min_nodes
+        left, least = self._size - len(status.departures), self._handler.settings.min_nodes
         outcome = "The others go on without it."
         if left < least:
             outcome = (
                 f"The {left} others are too few for a world of at least {least}: their workers run until they end or "
                 "fail, or another node comes."
             )
-        for loss in notice.lost:
-            if loss.node not in self._mourned:
-                self._mourned.add(loss.node)
+        for departure in status.departures:
+            if departure.node not in self._logged_losses:
+                self._logged_losses.add(departure.node)
                 logger.warning(
-                    "The node '%s' of round %d is gone (%s). %s", loss.node, self._round, loss.cause, outcome
+                    "The node '%s' of round %d is gone (%s). %s", departure.node, self._round, departure.cause, outcome
                 )
 
     def _broken(self) -> str | None:
         """Why this node's round will not be completed; None as long as it may be."""
         if (closed := self._handler.closed) is not None:
             return f"The run is closed: {closed.reason}."
-        notice = self._handler.notice
-        if notice is None or notice.round < self._round or (notice.round == self._round and notice.phase == "running"):
+        status = self._handler.status
+        if status is None or status.round < self._round or (status.round == self._round and status.phase == "running"):
             return None
-        lost = ", ".join(f"'{loss.node}' is gone ({loss.cause})" for loss in notice.lost)
+        lost = ", ".join(f"'{departure.node}' is gone ({departure.cause})" for departure in status.departures)
         return f"The world of round {self._round} is no longer whole: {lost or 'others form a new one'}."
 
     def _unfinished(self, error: BaseException | None) -> str | None:
@@ -251,7 +251,7 @@ class TorchrunHandler(RendezvousHandler):
         return self._handler.settings.run
 
     def _record(self, method: str, message: str, state: NodeState = NodeState.RUNNING, rank: int | None = None) -> None:
-        """Tell torch's event log, which is switched off unless somebody has set it up."""
+        """Tell torch's event log, which is switched off unless the user has set it up."""
         self._record_event(method, f"The node '{self._handler.node_id}' {message}.", state, rank)
 
     @contextmanager
@@ -277,7 +277,7 @@ class TorchrunHandler(RendezvousHandler):
 
 
 def _is_missing_result(error: BaseException | None) -> bool:
-    """Whether this is the error over which torch's launcher stumbles: a spare that goes home has no result."""
+    """Whether this is the error over which torch's launcher stumbles: a spare that ends has no result."""
     return isinstance(error, AttributeError) and error.obj is None and error.name == "is_failed"
 
 

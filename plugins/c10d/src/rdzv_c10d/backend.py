@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
-from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
 
-from .hub import Hub, join_hub, leave_hub
-from .place import GivenPlace, Place
+from .locator import GivenLocator, StoreLocator
+from .pool import ConnectionPool, join_pool, leave_pool
 from .run import Attempt
 from .store import Connection
 from .watch import Moment
@@ -21,10 +21,10 @@ _T = TypeVar("_T")
 
 
 class _Seat:
-    """One use of a hub, which counts its users: two threads that join it at once have two."""
+    """One use of a connection pool, which counts its users: two threads that join it at once have two."""
 
-    def __init__(self, hub: Hub) -> None:
-        self.hub = hub
+    def __init__(self, connections: ConnectionPool) -> None:
+        self.connections = connections
 
 
 class C10dRendezvousBackend(KeyValueBackend):
@@ -42,7 +42,7 @@ class C10dRendezvousBackend(KeyValueBackend):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH})
-    lacking: ClassVar[Mapping[Capability, str]] = {
+    unsupported: ClassVar[Mapping[Capability, str]] = {
         Capability.LEASE: "a c10d store never removes a key by itself",
         Capability.MULTI_ENDPOINT: "one process serves the TCPStore; while it is gone nothing works",
         Capability.DURABLE: "a TCPStore is in the memory of its host and ends with it (a FileStore stays)",
@@ -51,7 +51,7 @@ class C10dRendezvousBackend(KeyValueBackend):
     }
 
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
-        self._place: Place = store if isinstance(store, Place) else GivenPlace(store)
+        self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)
         self._root = root_of(prefix, run_id)
         # One per process: what was made before a fork belongs to the parent.
         self._seats: dict[int, _Seat] = {}
@@ -69,67 +69,71 @@ class C10dRendezvousBackend(KeyValueBackend):
         Raises:
             RendezvousConnectionError: There is no route to the endpoint.
         """
-        return self._place.local_address()
+        return self._locator.local_address()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         """See `KeyValueBackend.read`."""
-        return self._call(lambda hub, connection: hub.run.read(connection, key), timeout)
+        return self._call(lambda connections, connection: connections.run.read(connection, key), timeout)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`."""
         began = time.monotonic()
-        listing = self._call(lambda hub, connection: hub.run.read_all(connection, prefix), timeout)
+        listing = self._call(lambda connections, connection: connections.run.read_all(connection, prefix), timeout)
         return Snapshot(listing.entries, Moment(began, time.monotonic()))
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend.put`."""
         if lease is not None:
             raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not of c10d, which has none.")
         attempt = Attempt()
         try:
-            return self._call(lambda hub, connection: hub.run.put(connection, key, value, expect, attempt), timeout)
+            return self._call(
+                lambda connections, connection: connections.run.put(connection, key, value, expect, attempt), timeout
+            )
         except RendezvousConnectionError:
             if attempt.give_up():
-                return Put(Outcome.UNKNOWN)
+                return PutResult(PutOutcome.UNKNOWN)
             raise
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend.delete`."""
-        self._call(lambda hub, connection: hub.run.delete(connection, prefix), timeout)
+        self._call(lambda connections, connection: connections.run.delete(connection, prefix), timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + timeout
-        return self._hub().watches.wait(prefix, since, deadline, self._check_open)
+        return self._connections().watches.wait(prefix, since, deadline, self._check_open)
 
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
         self._closed = True
         seat = self._seats.pop(os.getpid(), None)
         if seat is not None:
-            leave_hub(seat.hub)
+            leave_pool(seat.connections)
 
-    def _call(self, work: Callable[[Hub, Connection], _T], timeout: float) -> _T:
-        deadline = time.monotonic() + min(timeout, self._place.read_timeout)
-        hub = self._hub()
-        return hub.call(lambda connection: work(hub, connection), deadline, self._check_open)
+    def _call(self, work: Callable[[ConnectionPool, Connection], _T], timeout: float) -> _T:
+        deadline = time.monotonic() + min(timeout, self._locator.read_timeout)
+        connections = self._connections()
+        return connections.call(lambda connection: work(connections, connection), deadline, self._check_open)
 
-    def _hub(self) -> Hub:
+    def _connections(self) -> ConnectionPool:
         pid = os.getpid()
         seat = self._seats.get(pid) or self._join(pid)
         if self._closed:
             self.close()
         self._check_open()
-        return seat.hub
+        return seat.connections
 
     def _join(self, pid: int) -> _Seat:
         # Without a lock, since one may be held for ever by a thread that a fork did not copy.
         self._check_open()
-        mine = _Seat(join_hub(self._place, self._root))
+        mine = _Seat(join_pool(self._locator, self._root))
         seat = self._seats.setdefault(pid, mine)
         if seat is not mine:
-            # Another thread was faster. It has the same hub, which counts both.
-            leave_hub(mine.hub)
+            # Another thread was faster. It has the same connection pool, which counts both.
+            leave_pool(mine.connections)
         return seat
 
     def _check_open(self) -> None:

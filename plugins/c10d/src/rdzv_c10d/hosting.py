@@ -1,4 +1,4 @@
-"""Who serves the TCPStore: whoever can listen at the endpoint.
+"""Which process serves the TCPStore: one that can listen at the endpoint.
 
 No name of this machine is asked for or compared. An address that the endpoint stands for can be bound on one
 machine only, and its port by one process there: that process is the host, and everybody else its client.
@@ -31,7 +31,7 @@ _OWN: Final = 0.1
 """Seconds until our own connections, which we have just closed, are no longer counted."""
 _UNNOTICED: Final = 2.0
 """Seconds that a process may take to end without a word."""
-_GLANCE: Final = 0.05
+_POLL_INTERVAL: Final = 0.05
 """Seconds between two looks whether the last client is gone."""
 
 
@@ -93,7 +93,7 @@ class Host:
 
     def _linger(self, seconds: float) -> None:
         try:
-            if not self._await_idle(min(seconds, _UNNOTICED), _GLANCE):
+            if not self._await_idle(min(seconds, _UNNOTICED), _POLL_INTERVAL):
                 rest = max(0.0, seconds - _UNNOTICED)
                 logger.warning(
                     "this process serves the store of nodes that are not done yet, and waits for them for up to %.0f s "
@@ -105,7 +105,7 @@ class Host:
             self._end()
 
     def _serve_others(self, seconds: float) -> None:
-        if not self._await_idle(seconds, _GLANCE):
+        if not self._await_idle(seconds, _POLL_INTERVAL):
             logger.warning("the store that this process serves ends now, although others are still connected")
 
     def _end(self) -> None:
@@ -117,14 +117,14 @@ class Host:
             # Ends the server.
             self._store = None
 
-    def _await_idle(self, seconds: float, glance: float) -> bool:
+    def _await_idle(self, seconds: float, poll_interval: float) -> bool:
         """Wait until it is not needed; False if it is still, and only by other processes."""
         deadline = time.monotonic() + seconds
         # One connection is always there: torch makes it for the host itself.
         while not self.users and sum(1 for _ in self._accepted()) > 1:
             if time.monotonic() >= deadline:
                 return False
-            time.sleep(glance)
+            time.sleep(poll_interval)
         return True
 
     def _accepted(self) -> Iterator[int]:
@@ -143,7 +143,7 @@ _lock = threading.Lock()
 
 
 def try_to_host(endpoint: Endpoint, name: Hashable, must: bool, mark: Callable[[Any], None]) -> Host | None:
-    """Serve a store at an endpoint, if nobody does and this machine has its address. Whoever gets it releases it.
+    """Serve a store at an endpoint, if nobody does and this machine has its address. The caller releases it.
 
     Args:
         endpoint: Where; with port 0, at any that is free.

@@ -1,4 +1,4 @@
-"""What the c10d backend can be told."""
+"""The options of the c10d backend."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ OPTIONS: Final = (
         "is_host",
         "boolean",
         None,
-        "tcp: whether this process serves the store; unset: whoever can listen at the endpoint does.",
+        "tcp: whether this process serves the store; unset: it does if it can listen at the endpoint.",
     ),
     Option("read_timeout", "seconds", 60.0, "tcp: the longest that one call of the store may take."),
     Option(

@@ -8,8 +8,8 @@ from rdzv.hooks import BackendPlugin, hookimpl
 from rdzv.options import parse_options
 
 from .backend import C10dRendezvousBackend, root_of
+from .locator import FileLocator, TcpLocator, TemporaryFileLocator
 from .options import OPTIONS
-from .place import FilePlace, TcpPlace, TemporaryFilePlace
 from .store import stores
 
 if TYPE_CHECKING:
@@ -50,9 +50,9 @@ def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBacke
 
     stores()
     options = parse_options(params.config, OPTIONS)
-    make = _file_place if options["store_type"] == "file" else _tcp_place
-    place = make(params, root_of(options["prefix"], params.run_id), options)
-    backend = C10dRendezvousBackend(place, params.run_id, prefix=options["prefix"])
+    make = _file_locator if options["store_type"] == "file" else _tcp_locator
+    locator = make(params, root_of(options["prefix"], params.run_id), options)
+    backend = C10dRendezvousBackend(locator, params.run_id, prefix=options["prefix"])
     return backend, KeyValueStore(backend)
 
 
@@ -77,11 +77,11 @@ def check_shared(params: "RendezvousParameters") -> None:
         )
 
 
-def _tcp_place(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> TcpPlace:
+def _tcp_locator(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> TcpLocator:
     endpoint = _endpoint(params)
     if params.max_nodes > 1 or options["is_host"] is False:
         check_shared(params)
-    return TcpPlace(
+    return TcpLocator(
         endpoint,
         owner,
         is_host=options["is_host"],
@@ -97,10 +97,10 @@ def _endpoint(params: "RendezvousParameters") -> Endpoint:
     return endpoints[0]
 
 
-def _file_place(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> FilePlace:
+def _file_locator(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> FileLocator:
     if params.max_nodes > 1:
         check_shared(params)
-    return TemporaryFilePlace() if _is_left_out(params.endpoint) else FilePlace(params.endpoint)
+    return TemporaryFileLocator() if _is_left_out(params.endpoint) else FileLocator(params.endpoint)
 
 
 def _is_left_out(path: str) -> bool:

@@ -5,9 +5,9 @@ Below ``<prefix>/<run id>/``:
 ======================  ================================================================================
 ``page``                everything in the folder of the state register, in one value (a `Page`)
 ``value/<path>``        any other key (a `Frame`)
-``index/<folder>``      which keys are, or may be, in a folder (a `Roll` of paths and their births)
+``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
-``watchers/<top>``      whose bells are rung for changes there (a `Roll` of bells and prefixes)
+``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of wakeup keys and prefixes)
 ======================  ================================================================================
 
 The folder of the state is what every node watches and few write: in one value it costs one call to
@@ -20,11 +20,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, Outcome, Put, Token
+from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, PutOutcome, PutResult, Token
 from rdzv.errors import RendezvousConnectionError
 
 from .store import Connection, Store, extend, peek
-from .values import Frame, Page, Roll, Version, nonce
+from .values import Frame, KeyIndex, Page, Version, nonce
 
 __all__ = ["Attempt", "GivenUpError", "Listing", "Run"]
 
@@ -129,7 +129,9 @@ class Run:
             self._missing[prefix] = missing
         return Listing(entries, all(_path(name) in hopeless for name in missing))
 
-    def put(self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt) -> Put:
+    def put(
+        self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
+    ) -> PutResult:
         """Write one key under a condition."""
         if _is_on_page(path):
             return self._put_on_page(connection, path, value, expect, attempt)
@@ -141,12 +143,12 @@ class Run:
             raw = peek(store, key)
         while True:
             if not (known or _matches(_entry(raw), expect)):
-                return Put(Outcome.LOST, _entry(raw))
+                return PutResult(PutOutcome.CONFLICT, _entry(raw))
             if raw is None:
                 put, count = self._create(connection, path, value, attempt)
             else:
                 put, count = self._overwrite(store, path, raw, value, attempt), None
-            if put.outcome is Outcome.WON:
+            if put.outcome is PutOutcome.APPLIED:
                 count = store.add(self._count(path), 0) if count is None else count
                 self._ring(connection, [path], count)
                 return put
@@ -168,30 +170,30 @@ class Run:
         if gone:
             self._ring(connection, gone, store.add(self._count(prefix), 0))
 
-    def watch(self, connection: Connection, bell: str, prefix: str) -> None:
-        """Have a bell rung for every change at or under `prefix` that a look from now on does not show."""
-        # Whoever writes looks at the count after the write; so first the roll, then the count.
-        extend(connection.store, self._watchers(prefix), Roll.plus(f"{bell} {prefix}"))
+    def watch(self, connection: Connection, wakeup: str, prefix: str) -> None:
+        """Have a wakeup key rung for every change at or under `prefix` that a look from now on does not show."""
+        # A writer looks at the count after the write; so first the key index, then the count.
+        extend(connection.store, self._watchers(prefix), KeyIndex.plus(f"{wakeup} {prefix}"))
         connection.store.add(self._count(prefix), _WATCHERS)
 
-    def unwatch(self, connection: Connection, bell: str, prefix: str) -> None:
+    def unwatch(self, connection: Connection, wakeup: str, prefix: str) -> None:
         """Have it rung no more."""
-        extend(connection.store, self._watchers(prefix), Roll.minus(f"{bell} {prefix}"))
+        extend(connection.store, self._watchers(prefix), KeyIndex.minus(f"{wakeup} {prefix}"))
         connection.store.add(self._count(prefix), _WATCHERS)
 
     # One key, one value.
 
-    def _create(self, connection: Connection, path: str, value: bytes, attempt: Attempt) -> tuple[Put, int]:
+    def _create(self, connection: Connection, path: str, value: bytes, attempt: Attempt) -> tuple[PutResult, int]:
         """Create a key.
 
         It is announced before it is there, so that nobody who lists the keys can miss it for good; and
-        counted in between, so that whoever begins to watch after the count has seen the announcement.
+        counted in between, so that a process that begins to watch after the count has seen the announcement.
         """
         store = connection.store
         birth = nonce()
         name = f"{path} {birth}"
         for folder in _folders(path):
-            extend(store, self._index(folder), Roll.plus(name))
+            extend(store, self._index(folder), KeyIndex.plus(name))
         count = store.add(self._count(path), 1)
         new = Frame(nonce(), birth, count % _WATCHERS, value)
         raw = new.pack()
@@ -203,22 +205,23 @@ class Run:
         found = store.compare_set(self._value(path), b"", raw)
         if found != raw:
             self._withdraw(store, path, name)
-            return Put(Outcome.LOST, _entry(found)), count
-        return Put(Outcome.WON, new.entry(raw)), count
+            return PutResult(PutOutcome.CONFLICT, _entry(found)), count
+        return PutResult(PutOutcome.APPLIED, new.entry(raw)), count
 
-    def _overwrite(self, store: Store, path: str, there: bytes, value: bytes, attempt: Attempt) -> Put:
+    def _overwrite(self, store: Store, path: str, there: bytes, value: bytes, attempt: Attempt) -> PutResult:
         old = Frame.parse(there)
         new = Frame(nonce(), old.birth, old.order, value)
         raw = new.pack()
         attempt.commit()
         found = store.compare_set(self._value(path), there, raw)
         if found == raw:
-            return Put(Outcome.WON, new.entry(raw))
+            return PutResult(PutOutcome.APPLIED, new.entry(raw))
         # A missing key answers with what was expected of it; a deleted one is empty.
-        return Put(Outcome.LOST, None if found == there else _entry(found))
+        return PutResult(PutOutcome.CONFLICT, None if found == there else _entry(found))
 
     def _delete_value(self, store: Store, path: str) -> bool:
-        """Empty a value, which is as good as none; a key that vanished would block whoever reads it with others."""
+        """Empty a value, which is as good as none; a key that vanished would block a client that reads it with
+        others."""
         raw, key = peek(store, self._value(path)), self._value(path)
         while raw is not None and (found := store.compare_set(key, raw, b"")) != b"":
             raw = None if found == raw else found
@@ -229,22 +232,22 @@ class Run:
 
     def _withdraw(self, store: Store, path: str, name: str) -> None:
         for folder in _folders(path):
-            extend(store, self._index(folder), Roll.minus(name))
+            extend(store, self._index(folder), KeyIndex.minus(name))
 
     def _sweep(self, store: Store, top: str) -> None:
         """Remove what deleting has left of everything below a top folder. (torch lists keys from 2.10 on.)
 
-        Its own rolls become empty and stay, and so does its count: somebody may be about to lengthen them.
+        Its own key indexes become empty and stay, and so does its count: a writer may be about to lengthen them.
         """
         index = self._index(top)
         for key in store.list_keys():
-            # Whoever announces a key does so in the top folder first, and whoever withdraws it, too.
+            # A key is announced in the top folder first, and withdrawn from there first, too.
             idle = key.startswith(f"{index}/") and not {*_names(store, key)} & {*_names(store, index)}
             if idle or _covers(self._value(top), key):
                 store.delete_key(key)
         for key in (index, self._watchers(top)):
             raw = peek(store, key)
-            if raw is not None and not Roll.parse(raw).names:
+            if raw is not None and not KeyIndex.parse(raw).names:
                 store.compare_set(key, raw, b"")
 
     def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
@@ -261,7 +264,7 @@ class Run:
             keys = [self._index(prefix), *map(self._value, together)]
             if store.check(keys):
                 index, *values = store.multi_get(keys)
-                announced = Roll.parse(index).names
+                announced = KeyIndex.parse(index).names
                 raws = dict(zip(together, values, strict=True))
         raws |= {path: peek(store, self._value(path)) for path in paths if path not in raws}
         return {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}, announced
@@ -281,7 +284,7 @@ class Run:
 
     def _put_on_page(
         self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt
-    ) -> Put:
+    ) -> PutResult:
         # What was seen last is probably there still: then one call will do.
         store, raw, fresh = connection.store, self._page_seen, False
         while True:
@@ -292,9 +295,9 @@ class Run:
                 raw, won = self._write_page(store, raw, new)
                 if won:
                     self._ring(connection, [path], store.add(self._count(path), 0))
-                    return Put(Outcome.WON, new.entries[path])
+                    return PutResult(PutOutcome.APPLIED, new.entries[path])
             elif fresh:
-                return Put(Outcome.LOST, page.entries.get(path))
+                return PutResult(PutOutcome.CONFLICT, page.entries.get(path))
             else:
                 raw = self._page_seen = peek(store, self._page())
             fresh = True
@@ -318,7 +321,7 @@ class Run:
         self._page_seen = None if found == there and not won else found
         return self._page_seen, won
 
-    # The bells.
+    # The wakeup keys.
 
     def _ring(self, connection: Connection, paths: list[str], count: int) -> None:
         """Ring for a change at `paths`, which are below one top folder, whose counter says `count`."""
@@ -330,9 +333,9 @@ class Run:
         if (session, seen) != (connection.session.id, version):
             watchers = [name.split(" ") for name in _names(store, self._watchers(top))]
             self._watchers_seen[top] = (connection.session.id, version, watchers)
-        bells = {bell for bell, prefix in watchers if any(_covers(prefix, path) for path in paths)}
-        if bells:
-            store.multi_set(list(bells), [b"1"] * len(bells))
+        wakeups = {wakeup for wakeup, prefix in watchers if any(_covers(prefix, path) for path in paths)}
+        if wakeups:
+            store.multi_set(list(wakeups), [b"1"] * len(wakeups))
 
     # Where things are.
 
@@ -388,10 +391,10 @@ def _matches(there: Entry | None, expect: Token | Expect) -> bool:
 
 
 def _names(store: Store, key: str) -> tuple[str, ...]:
-    """What is on a roll."""
+    """What is on a key index."""
     raw = peek(store, key)
-    roll = Roll.parse(raw)
+    roll = KeyIndex.parse(raw)
     if roll.shorter is not None and raw is not None:
-        # If somebody appended meanwhile this changes nothing, and is tried again another time.
+        # If another client appended meanwhile this changes nothing, and is tried again another time.
         store.compare_set(key, raw, roll.shorter)
     return roll.names

@@ -88,8 +88,8 @@ class Session:
     """One life of one store: what a TCPStore holds ends with its host.
 
     Attributes:
-        id: Random; made by whoever came first.
-        owner: The only run that may use the store (see `TcpPlace`); empty: any.
+        id: Random; made by the first client.
+        owner: The only run that may use the store (see `TcpLocator`); empty: any.
     """
 
     id: str

@@ -1,4 +1,4 @@
-"""What the values of the store look like: the frame of one key, the page of several, the roll of names.
+"""What the values of the store look like: the frame of one key, the page of several, the key index of names.
 
 Every write puts a nonce of its own into what it writes: `compare_set` does not say who won, but answers with
 what is there now, and no two writers write the same.
@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from rdzv.backend import Entry
 from rdzv.errors import RendezvousStateError
 
-__all__ = ["Frame", "Page", "Roll", "Version", "nonce"]
+__all__ = ["Frame", "KeyIndex", "Page", "Version", "nonce"]
 
 
 def nonce() -> str:
@@ -125,16 +125,16 @@ class Page:
 
 
 _GARBAGE: Final = 32
-"""How many lines of a roll may be of no use before it is written anew."""
+"""How many lines of a key index may be of no use before it is written anew."""
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class KeyIndex:
     """A set of names to which anybody may add and from which anybody may remove, by appending a line.
 
     Attributes:
         names: Those that are in it, in the order in which they came.
-        shorter: The same roll without what is of no use, if that is worth the while.
+        shorter: The same key index without what is of no use, if that is worth the while.
     """
 
     names: tuple[str, ...]
@@ -142,7 +142,7 @@ class Roll:
 
     @classmethod
     def parse(cls, raw: bytes | None) -> Self:
-        """Read what the store holds; None is an empty roll.
+        """Read what the store holds; None is an empty key index.
 
         Raises:
             RendezvousStateError: It is not ours.

@@ -1,4 +1,4 @@
-"""Waiting: all who wait for the same prefix in one process look together, once for each ring of the bell."""
+"""Waiting: all who wait for the same prefix in one process look together, once for each wakeup."""
 
 import threading
 import time
@@ -8,9 +8,9 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError
 
-from .bell import Bell
 from .run import Run
 from .store import Connection, NoAnswerError, Session
+from .wakeup import WakeupKey
 
 __all__ = ["Moment", "Watches"]
 
@@ -19,7 +19,7 @@ _T = TypeVar("_T")
 _IDLE: Final = 4
 """How many prefixes are watched on though nobody waits for them now."""
 _LOOK: Final = 5.0
-"""Seconds after which somebody looks although nobody rang: a writer may have died before it could."""
+"""Seconds after which a waiter looks without being woken: a writer may have died before it could wake it."""
 _LOOK_AGAIN: Final = 0.02
 """The same while a key is known to be on its way."""
 _PATIENCE: Final = 0.9
@@ -39,9 +39,9 @@ class Moment(NamedTuple):
 
 
 class Owner(Protocol):
-    """What watches need of the hub that they belong to; see `hub.Hub`."""
+    """What watches need of the connection pool that they belong to; see `connections.ConnectionPool`."""
 
-    bell: Bell
+    wakeup: WakeupKey
     run: Run
 
     @property
@@ -53,8 +53,8 @@ class Owner(Protocol):
 class Watches:
     """The watches of one process for one run."""
 
-    def __init__(self, hub: Owner) -> None:
-        self._hub = hub
+    def __init__(self, connections: Owner) -> None:
+        self._connections = connections
         self._lock = threading.Lock()
         # The one that was waited for last is last.
         self._by_prefix: dict[str, _Watch] = {}
@@ -63,14 +63,14 @@ class Watches:
     def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Callable[[], None]) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         with self._lock:
-            watch = self._by_prefix.pop(prefix, None) or _Watch(self, self._hub, prefix)
+            watch = self._by_prefix.pop(prefix, None) or _Watch(self, self._connections, prefix)
             self._by_prefix[prefix] = watch
             watch.users += 1
             idle = [one for one in self._by_prefix.values() if not one.users]
             for one in idle[: max(0, len(idle) - _IDLE)]:
                 self._idle.append(self._by_prefix.pop(one.prefix))
         try:
-            with self._hub.bell.listening():
+            with self._connections.wakeup.listening():
                 return watch.wait(since, deadline, check_open)
         finally:
             with self._lock:
@@ -94,11 +94,11 @@ class Watches:
 class _Watch:
     """What is known of one prefix."""
 
-    def __init__(self, watches: Watches, hub: Owner, prefix: str) -> None:
+    def __init__(self, watches: Watches, connections: Owner, prefix: str) -> None:
         self.prefix = prefix
         self.users = 0
         self._watches = watches
-        self._hub = hub
+        self._connections = connections
         self._looking = threading.Lock()
         self._session: Session | None = None
         self._now: Snapshot | None = None
@@ -120,8 +120,8 @@ class _Watch:
                 return now
             if time.monotonic() >= deadline:
                 return since
-            self._hub.bell.await_ring(self._heard, min(deadline, self._look_at), check_open)
-            if self._hub.session != self._session:
+            self._connections.wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
+            if self._connections.session != self._session:
                 # Told before anybody tries to connect again, which may take a while.
                 raise RendezvousConnectionError("The connection to the store was lost; its host is gone, it seems.")
 
@@ -129,7 +129,7 @@ class _Watch:
         """Have nobody ring for this prefix any more."""
         if self._session == connection.session:
             self._session = None
-            self._hub.run.unwatch(connection, self._hub.bell.key, self.prefix)
+            self._connections.run.unwatch(connection, self._connections.wakeup.key, self.prefix)
 
     def _look(self, since: Snapshot, deadline: float, check_open: Callable[[], None]) -> Snapshot | None:
         """What is there now, by one's own look or another thread's; None if time ran out."""
@@ -144,23 +144,23 @@ class _Watch:
 
     def _is_current(self, since: Snapshot) -> bool:
         """Whether what is known is the latest, as far as anybody told, and not older than `since`."""
-        if self._heard != self._hub.bell.rings or time.monotonic() >= self._look_at:
+        if self._heard != self._connections.wakeup.rings or time.monotonic() >= self._look_at:
             return False
         known = since.revision
         return not isinstance(known, Moment) or known == self._taken or known.ended <= self._taken.began
 
     def _look_again(self, deadline: float, check_open: Callable[[], None]) -> None:
-        session = self._hub.bell.start(deadline)
-        self._heard = self._hub.bell.rings
+        session = self._connections.wakeup.start(deadline)
+        self._heard = self._connections.wakeup.rings
         began = time.monotonic()
 
         def look(connection: Connection) -> tuple[Snapshot, bool]:
             self._register(connection, session)
             self._watches.forget_idle(connection)
-            entries, settled = self._hub.run.read_all(connection, self.prefix)
+            entries, settled = self._connections.run.read_all(connection, self.prefix)
             return Snapshot(entries, Moment(began, time.monotonic())), settled
 
-        self._now, settled = self._hub.call(look, deadline, check_open)
+        self._now, settled = self._connections.call(look, deadline, check_open)
         self._taken = self._now.revision
         self._look_at = began + (_LOOK if settled else _LOOK_AGAIN)
 
@@ -168,5 +168,5 @@ class _Watch:
         if connection.session != session:
             raise RendezvousConnectionError("The store was replaced by a new one just now.")
         if self._session != session:
-            self._hub.run.watch(connection, self._hub.bell.key, self.prefix)
+            self._connections.run.watch(connection, self._connections.wakeup.key, self.prefix)
             self._session = session

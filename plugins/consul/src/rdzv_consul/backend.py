@@ -7,11 +7,23 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
-from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+    Token,
+)
 from rdzv.endpoints import Endpoint, parse_endpoints, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
-from rdzv_transport import Client, PerProcess, Watches
+from rdzv_transport import Client, ProcessLocal, Watches
 
 from .kv import Keys
 from .refusals import Refusals
@@ -31,8 +43,8 @@ class ConsulBackend(KeyValueBackend):
 
     name = "consul"
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.LEASE}
-    lacking: ClassVar[Mapping[Capability, str]] = {
-        Capability.LEASE: "its sessions end 10 s late or more, or with the agent they were opened at; beats do neither"
+    unsupported: ClassVar[Mapping[Capability, str]] = {
+        Capability.LEASE: "its sessions end 10 s late or more, or with the agent they were opened at; heartbeats do not"
     }
 
     def __init__(
@@ -95,7 +107,7 @@ class ConsulBackend(KeyValueBackend):
             keys = Keys(client, refusals, self._root, namespace, datacenter)
             return _Link(keys, Watches("consul", follow(keys), client.check_open))
 
-        self._links = PerProcess(link, lambda link: link.keys.client.abandon())
+        self._links = ProcessLocal(link, lambda link: link.keys.client.discard_inherited())
         self._address = ""
         self._closed = False
 
@@ -121,12 +133,14 @@ class ConsulBackend(KeyValueBackend):
         """See `KeyValueBackend.read_all`."""
         return self._link.keys.read_all(prefix, timeout)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend.put`. One that is lost costs a second call."""
         if lease is not None:
             raise RendezvousParameterError(f"Consul has no leases of ours; '{key}' cannot hang on {lease!r}.")
         if not isinstance(expect, Expect) and not _is_index(expect):
-            return Put(Outcome.LOST, self.read(key, timeout=timeout))
+            return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         index = None if expect is ANY else 0 if expect is ABSENT else expect
         return self._link.keys.put(key, value, timeout, index)
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from rdzv.backend import Entry, Outcome, Put, Snapshot
-from rdzv_transport import Client, Hold, Reply, ReplyLostError, Request, Revision
+from rdzv.backend import Entry, PutOutcome, PutResult, Snapshot
+from rdzv_transport import CancelToken, Client, Reply, ReplyLostError, Request, Revision
 
 from .refusals import Refusals
 
@@ -50,14 +50,14 @@ class Keys:
 
         return self.client.call(self._query(key), timeout, find)
 
-    def read_all(self, prefix: str, timeout: float, *, after: int = 0, hold: Hold | None = None) -> Snapshot:
+    def read_all(self, prefix: str, timeout: float, *, after: int = 0, cancel: CancelToken | None = None) -> Snapshot:
         """Read every key at or under `prefix`.
 
         Args:
             prefix: Which.
             timeout: Seconds, without those that Consul waits for a change.
             after: Wait until there is a newer index than this; 0: do not wait.
-            hold: By this, other threads end the call.
+            cancel: By this, other threads end the call.
         """
 
         asked = time.monotonic()
@@ -71,13 +71,13 @@ class Keys:
         # Consul adds up to a sixteenth to the time, so that not all come back at once.
         held = _HELD * 17 / 16 if after else 0.0
         deadline = asked + timeout + held
-        snapshot = self.client.call(self._query(prefix, {"recurse": "", **waiting}, held), timeout, select, hold)
+        snapshot = self.client.call(self._query(prefix, {"recurse": "", **waiting}, held), timeout, select, cancel)
         if not snapshot.entries and not self._may_read:
             # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
             self.read(prefix, deadline - time.monotonic())
         return snapshot
 
-    def put(self, key: str, value: bytes, timeout: float, index: int | None) -> Put:
+    def put(self, key: str, value: bytes, timeout: float, index: int | None) -> PutResult:
         """Write one key.
 
         Args:
@@ -94,25 +94,25 @@ class Keys:
             "Flags": secrets.randbits(64),
         } | ({} if index is None else {"Index": index})
 
-        def judge(reply: Reply) -> Put:
+        def judge(reply: Reply) -> PutResult:
             results = self._results(reply)
             if results is None:
-                return Put(Outcome.LOST)
+                return PutResult(PutOutcome.CONFLICT)
             written = results[0]["KV"]
-            return Put(Outcome.WON, Entry(value, int(written["ModifyIndex"]), int(written["CreateIndex"])))
+            return PutResult(PutOutcome.APPLIED, Entry(value, int(written["ModifyIndex"]), int(written["CreateIndex"])))
 
         deadline = time.monotonic() + timeout
         while True:
             try:
                 put = self.client.call(self._transaction([operation], repeatable=False), _left(deadline), judge)
             except ReplyLostError:
-                return Put(Outcome.UNKNOWN)
-            if put.outcome is Outcome.WON:
+                return PutResult(PutOutcome.UNKNOWN)
+            if put.outcome is PutOutcome.APPLIED:
                 return put
             there = self.read(key, _left(deadline))
             # Who may not create what is not there has met a key that is gone by now.
             if there is not None or index != 0:
-                return Put(Outcome.LOST, there)
+                return PutResult(PutOutcome.CONFLICT, there)
 
     def delete(self, prefix: str, timeout: float) -> None:
         """Remove every key at or under `prefix`, in one step."""

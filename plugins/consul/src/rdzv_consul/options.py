@@ -1,4 +1,4 @@
-"""What the Consul backend can be told."""
+"""The options of the Consul backend."""
 
 from typing import Final
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from rdzv.errors import RendezvousDeniedError, RendezvousParameterError
-from rdzv_transport import AttemptError, Reply
+from rdzv_transport import EndpointError, Reply
 
 __all__ = ["Refusals"]
 
@@ -34,14 +34,14 @@ class Refusals:
         if reply.status == 403:
             raise self.denied(reply.text)
         if reply.status == 400 and "HTTPS server" in reply.text:
-            raise AttemptError("it speaks TLS; set protocol=https", applied=False, denied=True)
+            raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
         if "No path to datacenter" in reply.text and not self._answered:
             raise RendezvousParameterError(f"Consul refused the datacenter '{self._datacenter}': {reply.text}.")
         if reply.status in (400, 413):
             raise RendezvousParameterError(f"Consul refused the request: {reply.text}")
         if reply.status == 429 or reply.status >= 500:
             applied = not any(known in reply.text for known in _NOT_PASSED_ON)
-            raise AttemptError(f"it answered {reply.status}, {reply.text}", applied=applied)
+            raise EndpointError(f"it answered {reply.status}, {reply.text}", applied=applied)
         raise ValueError(f"Consul never answers {reply.status}")
 
     def denied(self, reason: str) -> RendezvousDeniedError:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rdzv.backend import Snapshot
-from rdzv_transport import Hold
+from rdzv_transport import CancelToken
 
 from .kv import Keys
 
@@ -19,13 +19,13 @@ _PAUSE: Final = 0.02
 waits for it at every write nearby."""
 
 
-def follow(keys: Keys) -> Callable[[str, Snapshot | None, Hold], Iterator[Snapshot]]:
+def follow(keys: Keys) -> Callable[[str, Snapshot | None, CancelToken], Iterator[Snapshot]]:
     """How `rdzv_transport.Watches` follows a prefix of these keys."""
 
-    def follow(prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
+    def follow(prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
         known, after = None, 0 if start is None else start.revision.index
-        while not hold.released:
-            now = keys.read_all(prefix, keys.client.patience, after=after, hold=hold)
+        while not cancel.cancelled:
+            now = keys.read_all(prefix, keys.client.patience, after=after, cancel=cancel)
             yield now
             if known is not None and now.entries == known.entries:
                 time.sleep(_PAUSE)

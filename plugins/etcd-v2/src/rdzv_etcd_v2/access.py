@@ -84,7 +84,7 @@ class Access:
         """Read it from an ``etcd.Client`` of python-etcd, which itself is not used. An `Access` stays as it is.
 
         Raises:
-            RendezvousParameterError: It is none, or what it was told cannot be used.
+            RendezvousParameterError: It is none, or its settings cannot be used.
         """
         if isinstance(client, Access):
             return client

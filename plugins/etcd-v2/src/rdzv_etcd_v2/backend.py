@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
-from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
-from rdzv_transport import PerProcess, Watches
+from rdzv_transport import ProcessLocal, Watches
 
 from .access import Access
 from .keys import Keys
@@ -25,7 +25,7 @@ class EtcdV2Backend(KeyValueBackend):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset(Capability) - {Capability.LEASE}
-    lacking: ClassVar[Mapping[Capability, str]] = {
+    unsupported: ClassVar[Mapping[Capability, str]] = {
         Capability.LEASE: "its TTLs are points in time on a member's clock, so that an outage ends them all"
     }
 
@@ -53,7 +53,9 @@ class EtcdV2Backend(KeyValueBackend):
         self.access: Final = access
         """How etcd is reached."""
         self._ttl = ttl
-        self._links = PerProcess(lambda: _Link(access, self._root, ttl), lambda link: link.keys.client.abandon())
+        self._links = ProcessLocal(
+            lambda: _Link(access, self._root, ttl), lambda link: link.keys.client.discard_inherited()
+        )
         self._closed = False
 
     @property
@@ -78,16 +80,18 @@ class EtcdV2Backend(KeyValueBackend):
         """See `KeyValueBackend.read_all`."""
         return self._link.keys.read_all(prefix, timeout)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend.put`. One that is lost costs a second call, and so does an unconditional overwriting."""
         if lease is not None:
             raise RendezvousParameterError(f"etcd v2 has no leases of ours; '{key}' cannot hang on {lease!r}.")
         link = self._link
         if not isinstance(expect, Expect) and not _is_index(expect):
-            return Put(Outcome.LOST, link.keys.read(key, timeout))
+            return PutResult(PutOutcome.CONFLICT, link.keys.read(key, timeout))
         deadline = time.monotonic() + timeout
         put = link.keys.put(key, value, expect, timeout)
-        if self._ttl and put.outcome is Outcome.WON and link.must_be_kept(self._ttl):
+        if self._ttl and put.outcome is PutOutcome.APPLIED and link.must_be_kept(self._ttl):
             # It is done again soon enough if it fails.
             with suppress(RendezvousConnectionError):
                 link.keys.keep_alive(deadline - time.monotonic())

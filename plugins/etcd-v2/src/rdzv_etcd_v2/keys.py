@@ -8,9 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from rdzv.backend import ANY, Entry, Expect, Outcome, Put, Snapshot, Token
+from rdzv.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv_transport import AttemptError, Client, Hold, Reply, ReplyLostError, Request, Revision
+from rdzv_transport import CancelToken, Client, EndpointError, Reply, ReplyLostError, Request, Revision
 
 from .tree import Tree, files
 
@@ -60,8 +60,8 @@ class Keys:
 
         return self.client.call(Request("GET", f"{self._tree.file(key)}?quorum=true"), timeout, find)
 
-    def read_all(self, prefix: str, timeout: float, hold: Hold | None = None) -> Snapshot:
-        """Read every key at or under `prefix`; `hold` lets other threads end the call."""
+    def read_all(self, prefix: str, timeout: float, cancel: CancelToken | None = None) -> Snapshot:
+        """Read every key at or under `prefix`; `cancel` lets other threads end the call."""
         asked = time.monotonic()
 
         def select(reply: Reply) -> Snapshot:
@@ -72,16 +72,16 @@ class Keys:
             return Snapshot(found, revision)
 
         target = f"{self._tree.directory(prefix)}?recursive=true&quorum=true"
-        return self.client.call(Request("GET", target), timeout, select, hold)
+        return self.client.call(Request("GET", target), timeout, select, cancel)
 
-    def changed(self, prefix: str, since: Snapshot, seconds: float, hold: Hold) -> Snapshot | None:
+    def changed(self, prefix: str, since: Snapshot, seconds: float, cancel: CancelToken) -> Snapshot | None:
         """What is at or under `prefix` after the first change since a snapshot.
 
         Args:
             prefix: Where.
             since: The snapshot.
             seconds: How long to wait for a change.
-            hold: By this, other threads end the call.
+            cancel: By this, other threads end the call.
 
         Returns:
             None if there was no change, or if it takes a reading to know what is there.
@@ -98,24 +98,24 @@ class Keys:
 
         query = urlencode({"wait": "true", "recursive": "true", "waitIndex": since.revision.index + 1})
         request = Request("GET", f"{self._tree.directory(prefix)}?{query}", held=seconds)
-        return self.client.poll(request, merge, hold)
+        return self.client.poll(request, merge, cancel)
 
-    def put(self, key: str, value: bytes, expect: Token | Expect, timeout: float) -> Put:
+    def put(self, key: str, value: bytes, expect: Token | Expect, timeout: float) -> PutResult:
         """Write one key; see `KeyValueBackend.put`."""
         deadline = time.monotonic() + timeout
         if not isinstance(expect, Expect):
             put = self._put(key, value, {"prevIndex": str(expect)}, timeout)
-            lost = put.outcome is Outcome.LOST
+            lost = put.outcome is PutOutcome.CONFLICT
             return replace(put, entry=self.read(key, deadline - time.monotonic())) if lost else put
         while (remaining := deadline - time.monotonic()) > 0:
             put = self._put(key, value, {"prevExist": "false"}, remaining)
-            if put.outcome is Outcome.LOST and expect is ANY:
+            if put.outcome is PutOutcome.CONFLICT and expect is ANY:
                 # Overwriting keeps the order only if it is asked for as such.
                 put = self._put(key, value, {"prevExist": "true"}, deadline - time.monotonic())
-            elif put.outcome is Outcome.LOST:
+            elif put.outcome is PutOutcome.CONFLICT:
                 put = replace(put, entry=self.read(key, deadline - time.monotonic()))
             # What was there may have been removed meanwhile; then the condition holds now.
-            if put.outcome is not Outcome.LOST or put.entry is not None:
+            if put.outcome is not PutOutcome.CONFLICT or put.entry is not None:
                 return put
         raise RendezvousConnectionError(f"Others created and removed '{key}' for {timeout:.1f} s. Try again.")
 
@@ -143,21 +143,21 @@ class Keys:
             request = Request("PUT", self._tree.url(path), body)
             self.client.call(request, deadline - time.monotonic(), lambda reply: _answer(reply, _NOT_FOUND))
 
-    def _put(self, key: str, value: bytes, condition: Mapping[str, str], timeout: float) -> Put:
+    def _put(self, key: str, value: bytes, condition: Mapping[str, str], timeout: float) -> PutResult:
         text = binascii.b2a_base64(value, newline=False).decode("ascii")
         body = urlencode({"value": text, **condition, **self._ttl}).encode()
 
-        def judge(reply: Reply) -> Put:
+        def judge(reply: Reply) -> PutResult:
             answer = _answer(reply, _NOT_FOUND, _COMPARE_FAILED, _EXISTS)
             if "errorCode" in answer:
-                return Put(Outcome.LOST)
-            return Put(Outcome.WON, _entry(answer["node"]))
+                return PutResult(PutOutcome.CONFLICT)
+            return PutResult(PutOutcome.APPLIED, _entry(answer["node"]))
 
         request = Request("PUT", self._tree.file(key), body, repeatable=False)
         try:
             return self.client.call(request, timeout, judge)
         except ReplyLostError:
-            return Put(Outcome.UNKNOWN)
+            return PutResult(PutOutcome.UNKNOWN)
 
     def _delete(self, target: str, timeout: float) -> bool:
         """Whether it is gone: it may hold something, too."""
@@ -188,16 +188,16 @@ def check(reply: Reply, user: str | None, root: str) -> None:
             f"may read and write {keys} (ETCDCTL_API=2 etcdctl role grant ROLE -path '{keys}' -readwrite)."
         )
     if reply.status == 400 and "HTTPS server" in reply.text:
-        raise AttemptError("it speaks TLS; set protocol=https", applied=False, denied=True)
+        raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
     if reply.status == 404 and reply.body.startswith(b"404 page not found"):
-        raise AttemptError(
+        raise EndpointError(
             f"it does not serve etcd's v2 API (it answered 404, {reply.text!r}): etcd 3.6 and newer have none, "
             "older ones need --enable-v2=true. Use the backend etcd-v3 instead (package rdzv-etcd-v3)",
             applied=False,
             denied=True,
         )
     if reply.status in (408, 429) or reply.status >= 500:
-        raise AttemptError(f"it answered {reply.status}, {_message(reply)}", applied=True)
+        raise EndpointError(f"it answered {reply.status}, {_message(reply)}", applied=True)
 
 
 def _answer(reply: Reply, *expected: int) -> dict[str, Any]:
@@ -248,6 +248,6 @@ def _entry(node: Mapping[str, Any]) -> Entry:
     try:
         value = binascii.a2b_base64(node["value"], strict_mode=True)
     except binascii.Error:
-        # Somebody else wrote it. Whoever reads it will say so.
+        # Another program wrote it. Reading it raises the error.
         value = node["value"].encode()
     return Entry(value, int(node["modifiedIndex"]), int(node["createdIndex"]))

@@ -1,4 +1,4 @@
-"""What the etcd v2 backend can be told."""
+"""The options of the etcd v2 backend."""
 
 from typing import Final
 

@@ -20,7 +20,7 @@ def rdzv_backend() -> BackendPlugin:
     """Describe the backend ``etcd-v2``."""
     return BackendPlugin(
         name="etcd-v2",
-        summary="etcd's v2 API, which etcd before 3.6 serves if it is told to",
+        summary="etcd's v2 API, which etcd before 3.6 serves with --enable-v2",
         options=OPTIONS,
         create_backend=create_backend,
         backend_type=_backend_type,

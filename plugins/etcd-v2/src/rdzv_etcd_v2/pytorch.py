@@ -40,7 +40,7 @@ class KeyNotFoundError(RendezvousTimeoutError, LookupError):
 
 
 class EtcdStore(KeyValueStore):
-    """A store in a directory of etcd, as PyTorch's: waiting in vain is a LookupError.
+    """A store in a directory of etcd, as PyTorch's: a wait that times out is a LookupError.
 
     It has all of `rdzv.Store`, and what it holds is not readable for PyTorch's own class. `close` it in the end.
 

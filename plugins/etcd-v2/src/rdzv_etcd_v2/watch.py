@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from rdzv.backend import Snapshot
-from rdzv_transport import Hold
+from rdzv_transport import CancelToken
 
 from .keys import Keys
 
@@ -23,18 +23,18 @@ _PAUSE: Final = 0.02
 """Seconds before another poll where the last one ended too soon to be worth anything."""
 
 
-def follow(keys: Keys) -> Callable[[str, Snapshot | None, Hold], Iterator[Snapshot]]:
+def follow(keys: Keys) -> Callable[[str, Snapshot | None, CancelToken], Iterator[Snapshot]]:
     """How `rdzv_transport.Watches` follows a prefix of these keys."""
 
-    def follow(prefix: str, start: Snapshot | None, hold: Hold) -> Iterator[Snapshot]:
+    def follow(prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
         # What another client has read may be of a service that has lost it since, and counts anew.
         now = start if start is not None and start.revision.index <= keys.newest else None
-        while not hold.released:
+        while not cancel.cancelled:
             if now is None:
-                now = keys.read_all(prefix, keys.client.patience, hold)
+                now = keys.read_all(prefix, keys.client.patience, cancel)
                 yield now
             began = time.monotonic()
-            now = keys.changed(prefix, now, _SILENCE, hold)
+            now = keys.changed(prefix, now, _SILENCE, cancel)
             if now is not None:
                 yield now
             elif time.monotonic() - began < _PAUSE:

@@ -7,11 +7,23 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+    Token,
+)
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
-from rdzv_transport import PerProcess, ReplyLostError
+from rdzv_transport import ProcessLocal, ReplyLostError
 
 from .client import Client
 from .failures import LeaseNotFoundError
@@ -75,7 +87,7 @@ class EtcdV3Backend(KeyValueBackend):
             )
             return _Link(client, Watches(client, self._keys))
 
-        self._links = PerProcess(link, lambda link: link.client.http.abandon())
+        self._links = ProcessLocal(link, lambda link: link.client.http.discard_inherited())
         self._closed = False
 
     @property
@@ -95,11 +107,13 @@ class EtcdV3Backend(KeyValueBackend):
         """See `KeyValueBackend.read_all`."""
         return read_all(self._client, self._keys, prefix, timeout)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend.put`."""
         compare = _condition(expect)
         if compare is None:
-            return Put(Outcome.LOST, self.read(key, timeout=timeout))
+            return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         where = self._keys.key(key)
         write = where | {"value": encode(value), "lease": _lease_id(lease)}
         # Both ways answer with the key's revisions, so that nothing has to be asked again.
@@ -109,21 +123,21 @@ class EtcdV3Backend(KeyValueBackend):
             "failure": [{"request_range": where}],
         }
 
-        def read(reply: dict[str, Any]) -> Put:
+        def read(reply: dict[str, Any]) -> PutResult:
             there = _first_entry(reply["responses"][-1]["response_range"])
             if not reply.get("succeeded", False):
-                return Put(Outcome.LOST, there)
+                return PutResult(PutOutcome.CONFLICT, there)
             if there is None:
                 raise ValueError("what was written is not there")
-            return Put(Outcome.WON, Entry(value, there.token, there.order))
+            return PutResult(PutOutcome.APPLIED, Entry(value, there.token, there.order))
 
         started = time.monotonic()
         try:
             return self._client.call("/v3/kv/txn", request, timeout, read, repeatable=False)
         except ReplyLostError:
-            return Put(Outcome.UNKNOWN)
+            return PutResult(PutOutcome.UNKNOWN)
         except LeaseNotFoundError:
-            return Put(Outcome.LOST, self.read(key, timeout=started + timeout - time.monotonic()))
+            return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=started + timeout - time.monotonic()))
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend.delete`. It is atomic here."""

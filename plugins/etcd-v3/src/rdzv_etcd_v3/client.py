@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousError
-from rdzv_transport import LONGEST, AttemptError, Reply, Request, Stream
+from rdzv_transport import LONGEST, EndpointError, Reply, Request, Stream
 from rdzv_transport import Client as HttpClient
 
 from .failures import LoginExpiredError, LoginNotNeededError, Refusals
@@ -54,7 +54,7 @@ class Client:
         )
         """By which it is reached."""
         self.newest = 0
-        """The newest revision that any answer told of."""
+        """The newest revision that any answer named."""
         self._user = user
         self._password = password
         # What logging in gave; "" if etcd demands none, None if it has not been asked yet.
@@ -128,7 +128,7 @@ class Client:
         remaining = deadline - time.monotonic()
         return self.http.open_stream(request, remaining, lambda reply: read(json.loads(reply.body)), _ALIVE), token
 
-    def cancelled(self, reason: str) -> AttemptError | RendezvousError:
+    def cancelled(self, reason: str) -> EndpointError | RendezvousError:
         """What it means that etcd cancelled a watch, and said so."""
         return self._refusals.cancelled(reason)
 

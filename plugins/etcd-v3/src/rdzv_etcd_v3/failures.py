@@ -5,7 +5,7 @@ import re
 from typing import Final
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
-from rdzv_transport import AttemptError, Reply
+from rdzv_transport import EndpointError, Reply
 
 __all__ = ["LeaseNotFoundError", "LoginExpiredError", "LoginNotNeededError", "Refusals"]
 
@@ -56,7 +56,7 @@ class Refusals:
         if reply.status == 200 and not reply.body.startswith(b'{"error"'):
             return
         if b"HTTP request to an HTTPS server" in reply.body:
-            raise AttemptError("it speaks TLS; set protocol=https", applied=False, denied=True)
+            raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
         try:
             answer = json.loads(reply.body)
             # A stream wraps its error once more, and names the code differently.
@@ -64,17 +64,17 @@ class Refusals:
             code = int(told["code"] if "code" in told else told["grpc_code"])
         except (LookupError, ValueError, TypeError, AttributeError, RecursionError) as error:
             if reply.status in (408, 429) or reply.status >= 500:
-                raise AttemptError(f"it answered {reply.status}, {reply.text!r}", applied=True) from error
+                raise EndpointError(f"it answered {reply.status}, {reply.text!r}", applied=True) from error
             raise ValueError("it is no error of etcd's either") from error
         raise self._meaning(code, str(told.get("message", told)))
 
-    def cancelled(self, reason: str) -> AttemptError | RendezvousError:
+    def cancelled(self, reason: str) -> EndpointError | RendezvousError:
         """What it means that etcd cancelled a watch, for example by ``rpc error: code = X desc = Y``."""
         found = _CANCELLED.fullmatch(reason)
         name, message = found.groups() if found else ("", reason)
         return self._meaning(_NAMES.get(name, _UNAVAILABLE), message)
 
-    def _meaning(self, code: int, message: str) -> AttemptError | RendezvousError:
+    def _meaning(self, code: int, message: str) -> EndpointError | RendezvousError:
         is_stale = code == _UNAUTHENTICATED or any(words in message for words in _STALE)
         if is_stale or code == _PERMISSION_DENIED or "authentication failed" in message:
             who = f"the user '{self._user}'" if self._user else "a client without user and password"
@@ -84,7 +84,7 @@ class Refusals:
                 "and that the user's role may read and write the keys under the prefix."
             )
         if code in _UNDECIDED:
-            return AttemptError(message, applied=True)
+            return EndpointError(message, applied=True)
         if "request is too large" in message or "larger than max" in message:
             return RendezvousParameterError(f"The request is larger than etcd takes: {message}.")
         if "database space exceeded" in message:

@@ -1,4 +1,4 @@
-"""What the etcd v3 backend can be told."""
+"""The options of the etcd v3 backend."""
 
 from typing import Final
 

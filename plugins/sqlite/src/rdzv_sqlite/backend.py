@@ -14,8 +14,8 @@ from rdzv.backend import (
     Expect,
     KeyValueBackend,
     Lease,
-    Outcome,
-    Put,
+    PutOutcome,
+    PutResult,
     Snapshot,
     Token,
 )
@@ -23,7 +23,7 @@ from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv.keys import escape
 
 from .database import CommitError, Database, Transaction
-from .place import default_path
+from .paths import default_path
 
 __all__ = ["SqliteBackend"]
 
@@ -41,7 +41,7 @@ class SqliteBackend(KeyValueBackend):
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.LEASE, Capability.DURABLE})
-    lacking: ClassVar[Mapping[Capability, str]] = {
+    unsupported: ClassVar[Mapping[Capability, str]] = {
         Capability.MULTI_ENDPOINT: "The database is one file; it fails only with the machine.",
         Capability.TLS: "Nothing crosses a network.",
         Capability.AUTH: "The permissions of the file decide who may use it.",
@@ -72,7 +72,9 @@ class SqliteBackend(KeyValueBackend):
         with self._database.transaction(timeout) as transaction:
             return self._snapshot(transaction, prefix)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend.put`."""
         if lease is not None and not isinstance(lease, SqliteLease):
             raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
@@ -80,7 +82,7 @@ class SqliteBackend(KeyValueBackend):
             with self._database.transaction(timeout, write=True) as transaction:
                 there = self._find(transaction, key)
                 if not _matches(there, expect) or (lease is not None and not lease.stands(transaction)):
-                    return Put(Outcome.LOST, there)
+                    return PutResult(PutOutcome.CONFLICT, there)
                 version = transaction.next_revision()
                 entry = Entry(value, version, version if there is None else there.order)
                 transaction.execute(
@@ -88,8 +90,8 @@ class SqliteBackend(KeyValueBackend):
                     (self._root + key, value, version, entry.order, lease.id if lease else None),
                 )
         except CommitError:
-            return Put(Outcome.UNKNOWN)
-        return Put(Outcome.WON, entry)
+            return PutResult(PutOutcome.UNKNOWN)
+        return PutResult(PutOutcome.APPLIED, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend.delete`."""
@@ -168,7 +170,7 @@ class SqliteBackend(KeyValueBackend):
 
 
 class SqliteLease(Lease):
-    """A lease: a row with the moment when it ends. Whoever comes after that moment removes it and its keys."""
+    """A lease: a row with the moment when it ends. The first client after that moment removes it and its keys."""
 
     def __init__(self, database: Database, ttl: float) -> None:
         self._database = database

@@ -2,7 +2,7 @@
 
 Three things make it so. SQLite's write-ahead log takes back what was not committed. The kernel
 frees the locks of the dead. And every transaction first ends the leases whose time is over, so
-that nobody sees a key after somebody else saw it gone.
+that no client sees a key after another has seen it removed.
 """
 
 import os
@@ -18,7 +18,7 @@ from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousSt
 
 from . import schema
 from .forking import disconnect_before_fork
-from .place import check_content, default_path, explain, make_default_folder, missing, resolve
+from .paths import check_content, default_path, explain, make_default_folder, missing, resolve
 from .shared import Shared, shared
 
 __all__ = ["CommitError", "Database", "Transaction"]
@@ -113,7 +113,7 @@ class Database:
             transaction.end_leases()
             yield transaction
         if transaction.changed:
-            self.shared.bell.ring()
+            self.shared.notifier.notify()
 
     def check_open(self) -> None:
         """Raise `RendezvousConnectionError` after `close`."""
@@ -191,7 +191,7 @@ class Database:
     def _connected(self) -> sqlite3.Connection:
         if self._connection is not None and self._file == _identity(self.path):
             return self._connection
-        # Never opened, or somebody removed the file: whoever goes on with it would be alone.
+        # Never opened, or the file was removed: a client that goes on with it would be alone.
         self.disconnect()
         if not self._create and not os.path.exists(self.path):
             raise missing(self.path)

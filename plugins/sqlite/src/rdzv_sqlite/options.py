@@ -1,4 +1,4 @@
-"""What a user can tell this backend, apart from the endpoint."""
+"""The options of the SQLite backend, apart from the endpoint."""
 
 from typing import Final
 

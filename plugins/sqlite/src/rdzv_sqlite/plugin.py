@@ -7,7 +7,7 @@ from rdzv.options import parse_options
 
 from .backend import SqliteBackend
 from .options import OPTIONS
-from .place import check_endpoint, default_path, describe
+from .paths import check_endpoint, default_path, describe
 
 if TYPE_CHECKING:
     from rdzv.parameters import RendezvousParameters

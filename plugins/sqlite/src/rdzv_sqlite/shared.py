@@ -1,6 +1,6 @@
 """What all backends of one process on one database share: whose turn it is to write, and one look-out for changes.
 
-With it a process is one competitor for the file and one listener at the bell, however many
+With it a process is one competitor for the file and one listener at the FIFO, however many
 handlers it runs: both cost with the square of their number.
 """
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from .bell import Bell
+from .notifier import FifoNotifier
 
 __all__ = ["Shared", "shared"]
 
@@ -27,13 +27,13 @@ class Shared:
 
     Attributes:
         turn: Held by the one thread of this process that writes.
-        bell: Rings after every change.
+        notifier: Rings after every change.
         generation: Counts what `await_change` waits for.
     """
 
     def __init__(self, path: str) -> None:
         self.turn = threading.Lock()
-        self.bell = Bell(f"{path}.bell")
+        self.notifier = FifoNotifier(f"{path}.fifo")
         self.generation = 0
         self._condition = threading.Condition()
         self._watched = False
@@ -65,7 +65,7 @@ class Shared:
         with self._condition:
             self.generation += 1
             self._condition.notify_all()
-        self.bell.ring()
+        self.notifier.notify()
 
     def _keep_watch(self, look: Callable[[], int], deadline: float) -> None:
         self._watched = True
@@ -75,7 +75,7 @@ class Shared:
         finally:
             self._condition.acquire()
             self._watched = False
-            # This thread may leave: somebody else must take over.
+            # This thread may leave: another must take over.
             self._condition.notify_all()
         if revision != self._revision:
             self._revision = revision
@@ -83,10 +83,10 @@ class Shared:
             self.generation += 1
 
     def _watch(self, look: Callable[[], int], deadline: float) -> int:
-        """The revision as soon as it changes or the bell rings, at the latest at the deadline."""
+        """The revision as soon as it changes or a notification comes, at the latest at the deadline."""
         time.sleep(max(0.0, min(deadline, self._changed + _CALM) - time.monotonic()))
         # Listening begins before looking, so that no change falls between the two.
-        with self.bell.listen() as hear:
+        with self.notifier.listen() as hear:
             while (revision := look()) == self._revision:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or hear(min(remaining, _LOOK)):

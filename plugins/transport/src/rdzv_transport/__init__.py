@@ -4,20 +4,20 @@ Built on the standard library's `http.client`, on sockets that can be ended at a
 its service is asked (`Request`), what the answers mean, and how to follow a prefix (`Watches`).
 """
 
-from .client import Client, Hold, ReplyLostError
-from .connection import LONGEST, AttemptError, Reply, Request
+from .client import CancelToken, Client, ReplyLostError
+from .connection import LONGEST, EndpointError, Reply, Request
 from .forks import keep_in_children
-from .per_process import PerProcess
+from .process_local import ProcessLocal
 from .stream import Stream
 from .tls import tls_context
 from .watches import Revision, Watches
 
 __all__ = [
     "LONGEST",
-    "AttemptError",
+    "CancelToken",
     "Client",
-    "Hold",
-    "PerProcess",
+    "EndpointError",
+    "ProcessLocal",
     "Reply",
     "ReplyLostError",
     "Request",

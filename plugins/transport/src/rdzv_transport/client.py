@@ -13,10 +13,10 @@ from typing import TypeVar
 from rdzv.endpoints import Endpoint, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
-from .connection import LONGEST, AttemptError, Connection, Member, Reply, Request, SilenceError, Transport
+from .connection import LONGEST, Connection, EndpointError, Member, Reply, Request, ResponseTimeoutError, Transport
 from .stream import Stream
 
-__all__ = ["Client", "Hold", "ReplyLostError"]
+__all__ = ["CancelToken", "Client", "ReplyLostError"]
 
 _T = TypeVar("_T")
 
@@ -25,18 +25,18 @@ class ReplyLostError(RendezvousConnectionError):
     """The request may have been applied, but no answer came."""
 
 
-class Hold:
+class CancelToken:
     """By this, other threads end a call in progress, or move it to another endpoint."""
 
     def __init__(self) -> None:
-        self.released = False
+        self.cancelled = False
         self._using: tuple[Member, Connection] | None = None
         self._lock = threading.Lock()
 
-    def release(self) -> None:
+    def cancel(self) -> None:
         """End the call, for good."""
         with self._lock:
-            self.released = True
+            self.cancelled = True
             if self._using:
                 self._using[1].interrupt()
 
@@ -51,7 +51,7 @@ class Hold:
         """For the time in which the call is made by this connection."""
         with self._lock:
             self._using = member, connection
-            if self.released:
+            if self.cancelled:
                 connection.interrupt()
         try:
             yield
@@ -66,7 +66,7 @@ class Client:
     Args:
         service: What it is called in messages.
         endpoints: The first is tried first, one that fails last.
-        check: Raises what an answer means that is no result: an `AttemptError` if another endpoint may do
+        check: Raises what an answer means that is no result: an `EndpointError` if another endpoint may do
             better, a `RendezvousError` if not, a ValueError if it is none of the service's.
         headers: Sent with every request.
         tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
@@ -103,10 +103,12 @@ class Client:
         self._transport = Transport(tls, server_name)
         self._scheme = "https" if tls else "http"
         self._members = tuple(Member(endpoint) for endpoint in endpoints)
-        self._holds: set[Hold] = set()
+        self._cancel_tokens: set[CancelToken] = set()
         self._lock = threading.Lock()
 
-    def call(self, request: Request, timeout: float, read: Callable[[Reply], _T], hold: Hold | None = None) -> _T:
+    def call(
+        self, request: Request, timeout: float, read: Callable[[Reply], _T], cancel: CancelToken | None = None
+    ) -> _T:
         """Ask one endpoint after the other until one answers.
 
         Args:
@@ -114,7 +116,7 @@ class Client:
             timeout: Seconds for everything; what the service may keep the request comes on top.
             read: Makes the result of an answer that passed `check`. A KeyError or the like from it means
                 that the answer is none of the service's.
-            hold: By this, other threads end the call.
+            cancel: By this, other threads end the call.
 
         Raises:
             ReplyLostError: The request may have been applied (only if it is not repeatable).
@@ -122,14 +124,14 @@ class Client:
                 answer as something else, and none ever did otherwise).
             RendezvousError: From `check`.
         """
-        with self._held(hold or Hold()) as held:
+        with self._registered(cancel or CancelToken()) as held:
 
             def attempt(member: Member, deadline: float) -> _T:
                 return self._attempt(member, request, deadline, read, held)
 
             return self._try_members(attempt, request, timeout, held)
 
-    def poll(self, request: Request, read: Callable[[Reply], _T], hold: Hold) -> _T | None:
+    def poll(self, request: Request, read: Callable[[Reply], _T], cancel: CancelToken) -> _T | None:
         """Ask the endpoint that did best so far for something that it may never answer.
 
         Returns:
@@ -140,13 +142,13 @@ class Client:
         """
         self.check_open()
         member = self._members[0]
-        with self._held(hold):
+        with self._registered(cancel):
             try:
-                return self._attempt(member, request, time.monotonic() + self.request_timeout, read, hold)
-            except SilenceError:
+                return self._attempt(member, request, time.monotonic() + self.request_timeout, read, cancel)
+            except ResponseTimeoutError:
                 return None
-            except AttemptError:
-                if not hold.released:
+            except EndpointError:
+                if not cancel.cancelled:
                     self._demote(member)
                 return None
 
@@ -171,7 +173,7 @@ class Client:
                 asked.exchange(alive, self._headers, until)
                 self._keep(asked)
 
-            def fail(failure: AttemptError) -> RendezvousError:
+            def fail(failure: EndpointError) -> RendezvousError:
                 self._demote(member)
                 only_one = len(self._members) == 1
                 kind = RendezvousDeniedError if failure.denied and only_one else RendezvousConnectionError
@@ -180,8 +182,8 @@ class Client:
             with contextlib.ExitStack() as opening:
                 connection = self._transport.connect(member, deadline)
                 opening.callback(connection.close)
-                hold = opening.enter_context(self._held(Hold()))
-                opening.enter_context(hold.using(member, connection))
+                cancel = opening.enter_context(self._registered(CancelToken()))
+                opening.enter_context(cancel.using(member, connection))
                 connection.send(request, self._headers, deadline)
                 return Stream(
                     connection,
@@ -192,7 +194,7 @@ class Client:
                     closing=opening.pop_all(),
                 )
 
-        return self._try_members(attempt, request, timeout, Hold())
+        return self._try_members(attempt, request, timeout, CancelToken())
 
     def local_address(self) -> str:
         """The source address of this machine towards the service.
@@ -216,27 +218,29 @@ class Client:
             while member.idle:
                 member.idle.pop().close()
 
-    def abandon(self) -> None:
+    def discard_inherited(self) -> None:
         """Forget, in a forked child, what belongs to the parent."""
         self.closed = True
-        self._transport.abandon()
+        self._transport.discard_inherited()
 
     @contextlib.contextmanager
-    def _held(self, hold: Hold) -> Iterator[Hold]:
+    def _registered(self, cancel: CancelToken) -> Iterator[CancelToken]:
         with self._lock:
-            self._holds.add(hold)
+            self._cancel_tokens.add(cancel)
         try:
-            yield hold
+            yield cancel
         finally:
             with self._lock:
-                self._holds.discard(hold)
+                self._cancel_tokens.discard(cancel)
 
-    def _try_members(self, attempt: Callable[[Member, float], _T], request: Request, timeout: float, hold: Hold) -> _T:
+    def _try_members(
+        self, attempt: Callable[[Member, float], _T], request: Request, timeout: float, cancel: CancelToken
+    ) -> _T:
         """Attempt it at each endpoint until one does not fail."""
         self.check_open()
         started = time.monotonic()
         deadline = started + min(timeout, LONGEST)
-        failures: list[tuple[Member, AttemptError]] = []
+        failures: list[tuple[Member, EndpointError]] = []
         members = self._members
         for left in range(len(members), 0, -1):
             member = members[-left]
@@ -247,9 +251,9 @@ class Client:
             patience = deadline - began if left == 1 else min(self.request_timeout, (deadline - began) / left)
             try:
                 return attempt(member, began + patience)
-            except AttemptError as failure:
+            except EndpointError as failure:
                 failures.append((member, failure))
-                if hold.released:
+                if cancel.cancelled:
                     break
                 self._demote(member)
                 if failure.applied and not request.repeatable:
@@ -263,15 +267,15 @@ class Client:
         raise RendezvousConnectionError(self._describe(failures, started)) from cause
 
     def _attempt(
-        self, member: Member, request: Request, deadline: float, read: Callable[[Reply], _T], hold: Hold
+        self, member: Member, request: Request, deadline: float, read: Callable[[Reply], _T], cancel: CancelToken
     ) -> _T:
         connection = self._transport.connection(member, deadline)
-        with hold.using(member, connection):
+        with cancel.using(member, connection):
             reply = connection.exchange(request, self._headers, deadline + request.held)
         try:
             result = self._understand(reply, read)
         except BaseException:
-            # Whoever answers strangely may not keep to the order of requests and answers, either.
+            # A server with an unexpected answer may also break the order of requests and answers.
             connection.close()
             raise
         self._keep(connection)
@@ -290,7 +294,7 @@ class Client:
         except RendezvousError:
             raise
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise AttemptError(
+            raise EndpointError(
                 f"it did not answer as {self._service} does, but with HTTP {reply.status} and {reply.text!r}; "
                 f"is it {self._kind}?",
                 applied=True,
@@ -306,10 +310,10 @@ class Client:
             if len(self._members) == 1:
                 return
             self._members = (*(other for other in self._members if other is not member), member)
-            for hold in self._holds:
-                hold.leave(member)
+            for cancel in self._cancel_tokens:
+                cancel.leave(member)
 
-    def _describe(self, failures: Sequence[tuple[Member, AttemptError]], started: float) -> str:
+    def _describe(self, failures: Sequence[tuple[Member, EndpointError]], started: float) -> str:
         if not failures:
             return f"{self._service} was not asked: no time was left"
         reasons = self._reasons(failures)
@@ -317,5 +321,5 @@ class Client:
             return f"{self._service} did not answer within {time.monotonic() - started:.1f} s: {reasons}"
         return f"{self._service} could not be used: {reasons}"
 
-    def _reasons(self, failures: Sequence[tuple[Member, AttemptError]]) -> str:
+    def _reasons(self, failures: Sequence[tuple[Member, EndpointError]]) -> str:
         return "; ".join(f"{self._scheme}://{member.endpoint}: {failure}" for member, failure in failures)

@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from rdzv.endpoints import Endpoint
 from rdzv.threads import in_thread
 
-__all__ = ["LONGEST", "AttemptError", "Connection", "Member", "Reply", "Request", "SilenceError", "Transport"]
+__all__ = ["LONGEST", "Connection", "EndpointError", "Member", "Reply", "Request", "ResponseTimeoutError", "Transport"]
 
 _S = TypeVar("_S", bound=socket.socket)
 
@@ -45,7 +45,7 @@ _SOCKET_OPTIONS: Final = [
 ]
 
 
-class AttemptError(Exception):
+class EndpointError(Exception):
     """One attempt at one endpoint failed; another one may do better. It never leaves a backend.
 
     Attributes:
@@ -59,7 +59,7 @@ class AttemptError(Exception):
         self.denied = denied
 
 
-class SilenceError(AttemptError):
+class ResponseTimeoutError(EndpointError):
     """The request was sent, and no answer came in time."""
 
 
@@ -105,12 +105,12 @@ class Member:
     Attributes:
         endpoint: Where it is.
         idle: The connections to it that nobody uses now.
-        heard: When it last said anything, on the monotonic clock; 0: never.
+        has_responded: When it last said anything, on the monotonic clock; 0: never.
     """
 
     endpoint: Endpoint
     idle: "list[Connection]" = field(default_factory=list)
-    heard: float = 0.0
+    has_responded: float = 0.0
 
 
 class Connection:
@@ -133,7 +133,7 @@ class Connection:
         """Send a request and receive its answer.
 
         Raises:
-            AttemptError: There was no answer until `deadline`; the connection is closed.
+            EndpointError: There was no answer until `deadline`; the connection is closed.
         """
         with self._closed_by_failure():
             self._send(request, headers, deadline)
@@ -144,14 +144,14 @@ class Connection:
                     pieces.append(response.read1(_PIECE))
                 if response.length:
                     raise http.client.IncompleteRead(b"".join(pieces), response.length)
-                self.member.heard = time.monotonic()
+                self.member.has_responded = time.monotonic()
                 return Reply(response.status, response.headers, b"".join(pieces))
 
     def send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
         """Send a request whose answer is to be received piece by piece; nothing else is sent after it.
 
         Raises:
-            AttemptError: It could not be sent until `deadline`; the connection is closed.
+            EndpointError: It could not be sent until `deadline`; the connection is closed.
         """
         with self._closed_by_failure():
             self._send(request, {**headers, "Connection": "close"}, deadline)
@@ -163,7 +163,7 @@ class Connection:
             None if none came; nothing if the other end has ended the connection.
 
         Raises:
-            AttemptError: The connection broke, and is closed.
+            EndpointError: The connection broke, and is closed.
         """
         with self._closed_by_failure():
             self._sock.settimeout(max(0.0, deadline - time.monotonic()))
@@ -171,13 +171,13 @@ class Connection:
                 data = self._sock.recv(_RAW_PIECE)
             except (BlockingIOError, ssl.SSLWantReadError, TimeoutError):
                 return None
-            self.member.heard = time.monotonic()
+            self.member.has_responded = time.monotonic()
             return data
 
     def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
         self._timed.deadline = deadline
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
-            # Whoever refuses us, or a request that is too large, answers and hangs up while we still send.
+            # A server that refuses the client, or a request that is too large, answers and hangs up during the send.
             self._http.request(request.method, request.target, request.body, {**headers, **request.headers})
 
     @contextlib.contextmanager
@@ -188,18 +188,18 @@ class Connection:
             yield
         except TimeoutError as error:
             self.close()
-            raise SilenceError(f"no answer within {time.monotonic() - began:.1f} s", applied=True) from error
+            raise ResponseTimeoutError(f"no answer within {time.monotonic() - began:.1f} s", applied=True) from error
         except ssl.SSLError as error:
             self.close()
             # With TLS 1.3 a server refuses our certificate only after the handshake: nothing was done.
             raise _tls_failure(error, applied=True) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            raise AttemptError(f"the connection broke: {error!r}{self._hint()}", applied=True) from error
+            raise EndpointError(f"the connection broke: {error!r}{self._hint()}", applied=True) from error
 
     def _hint(self) -> str:
         """What may be wrong if an endpoint hangs up without ever having said anything."""
-        if self.member.heard:
+        if self.member.has_responded:
             return ""
         if isinstance(self._sock, ssl.SSLSocket):
             return "; if it demands a certificate, give it one"
@@ -282,7 +282,7 @@ class Transport:
         """A connection to use: an idle one, or a new one.
 
         Raises:
-            AttemptError: There is none by `deadline`; nothing was sent.
+            EndpointError: There is none by `deadline`; nothing was sent.
         """
         with contextlib.suppress(IndexError):
             while not (idle := member.idle.pop()).is_silent():
@@ -294,7 +294,7 @@ class Transport:
         """A new connection.
 
         Raises:
-            AttemptError: There is none by `deadline`; nothing was sent.
+            EndpointError: There is none by `deadline`; nothing was sent.
         """
         try:
             sock = self._reach(self._resolve(member.endpoint, deadline), deadline)
@@ -303,7 +303,7 @@ class Transport:
             raise _tls_failure(error, applied=False) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise AttemptError(f"not connected: {reason}", applied=False) from error
+            raise EndpointError(f"not connected: {reason}", applied=False) from error
 
     def disconnect(self, sock: socket.socket) -> None:
         """Close a socket. Closing twice is fine."""
@@ -335,7 +335,7 @@ class Transport:
             for sock in self._open:
                 _end(sock)
 
-    def abandon(self) -> None:
+    def discard_inherited(self) -> None:
         """Forget, in a forked child, what belongs to the parent: unseen by the service, and without a lock."""
         # Another thread may have held it at the fork.
         self._lock = threading.Lock()
@@ -392,9 +392,9 @@ class Transport:
         except OSError as error:
             self.disconnect(secure)
             if isinstance(error, ConnectionError):
-                # Whoever takes TLS for something else may hang up before it answers.
+                # A server that takes TLS for something else may hang up before it answers.
                 hint = "if it does not speak TLS, set protocol=http"
-                raise AttemptError(f"TLS failed: {error.strerror}; {hint}", applied=False) from error
+                raise EndpointError(f"TLS failed: {error.strerror}; {hint}", applied=False) from error
             raise
         return secure
 
@@ -409,21 +409,21 @@ class Transport:
 
 def _end(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        # Not SSLSocket's own, which pulls TLS away from under whoever reads.
+        # Not SSLSocket's own, which removes the TLS layer during another thread's read.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def _tls_failure(error: ssl.SSLError, *, applied: bool) -> AttemptError:
+def _tls_failure(error: ssl.SSLError, *, applied: bool) -> EndpointError:
     """What a TLS failure means, and whether trying again is pointless."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"its certificate cannot be trusted: {error.verify_message.rstrip('.')}; check ca_cert and server_name"
-        return AttemptError(text, applied=False, denied=True)
+        return EndpointError(text, applied=False, denied=True)
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}:
-        return AttemptError("it does not speak TLS; set protocol=http", applied=False, denied=True)
+        return EndpointError("it does not speak TLS; set protocol=http", applied=False, denied=True)
     if "ALERT" in reason and "INTERNAL" not in reason:
         wanted = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
         text = f"it refused this client's certificate ({wanted}); check the options for the certificate and its key"
-        return AttemptError(text, applied=False, denied=True)
+        return EndpointError(text, applied=False, denied=True)
     hint = "" if applied else "; if it does not speak TLS, set protocol=http"
-    return AttemptError(f"TLS failed: {error}{hint}", applied=applied)
+    return EndpointError(f"TLS failed: {error}{hint}", applied=applied)

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 from rdzv.errors import RendezvousError
 
-from .connection import AttemptError, Connection, Reply
+from .connection import Connection, EndpointError, Reply
 
 __all__ = ["Lines", "Stream"]
 
@@ -46,7 +46,7 @@ class Stream(Generic[_T]):
         understand: Callable[[Reply], _T],
         *,
         probe: Callable[[float], None],
-        fail: Callable[[AttemptError], RendezvousError],
+        fail: Callable[[EndpointError], RendezvousError],
         patience: float,
         closing: ExitStack,
     ) -> None:
@@ -55,7 +55,7 @@ class Stream(Generic[_T]):
         Args:
             connection: Of its own.
             understand: Makes something of a line, or of a whole answer that is an error.
-            probe: Asks the endpoint for any sign of life, until then; else raises an `AttemptError`.
+            probe: Asks the endpoint for any keep-alive, until then; else raises an `EndpointError`.
             fail: Makes the error for the user.
             patience: Seconds that the endpoint may take to answer.
             closing: Closes the connection, and lets go of what belongs to it.
@@ -69,7 +69,7 @@ class Stream(Generic[_T]):
         self._closing = closing
         self._lines = Lines()
         self._spoke = False
-        self._failure: AttemptError | None = None
+        self._failure: EndpointError | None = None
 
     def receive(self, deadline: float) -> list[_T]:
         """All lines that are there; if there is none, wait for the first until `deadline`.
@@ -89,7 +89,7 @@ class Stream(Generic[_T]):
                     self._understand(self._reply(bytes(self._lines.rest)))
                 raise self._failure
             return [self._understand(self._reply(line)) for line in lines]
-        except AttemptError as failure:
+        except EndpointError as failure:
             raise self._fail(failure) from failure
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class Stream(Generic[_T]):
 
     def _receive(self, deadline: float) -> list[bytes]:
         silence = self._patience * (_SILENCE if self._spoke else 1)
-        quiet_until = max(self.opened, self._connection.member.heard) + silence
+        quiet_until = max(self.opened, self._connection.member.has_responded) + silence
         lines = self._read(min(quiet_until, deadline))
         self._spoke = self._spoke or bool(lines)
         if not lines and not self._failure and quiet_until <= time.monotonic() < deadline:
@@ -113,11 +113,11 @@ class Stream(Generic[_T]):
                 if data is None:
                     break
                 if not data:
-                    raise AttemptError("the connection ended", applied=True)
+                    raise EndpointError("the connection ended", applied=True)
                 lines += self._lines.feed(data)
                 if self._lines.ended:
-                    raise AttemptError(self._lines.ended, applied=True)
-        except AttemptError as failure:
+                    raise EndpointError(self._lines.ended, applied=True)
+        except EndpointError as failure:
             self._failure = failure
         return lines
 
@@ -125,7 +125,7 @@ class Stream(Generic[_T]):
         """Ask an endpoint that was silent for too long whether it lives: a frozen one keeps its connections."""
         try:
             self._probe(min(time.monotonic() + self._patience, deadline))
-        except AttemptError:
+        except EndpointError:
             # Too little time for an answer proves nothing, but silence adds up from wait to wait.
             if time.monotonic() < deadline or time.monotonic() > quiet_until + self._patience:
                 raise

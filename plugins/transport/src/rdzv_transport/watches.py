@@ -14,23 +14,23 @@ from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousError, again
 from rdzv.threads import start_thread
 
-from .client import Hold
+from .client import CancelToken
 from .connection import LONGEST
 
-__all__ = ["Follow", "Revision", "Watches"]
+__all__ = ["Revision", "WatchSource", "Watches"]
 
 logger = logging.getLogger(__name__)
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes keep their query though nobody waits for them now."""
 
-_LINGER: Final = 5.0
+_IDLE_TIMEOUT: Final = 5.0
 """Seconds for which a prefix is followed though nobody waits."""
 
-_FRESH: Final = 1.0
+_REUSE_WINDOW: Final = 1.0
 """A snapshot that was received less than so many seconds ago need not be read again."""
 
-Follow = Callable[[str, Snapshot | None, Hold], Iterator[Snapshot]]
+WatchSource = Callable[[str, Snapshot | None, CancelToken], Iterator[Snapshot]]
 """Follows a prefix: yields a snapshot whenever there may be news, and now and then without any. It begins with what
 is there, unless it is given a snapshot to go on from. It ends when the hold is released, and raises a
 `RendezvousError` when the service cannot be reached."""
@@ -56,13 +56,13 @@ class Watches:
 
     Args:
         name: For the names of threads.
-        follow: Follows a prefix; see `Follow`. Its snapshots have a `Revision`.
+        follow: Follows a prefix; see `WatchSource`. Its snapshots have a `Revision`.
         check_open: Raises `RendezvousConnectionError` once the client is closed.
     """
 
-    def __init__(self, name: str, follow: Follow, check_open: Callable[[], None]) -> None:
+    def __init__(self, name: str, follow: WatchSource, check_open: Callable[[], None]) -> None:
         self._name = name
-        self._follow = follow
+        self._source = follow
         self._check_open = check_open
         self._lock = threading.Lock()
         # The one that was waited for last is last.
@@ -72,13 +72,13 @@ class Watches:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + min(timeout, LONGEST)
         with self._lock:
-            watch = self._by_prefix.pop(prefix, None) or _Watch(self._name, prefix, self._follow, self._check_open)
+            watch = self._by_prefix.pop(prefix, None) or _Watch(self._name, prefix, self._source, self._check_open)
             self._by_prefix[prefix] = watch
             watch.users += 1
             idle = [one for one in self._by_prefix.values() if not one.users]
             for one in idle[:-_IDLE_WATCHES]:
                 del self._by_prefix[one.prefix]
-                one.hold.release()
+                one.cancel.cancel()
         try:
             return watch.wait(since, deadline)
         finally:
@@ -90,13 +90,13 @@ class Watches:
 class _Watch:
     """What is known of one prefix, and the thread that keeps it up to date."""
 
-    def __init__(self, name: str, prefix: str, follow: Follow, check_open: Callable[[], None]) -> None:
+    def __init__(self, name: str, prefix: str, follow: WatchSource, check_open: Callable[[], None]) -> None:
         self.prefix = prefix
         self.users = 0
         self.left = 0.0
-        self.hold = Hold()
+        self.cancel = CancelToken()
         self._name = f"rdzv-{name}-watch-{prefix}"
-        self._follow = follow
+        self._source = follow
         self._check_open = check_open
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -109,7 +109,7 @@ class _Watch:
             failure = self._failure
             while True:
                 self._check_open()
-                if self._is_news(since, known) and self._answer is not None:
+                if self._is_newer(since, known) and self._answer is not None:
                     return self._answer
                 if self._failure is not None and self._failure is not failure:
                     raise again(self._failure)
@@ -118,11 +118,11 @@ class _Watch:
                     return since
                 if self._thread is None:
                     # After a failure the service may have lost what it had, and what is newer never come.
-                    is_fresh = self._failure is None and time.monotonic() - known.received < _FRESH
+                    is_fresh = self._failure is None and time.monotonic() - known.received < _REUSE_WINDOW
                     self._start(since if is_fresh else None)
                 self._changed.wait(remaining)
 
-    def _is_news(self, since: Snapshot, known: Revision) -> bool:
+    def _is_newer(self, since: Snapshot, known: Revision) -> bool:
         """Whether a caller who knows `since` should see what is here."""
         if self._answer is None:
             return False
@@ -154,11 +154,11 @@ class _Watch:
 
     def _take_in(self, start: Snapshot | None) -> None:
         """Tell the waiters what comes, as long as a caller wants to know."""
-        for answer in self._follow(self.prefix, start, self.hold):
+        for answer in self._source(self.prefix, start, self.cancel):
             with self._changed:
                 self._answer, self._failure = answer, None
                 self._changed.notify_all()
-                if self.hold.released or not (self.users or time.monotonic() - self.left < _LINGER):
+                if self.cancel.cancelled or not (self.users or time.monotonic() - self.left < _IDLE_TIMEOUT):
                     return
-        if not self.hold.released:
+        if not self.cancel.cancelled:
             raise RendezvousConnectionError(f"Following '{self.prefix}' has ended.")

@@ -6,15 +6,27 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rdzv.backend import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, Outcome, Put, Snapshot, Token
+from rdzv.backend import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+    Token,
+)
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 
 from . import wire
+from .cache import PrefixCaches
 from .ensemble import Ensemble, Identity
 from .failures import ReplyLostError, SessionEndedError, explain
 from .layout import Layout, Version, read_entry
-from .mirror import Mirrors
 from .removal import remove
 from .security import Login, parse_acl
 from .session import Session
@@ -28,7 +40,7 @@ class ZooKeeperBackend(KeyValueBackend):
 
     name = "zookeeper"
     capabilities = frozenset(Capability)
-    # min_lease_ttl stays 0: the shortest session is what the servers are told, two of their ticks by default.
+    # min_lease_ttl stays 0: the shortest session is a setting of the servers, two of their ticks by default.
 
     def __init__(
         self,
@@ -103,9 +115,11 @@ class ZooKeeperBackend(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`. A prefix that was asked for lately costs one request."""
-        return self._link.mirrors.read_all(prefix, timeout)
+        return self._link.caches.read_all(prefix, timeout)
 
-    def put(self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float) -> Put:
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
         """See `KeyValueBackend.put`. A condition that holds costs one request."""
         deadline = time.monotonic() + timeout
         link = self._link
@@ -113,7 +127,7 @@ class ZooKeeperBackend(KeyValueBackend):
             raise RendezvousParameterError(f"The lease {lease!r} is not of ZooKeeper; take one from open_lease.")
         possible = expect is ABSENT or expect is ANY or isinstance(expect, Version)
         if not possible or (lease is not None and lease.ended):
-            return Put(Outcome.LOST, self.read(key, timeout=timeout))
+            return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         try:
             return self._writer.put(
                 key,
@@ -125,19 +139,19 @@ class ZooKeeperBackend(KeyValueBackend):
                 deadline=deadline,
             )
         except ReplyLostError:
-            return Put(Outcome.UNKNOWN)
+            return PutResult(PutOutcome.UNKNOWN)
         except SessionEndedError:
             if lease is not None:
                 link.forget(lease)
-            return Put(Outcome.LOST, self.read(key, timeout=deadline - time.monotonic()))
+            return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=deadline - time.monotonic()))
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend.delete`."""
         remove(self._layout, prefix, self._link.session, self._who, time.monotonic() + timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`. Waiting costs no request but a sign of life now and then, a change one."""
-        return self._link.mirrors.wait(prefix, since, timeout)
+        """See `KeyValueBackend.wait`. Waiting costs no request but a keep-alive now and then, a change one."""
+        return self._link.caches.wait(prefix, since, timeout)
 
     def open_lease(self, ttl: float, *, timeout: float) -> "ZooKeeperLease":
         """See `KeyValueBackend.open_lease`. ZooKeeper grants times within its limits only.
@@ -166,7 +180,7 @@ class ZooKeeperBackend(KeyValueBackend):
         for pid in list(self._links):
             link = self._links.pop(pid, None)
             if link is not None:
-                link.close() if pid == os.getpid() else link.ensemble.abandon()
+                link.close() if pid == os.getpid() else link.ensemble.discard_inherited()
 
     @property
     def _link(self) -> "_Link":
@@ -182,14 +196,14 @@ class ZooKeeperBackend(KeyValueBackend):
         link = self._links.setdefault(pid, _Link(Ensemble(self._endpoints, **self._settings), self._layout))
         for other in list(self._links):
             if other != pid and (inherited := self._links.pop(other, None)) is not None:
-                inherited.ensemble.abandon()
+                inherited.ensemble.discard_inherited()
         return link
 
 
 class ZooKeeperLease(Lease):
     """A session that nothing but `keep_alive` and puts keep alive.
 
-    It belongs to no connection and to no process: whoever uses it attaches to it.
+    It belongs to no connection and to no process: a client attaches to it.
 
     Attributes:
         identity: What ZooKeeper knows the session by.
@@ -214,7 +228,7 @@ class ZooKeeperLease(Lease):
         if not self.ended:
             session = link.of(self)
             if began - self._kept > self.ttl * 2 / 3:
-                # A follower tells the leader of signs of life up to half a tick late (a quarter of the shortest time to
+                # A follower tells the leader of keep-alives up to half a tick late (a quarter of the shortest time to
                 # live), too late for a session that is about to end; of a new connection it tells at once.
                 session.leave()
             try:
@@ -238,8 +252,8 @@ class _Link:
 
     def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
         self.ensemble = ensemble
-        self.mirrors = Mirrors(ensemble, layout)
-        self.session = self.mirrors.session
+        self.caches = PrefixCaches(ensemble, layout)
+        self.session = self.caches.session
         self.sessions: dict[int, Session] = {}
 
     def of(self, lease: ZooKeeperLease) -> Session:
@@ -256,5 +270,5 @@ class _Link:
 
     def close(self) -> None:
         """End every connection. The sessions of leases live on until their time is up."""
-        self.session.say_goodbye()
+        self.session.close_session()
         self.ensemble.close()

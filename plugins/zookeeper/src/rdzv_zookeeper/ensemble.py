@@ -12,7 +12,7 @@ from rdzv.endpoints import Endpoint, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from . import wire
-from .failures import AttemptError, BrokenError, SessionEndedError, StrangerError
+from .failures import BrokenError, EndpointError, NotZooKeeperError, SessionEndedError
 from .security import Login
 from .transport import Line, Transport
 
@@ -29,7 +29,7 @@ _LONGEST_TIMEOUT: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What the ensemble knows a session by. Whoever shows it speaks for the session, from any connection.
+    """What the ensemble knows a session by. A client that shows it speaks for the session, from any connection.
 
     Attributes:
         number: Unique for the life of the ensemble.
@@ -83,7 +83,7 @@ class Ensemble:
         """
         self.check_open()
         started = time.monotonic()
-        failures: list[tuple[Endpoint, AttemptError]] = []
+        failures: list[tuple[Endpoint, EndpointError]] = []
         endpoints = self._endpoints
         for left in range(len(endpoints), 0, -1):
             endpoint = endpoints[-left]
@@ -94,7 +94,7 @@ class Ensemble:
             patience = remaining if left == 1 else min(self.request_timeout, remaining / left)
             try:
                 return self._attempt(endpoint, identity, timeout, time.monotonic() + patience)
-            except AttemptError as failure:
+            except EndpointError as failure:
                 failures.append((endpoint, failure))
                 self.demote(endpoint)
         self.check_open()
@@ -130,10 +130,10 @@ class Ensemble:
         self.closed = True
         self.transport.close()
 
-    def abandon(self) -> None:
+    def discard_inherited(self) -> None:
         """Forget, in a forked child, what belongs to the parent."""
         self.closed = True
-        self.transport.abandon()
+        self.transport.discard_inherited()
 
     def _attempt(
         self, endpoint: Endpoint, identity: Identity | None, timeout: float, deadline: float
@@ -146,8 +146,8 @@ class Ensemble:
         except BrokenError as error:
             self.transport.disconnect(line)
             # What was ZooKeeper before is so again later, whatever answers for it meanwhile.
-            denied = error.denied or (isinstance(error, StrangerError) and not self._known)
-            raise AttemptError(f"no session: {error}{self._hint(error)}", denied=denied) from error
+            denied = error.denied or (isinstance(error, NotZooKeeperError) and not self._known)
+            raise EndpointError(f"no session: {error}{self._hint(error)}", denied=denied) from error
         except BaseException:
             self.transport.disconnect(line)
             raise
@@ -155,22 +155,22 @@ class Ensemble:
 
     def _hint(self, error: BrokenError) -> str:
         ended = _ENDED if isinstance(error.__cause__, ConnectionResetError | BrokenPipeError) else ""
-        return ended if self._known or isinstance(error, StrangerError) else f"{ended}; is it ZooKeeper?"
+        return ended if self._known or isinstance(error, NotZooKeeperError) else f"{ended}; is it ZooKeeper?"
 
 
 def _shake_hands(line: Line, identity: Identity | None, timeout: float, deadline: float) -> Identity:
     number, password = (identity.number, identity.password) if identity else (0, _NO_PASSWORD)
     asked = min(math.ceil((identity.timeout if identity else timeout) * 1000), _LONGEST_TIMEOUT)
     # We claim to have seen nothing yet: every read asks for the latest anyway, and a server that was
-    # set up anew, or restored from a copy, would refuse whoever has seen more than it has.
+    # set up anew, or restored from a copy, would refuse a client that has seen more than it has.
     seen = 0
     line.send(wire.frame(wire.Connect(0, seen, asked, number, password, False), None), deadline)
     try:
         granted, proof, milliseconds = wire.parse_connect(line.receive_one(deadline))
     except wire.MalformedError as error:
-        raise StrangerError(f"it is not ZooKeeper: its answer is malformed ({error})") from error
+        raise NotZooKeeperError(f"it is not ZooKeeper: its answer is malformed ({error})") from error
     if milliseconds <= 0:
         if identity is None:
-            raise AttemptError("it gives us no session")
+            raise EndpointError("it gives us no session")
         raise SessionEndedError("the session has ended")
     return Identity(granted, proof, milliseconds / 1000)

@@ -1,4 +1,4 @@
-"""What can go wrong on the way to ZooKeeper, and what of it the caller is told."""
+"""What can go wrong on the way to ZooKeeper, and which errors the caller gets."""
 
 import ssl
 from typing import Final, Self
@@ -14,11 +14,11 @@ from rdzv.errors import (
 from . import wire
 
 __all__ = [
-    "AttemptError",
     "BrokenError",
+    "EndpointError",
+    "NotZooKeeperError",
     "ReplyLostError",
     "SessionEndedError",
-    "StrangerError",
     "explain",
     "explain_tls",
 ]
@@ -26,7 +26,7 @@ __all__ = [
 _TOO_OLD: Final = "This ZooKeeper does not know watches that last; 3.6 or newer is needed"
 
 
-class AttemptError(Exception):
+class EndpointError(Exception):
     """One attempt to connect to one server failed; another server may do better.
 
     Attributes:
@@ -52,11 +52,11 @@ class BrokenError(Exception):
         self.denied = denied
 
     def again(self, *, sent: bool) -> Self:
-        """The same, for somebody else."""
+        """The same, for another request."""
         return type(self)(str(self), sent=sent, denied=self.denied)
 
 
-class StrangerError(BrokenError):
+class NotZooKeeperError(BrokenError):
     """What came over a connection is not ZooKeeper's."""
 
 
@@ -92,22 +92,22 @@ def explain(error: Exception, path: str, who: str) -> RendezvousError:
     return RendezvousConnectionError(f"ZooKeeper answered to a request at {path} with {_name(error)}.")
 
 
-def explain_tls(error: OSError) -> AttemptError:
+def explain_tls(error: OSError) -> EndpointError:
     """What a TLS failure means, and whether trying again is pointless."""
     reason = getattr(error, "reason", None) or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
-        return AttemptError(f"its certificate cannot be trusted: {why}; check ca_cert and server_name", denied=True)
+        return EndpointError(f"its certificate cannot be trusted: {why}; check ca_cert and server_name", denied=True)
     if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"}:
-        return AttemptError("it does not speak TLS here; set tls=false, or give its secureClientPort", denied=True)
+        return EndpointError("it does not speak TLS here; set tls=false, or give its secureClientPort", denied=True)
     if "ALERT" in reason and "INTERNAL" not in reason:
         wanted = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
-        return AttemptError(
+        return EndpointError(
             f"it refused this client's certificate ({wanted}); check the options cert and key", denied=True
         )
     if "EOF" in reason:
-        return AttemptError("it ended the connection; if it does not speak TLS here, set tls=false")
-    return AttemptError(f"TLS failed: {error}")
+        return EndpointError("it ended the connection; if it does not speak TLS here, set tls=false")
+    return EndpointError(f"TLS failed: {error}")
 
 
 def _name(error: Exception) -> str:

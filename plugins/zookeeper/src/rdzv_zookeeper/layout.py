@@ -3,8 +3,8 @@
 A key is the node of that path. ZooKeeper counts a node's versions from 0 again when the node was
 deleted and made anew, so a version alone does not tell one life of a key from the next. Therefore a key's
 first write draws a random *life*, which stands before the value, and makes a second node beside the first:
-``leader`` has the twin ``leader@6f1c...``, which ends when the key ends and with no other life. A
-conditional write is one transaction: *the twin is there, and the version is this one*.
+``leader`` has the incarnation node ``leader@6f1c...``, which ends when the key ends. A
+conditional write is one transaction: *the incarnation node is there, and the version is this one*.
 """
 
 import re
@@ -20,17 +20,17 @@ __all__ = [
     "Layout",
     "Version",
     "contains",
-    "is_twin",
+    "incarnation_node",
+    "is_incarnation_node",
     "late_order",
-    "new_life",
+    "new_incarnation",
     "pack",
     "read_entry",
-    "twin",
-    "untwin",
+    "without_incarnation",
 ]
 
 _HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
-_TWIN: Final = "@"
+_INCARNATION: Final = "@"
 """Not in the alphabet of keys."""
 
 
@@ -39,13 +39,13 @@ class Version:
     """The token of a value: of this life, this version.
 
     Attributes:
-        life: Which; empty if the value has none, since somebody else wrote it.
+        incarnation: Which; empty if the value has none, since another program wrote it.
         number: ZooKeeper's version of the node.
         order: When the life began, in the order of ZooKeeper's transactions.
         owner: The session that the node ends with; 0: none.
     """
 
-    life: str
+    incarnation: str
     number: int
     order: int
     owner: int
@@ -92,24 +92,24 @@ def _unusable(prefix: str, reason: str) -> RendezvousParameterError:
     )
 
 
-def new_life() -> str:
+def new_incarnation() -> str:
     """A name for a life; no two have the same."""
     return secrets.token_hex(8)
 
 
-def twin(path: str, life: str) -> str:
+def incarnation_node(path: str, incarnation: str) -> str:
     """The node that ends with this life of the key at `path`."""
-    return f"{path}{_TWIN}{life}"
+    return f"{path}{_INCARNATION}{incarnation}"
 
 
-def is_twin(path: str) -> bool:
-    """Whether a node is no key, but another one's twin."""
-    return _TWIN in path.rpartition("/")[2]
+def is_incarnation_node(path: str) -> bool:
+    """Whether a node is no key, but another one's incarnation node."""
+    return _INCARNATION in path.rpartition("/")[2]
 
 
-def untwin(path: str) -> str:
-    """The key's node that a twin belongs to; any other node itself."""
-    return path.rpartition(_TWIN)[0] if is_twin(path) else path
+def without_incarnation(path: str) -> str:
+    """The key's node that an incarnation node belongs to; any other node itself."""
+    return path.rpartition(_INCARNATION)[0] if is_incarnation_node(path) else path
 
 
 def contains(prefix: str, path: str) -> bool:
@@ -117,15 +117,15 @@ def contains(prefix: str, path: str) -> bool:
     return path == prefix or path.startswith(f"{prefix}/")
 
 
-def pack(value: bytes, life: str, order: int) -> bytes:
+def pack(value: bytes, incarnation: str, order: int) -> bytes:
     """A value as it stands in its node.
 
     Args:
         value: The value.
-        life: Which.
+        incarnation: Which.
         order: When the life began; 0: when the node did.
     """
-    return f"{life} {order}\n".encode() + value
+    return f"{incarnation} {order}\n".encode() + value
 
 
 def read_entry(data: bytes | None, stat: Any) -> Entry | None:
@@ -137,8 +137,8 @@ def read_entry(data: bytes | None, stat: Any) -> Entry | None:
     born = 2 * stat.czxid
     if head is None:
         return Entry(data, Version("", stat.version, born, stat.ephemeralOwner), born)
-    life, order = head[1].decode(), int(head[2]) or born
-    return Entry(data[head.end() :], Version(life, stat.version, order, stat.ephemeralOwner), order)
+    incarnation, order = head[1].decode(), int(head[2]) or born
+    return Entry(data[head.end() :], Version(incarnation, stat.version, order, stat.ephemeralOwner), order)
 
 
 def late_order(zxid: int) -> int:

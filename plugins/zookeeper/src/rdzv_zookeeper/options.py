@@ -1,4 +1,4 @@
-"""What the ZooKeeper backend can be told."""
+"""The options of the ZooKeeper backend."""
 
 from typing import Final
 

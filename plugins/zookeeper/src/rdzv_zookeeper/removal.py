@@ -1,4 +1,4 @@
-"""Removing everything under a prefix: each key together with its twin, the deepest first, in one flight."""
+"""Removing everything under a prefix: each key together with its incarnation node, the deepest first, in one flight."""
 
 import time
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 from . import wire
 from .failures import explain
-from .layout import Layout, is_twin, untwin
+from .layout import Layout, is_incarnation_node, without_incarnation
 from .session import Session
 
 __all__ = ["remove"]
@@ -36,12 +36,12 @@ def remove(layout: Layout, prefix: str, session: Session, who: str, deadline: fl
 
 
 def _find(path: str, session: Session, who: str, deadline: float) -> list[str]:
-    """Every node at or under `path`, and their twins."""
+    """Every node at or under `path`, and their incarnation nodes."""
     parent = path.rpartition("/")[0]
     (beside,) = _children([parent], session, who, deadline, after=wire.BARRIER)
-    found = [node for node in beside if path in (node, untwin(node))]
+    found = [node for node in beside if path in (node, without_incarnation(node))]
     level = found
-    while level := [node for node in level if not is_twin(node)]:
+    while level := [node for node in level if not is_incarnation_node(node)]:
         level = [node for nodes in _children(level, session, who, deadline) for node in nodes]
         found += level
     return found
@@ -65,8 +65,10 @@ def _children(
 
 
 def _removals(nodes: Sequence[str]) -> list[wire.Multi]:
-    """The transactions that remove nodes, each with its twin; what is under a node goes before it."""
+    """The transactions that remove nodes, each with its incarnation node; what is under a node goes before it."""
     together: dict[str, list[str]] = {}
-    for node in sorted(nodes, key=lambda node: (untwin(node).count("/"), is_twin(node)), reverse=True):
-        together.setdefault(untwin(node), []).append(node)
+    for node in sorted(
+        nodes, key=lambda node: (without_incarnation(node).count("/"), is_incarnation_node(node)), reverse=True
+    ):
+        together.setdefault(without_incarnation(node), []).append(node)
     return [wire.Multi([wire.Delete(node, -1) for node in group]) for group in together.values()]

@@ -8,7 +8,7 @@ from typing import Any, Final
 from rdzv.errors import RendezvousParameterError
 
 from . import wire
-from .failures import AttemptError, BrokenError
+from .failures import BrokenError, EndpointError
 from .transport import Line
 
 __all__ = ["Login", "parse_acl"]
@@ -65,7 +65,7 @@ class Login:
         """Log in over a new line.
 
         Raises:
-            AttemptError: The server does not take it.
+            EndpointError: The server does not take it.
             BrokenError: The server did not answer.
         """
         if self.sasl is not None:
@@ -82,7 +82,7 @@ class Login:
             try:
                 response = client.process(challenge)
             except Exception as error:  # each mechanism has errors of its own
-                raise AttemptError(f"logging in as {self.who} failed: {error}", denied=True) from error
+                raise EndpointError(f"logging in as {self.who} failed: {error}", denied=True) from error
             if client.complete and not response:
                 break
             number += 1
@@ -92,7 +92,7 @@ class Login:
                 if time.monotonic() >= deadline:
                     raise BrokenError(f"{error} to a login by {mechanism}; does this server know SASL?") from error
                 # This is how a server says that it does not know us.
-                raise AttemptError(f"it ended the connection when {self.who} logged in", denied=True) from error
+                raise EndpointError(f"it ended the connection when {self.who} logged in", denied=True) from error
             challenge, _ = wire.SASL.deserialize(data, wire.HEADER_SIZE)
         client.dispose()
 
@@ -106,7 +106,7 @@ class Login:
         try:
             return puresasl.client.SASLClient(host, self.service, mechanism, **options, **principal)
         except Exception as error:
-            raise AttemptError(f"SASL by {mechanism} is not possible: {error}", denied=True) from error
+            raise EndpointError(f"SASL by {mechanism} is not possible: {error}", denied=True) from error
 
     def _ask(self, line: Line, request: wire.Request, number: int, deadline: float) -> bytes:
         line.send(wire.frame(request, number), deadline)
@@ -114,7 +114,7 @@ class Login:
         _, _, code = wire.parse_header(data)
         if code:
             why = type(wire.error_of(code)).__name__
-            raise AttemptError(f"it refused {self.who}: {why}; check the options user, password and sasl", denied=True)
+            raise EndpointError(f"it refused {self.who}: {why}; check the options user, password and sasl", denied=True)
         return data
 
 

@@ -26,10 +26,10 @@ _PER_FLIGHT: Final = 256
 """How many requests are sent before the first answer is read: each side can hold so many for the other."""
 
 _OFTEN: Final = 1.0
-"""Seconds between signs of life, at most, while somebody waits."""
+"""Seconds between keep-alives, at most, while a thread waits."""
 
-_NUDGE: Final = 0.05
-"""Seconds after which a server that owes an answer is nudged. ZooKeeper 3.8 forgets about one request in
+_PROBE_AFTER: Final = 0.05
+"""Seconds after which a server that owes an answer is probed. ZooKeeper 3.8 forgets about one request in
 thousands until the next one comes."""
 
 
@@ -104,7 +104,7 @@ class Channel:
                 return False
             if now < due:
                 continue
-            silence = now - max(began, self.line.heard)
+            silence = now - max(began, self.line.has_responded)
             if silence > timeout * 2 / 3:
                 self.fail(BrokenError(f"silence for {silence:.1f} s"))
             else:
@@ -119,7 +119,7 @@ class Channel:
         """Take what has arrived, without waiting; an end that has come is noticed."""
         self._take_turn(lambda: self.broken is not None or self._reading, time.monotonic())
 
-    def say_goodbye(self) -> None:
+    def close_session(self) -> None:
         """Ask for the session's end, if that takes no time."""
         if self._sending.acquire(blocking=False):
             with contextlib.suppress(BrokenError):
@@ -157,7 +157,7 @@ class Channel:
 
     def _ping(self, deadline: float) -> None:
         if not self._sending.acquire(blocking=False):
-            return  # whoever sends is as good a sign of life
+            return  # the one who sends is as good a sign
         try:
             self._asked = time.monotonic()
             self.line.send(wire.frame(wire.Ping(), wire.PING_XID), deadline)
@@ -169,12 +169,12 @@ class Channel:
     def _await(self, one: _Pending, deadline: float, patience: float) -> None:
         """Wait for an answer."""
         began = time.monotonic()
-        pause = _NUDGE
+        pause = _PROBE_AFTER
         while True:
             now = time.monotonic()
             if now >= deadline:
                 raise BrokenError("no answer in time")
-            if now >= max(began, self.line.heard) + patience:
+            if now >= max(began, self.line.has_responded) + patience:
                 self.fail(BrokenError(f"no answer within {patience:.1f} s"))
             if self._read_until(lambda: one.reply is not None, min(deadline, now + pause)):
                 return
@@ -370,11 +370,11 @@ class Session:
             self.call([wire.Close()], deadline)
         self.disconnect()
 
-    def say_goodbye(self) -> None:
+    def close_session(self) -> None:
         """Have the session ended if that takes no time."""
         channel = self._channel
         if channel is not None:
-            channel.say_goodbye()
+            channel.close_session()
 
     def leave(self) -> None:
         """Have the next call make a new connection."""
@@ -403,7 +403,7 @@ class Session:
 
     def _judge(self, channel: Channel, began: float) -> None:
         """After a failure: go elsewhere next time, unless all that failed was the caller's patience."""
-        if time.monotonic() - max(began, channel.line.heard) >= self._ensemble.request_timeout:
+        if time.monotonic() - max(began, channel.line.has_responded) >= self._ensemble.request_timeout:
             channel.fail(BrokenError("it was silent for too long"))
         if channel.broken is not None:
             self._ensemble.demote(channel.line.endpoint)

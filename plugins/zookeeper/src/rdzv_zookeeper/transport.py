@@ -17,7 +17,7 @@ from typing import Any, Final, TypeVar
 from rdzv.endpoints import Endpoint
 from rdzv.threads import in_thread
 
-from .failures import AttemptError, BrokenError, StrangerError, explain_tls
+from .failures import BrokenError, EndpointError, NotZooKeeperError, explain_tls
 
 __all__ = ["Line", "Transport"]
 
@@ -55,14 +55,14 @@ class Line:
 
     Attributes:
         endpoint: Where it leads to.
-        heard: When the server last said anything, on the monotonic clock.
+        has_responded: When the server last said anything, on the monotonic clock.
     """
 
     def __init__(self, sock: socket.socket, endpoint: Endpoint) -> None:
         """Use a connected socket, which becomes the line's own."""
         sock.setblocking(False)
         self.endpoint = endpoint
-        self.heard = time.monotonic()
+        self.has_responded = time.monotonic()
         self._sock = sock
         self._lock = threading.Lock()
         # TLS must not send and receive at once.
@@ -133,7 +133,7 @@ class Line:
         return str(self._sock.getsockname()[0])
 
     def close(self) -> None:
-        """Close it; whoever uses it now finds it ended. Closing twice is fine."""
+        """Close it; a thread that uses it now finds it ended. Closing twice is fine."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -141,7 +141,7 @@ class Line:
                 if not self._users:
                     self._sock.close()
 
-    def abandon(self) -> None:
+    def discard_inherited(self) -> None:
         """Forget, in a forked child, what belongs to the parent: unseen by the server, and without a lock."""
         self._closed = True
         with contextlib.suppress(OSError):
@@ -149,7 +149,7 @@ class Line:
 
     @contextlib.contextmanager
     def _using(self) -> Iterator[None]:
-        # The last user closes the socket: its number must not become another file's while somebody waits on it.
+        # The last user closes the socket: its number must not become another file's while a thread waits on it.
         with self._lock:
             if self._closed:
                 raise BrokenError("the connection was closed", sent=False)
@@ -176,7 +176,7 @@ class Line:
             data = self._sock.recv(_PIECE)
         if not data:
             raise ConnectionResetError("the server ended it")
-        self.heard = time.monotonic()
+        self.has_responded = time.monotonic()
         self._rest += data
         self._cut()
 
@@ -185,7 +185,7 @@ class Line:
         while len(self._rest) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._rest, start)
             if not 0 <= length <= _LONGEST:
-                raise StrangerError(_unlike_zookeeper(bytes(self._rest[start : start + 8])))
+                raise NotZooKeeperError(_unlike_zookeeper(bytes(self._rest[start : start + 8])))
             end = start + _LENGTH.size + length
             if len(self._rest) < end:
                 break
@@ -209,13 +209,13 @@ class Transport:
         """A new line.
 
         Raises:
-            AttemptError: There is none by the deadline.
+            EndpointError: There is none by the deadline.
         """
         try:
             sock = self._reach(self._resolve(endpoint, deadline), deadline)
         except (OSError, UnicodeError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise AttemptError(f"not connected: {reason}") from error
+            raise EndpointError(f"not connected: {reason}") from error
         if self.tls is not None:
             sock = self._secure(self.tls, sock, endpoint, deadline)
         line = Line(sock, endpoint)
@@ -224,7 +224,7 @@ class Transport:
             self._lines.add(line)
         if self._closed.done():
             self.disconnect(line)
-            raise AttemptError("this backend was closed")
+            raise EndpointError("this backend was closed")
         return line
 
     def disconnect(self, line: Line) -> None:
@@ -251,12 +251,12 @@ class Transport:
         for line in lines:
             line.close()
 
-    def abandon(self) -> None:
+    def discard_inherited(self) -> None:
         """Forget, in a forked child, what belongs to the parent."""
         # Another thread may have held the lock at the fork.
         self._lock = threading.Lock()
         for line in list(self._lines):
-            line.abandon()
+            line.discard_inherited()
         for sock in list(self._opening):
             with contextlib.suppress(OSError):
                 os.close(sock.detach())
@@ -298,7 +298,7 @@ class Transport:
             secure = tls.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
         except (OSError, ValueError) as error:
             self._give_up(sock)
-            raise AttemptError(f"TLS failed: {error}") from error
+            raise EndpointError(f"TLS failed: {error}") from error
         with self._lock:
             self._opening.discard(sock)
         self._register(secure)
@@ -315,7 +315,7 @@ class Transport:
             self._opening.add(sock)
         if self._closed.done():
             self._give_up(sock)
-            raise AttemptError("this backend was closed")
+            raise EndpointError("this backend was closed")
         return sock
 
     def _give_up(self, sock: socket.socket) -> None:
@@ -326,7 +326,7 @@ class Transport:
 
 def _end(sock: socket.socket) -> None:
     with contextlib.suppress(OSError):
-        # Not SSLSocket's own, which pulls TLS away from under whoever reads.
+        # Not SSLSocket's own, which removes the TLS layer during another thread's read.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 

@@ -215,7 +215,7 @@ class Multi:
 BARRIER: Final = Multi([CheckVersion("/", -1)])
 """What is read after it, over the same connection, is no older than the moment when it was sent: it takes
 effect nowhere, but in its turn among all writes. ZooKeeper's own means, `Sync`, is not enough: the leader answers
-before it has applied what a follower has told of already, and one that was deposed unawares answers too."""
+before it has applied what a follower has answered already, and one that was deposed unawares answers too."""
 
 
 def frame(request: Request, number: int | None) -> bytes:

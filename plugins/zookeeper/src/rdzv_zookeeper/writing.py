@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rdzv.backend import ABSENT, Entry, Expect, Outcome, Put
+from rdzv.backend import ABSENT, Entry, Expect, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
 
 from . import wire
 from .failures import ReplyLostError, explain
-from .layout import Layout, Version, late_order, new_life, pack, read_entry, twin
+from .layout import Layout, Version, incarnation_node, late_order, new_incarnation, pack, read_entry
 from .session import Session
 
 __all__ = ["Writer"]
@@ -53,7 +53,7 @@ class Writer:
         write: Session,
         read: Session,
         deadline: float,
-    ) -> Put:
+    ) -> PutResult:
         """Write a key.
 
         Args:
@@ -82,7 +82,7 @@ class Writer:
             data, transaction = self._transaction(path, value, there, owner)
             *made, written = write.call([*requests, transaction], deadline, repeatable=False)
             if not isinstance(written.result, wire.ZookeeperError):
-                return Put(Outcome.WON, read_entry(data, written.result))
+                return PutResult(PutOutcome.APPLIED, read_entry(data, written.result))
             self._check(path, written, _REFUTED)
             if there is None and isinstance(written.result, wire.NoNodeError):
                 # A parent that is there already may be one that we must not make.
@@ -113,31 +113,32 @@ class Writer:
     def _transaction(self, path: str, value: bytes, there: Found | None, owner: int) -> tuple[bytes, wire.Multi]:
         """The bytes to write, and the transaction that writes them in the place of `there`, or else fails."""
         before = there.version if there else None
-        if before is not None and before.life and before.owner == owner:
-            data = pack(value, before.life, before.order)
-            alive = wire.CheckVersion(twin(path, before.life), -1)
+        if before is not None and before.incarnation and before.owner == owner:
+            data = pack(value, before.incarnation, before.order)
+            alive = wire.CheckVersion(incarnation_node(path, before.incarnation), -1)
             return data, wire.Multi([alive, wire.SetData(path, data, before.number)])
         flags = wire.EPHEMERAL if owner else 0
-        life = new_life()
-        data = pack(value, life, before.order if before else 0)
-        make_twin = wire.Create(twin(path, life), b"", self._acl, flags)
-        if before is not None and not before.life and not owner and not before.owner:
-            return data, wire.Multi([make_twin, wire.SetData(path, data, before.number)])
+        incarnation = new_incarnation()
+        data = pack(value, incarnation, before.order if before else 0)
+        make_incarnation = wire.Create(incarnation_node(path, incarnation), b"", self._acl, flags)
+        if before is not None and not before.incarnation and not owner and not before.owner:
+            return data, wire.Multi([make_incarnation, wire.SetData(path, data, before.number)])
         # What a node ends with cannot be changed: it must be made anew.
         removal: list[wire.Request] = []
         if before is not None:
-            removal += [wire.Delete(twin(path, before.life), -1)] if before.life else []
+            removal += [wire.Delete(incarnation_node(path, before.incarnation), -1)] if before.incarnation else []
             removal += [wire.Delete(path, before.number)]
-        # Within a transaction only writing answers with what the core is to be told.
+        # Within a transaction only writing answers with what the core must know.
         make = [wire.Create(path, b"", self._acl, flags), wire.SetData(path, data, 0)]
-        return data, wire.Multi([*removal, *make, make_twin])
+        return data, wire.Multi([*removal, *make, make_incarnation])
 
-    def _lost(self, expect: Version | Expect, entry: Entry | None, path: str) -> Put:
+    def _lost(self, expect: Version | Expect, entry: Entry | None, path: str) -> PutResult:
         if entry is not None and entry.token == expect:
             raise RendezvousStateError(
-                f"{path} has lost its twin {twin(path, entry.token.life)} to something that is not rdzv; delete it."
+                f"{path} has lost {incarnation_node(path, entry.token.incarnation)} "
+                f"to something that is not rdzv; delete it."
             )
-        return Put(Outcome.LOST, entry)
+        return PutResult(PutOutcome.CONFLICT, entry)
 
     def _check(self, path: str, reply: wire.Reply, expected: tuple[type[Exception], ...]) -> None:
         """Raise what a reply says, unless it is expected."""

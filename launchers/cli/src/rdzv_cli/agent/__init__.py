@@ -1,5 +1,5 @@
 """The elastic agent: one node that runs a command in every world it gets."""
 
-from .agent import Agent, Outcome, Verdict
+from .agent import Agent, AgentResult, ExitStatus
 
-__all__ = ["Agent", "Outcome", "Verdict"]
+__all__ = ["Agent", "AgentResult", "ExitStatus"]

@@ -32,7 +32,7 @@ from rdzv.store import Store
 
 from .workers import Guard, Worker, Workers
 
-__all__ = ["Agent", "Outcome", "Verdict"]
+__all__ = ["Agent", "AgentResult", "ExitStatus"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _LOOK_AGAIN = timedelta(seconds=10)
 """How long one question for it waits; the first one after the end of the world is the last."""
 
 
-class Outcome(Enum):
+class ExitStatus(Enum):
     """How it ends; the value is the exit code of the command."""
 
     DONE = 0
@@ -63,7 +63,7 @@ class Outcome(Enum):
     SIGNALLED = 128
 
     @classmethod
-    def of(cls, error: RendezvousError) -> "Outcome":
+    def of(cls, error: RendezvousError) -> "ExitStatus":
         """The end that an error means."""
         kinds = {
             RendezvousParameterError: cls.UNUSABLE,
@@ -74,21 +74,21 @@ class Outcome(Enum):
             RendezvousDeniedError: cls.UNUSABLE,
             RendezvousConnectionError: cls.UNREACHABLE,
         }
-        return next((outcome for kind, outcome in kinds.items() if isinstance(error, kind)), cls.ERROR)
+        return next((exit_status for kind, exit_status in kinds.items() if isinstance(error, kind)), cls.ERROR)
 
 
 @dataclass(frozen=True)
-class Verdict:
+class AgentResult:
     """How an agent ended, and why.
 
     Attributes:
-        outcome: The kind of end.
+        exit_status: The kind of end.
         reason: In words.
-        signal: The signal that ended it, with `Outcome.SIGNALLED`.
+        signal: The signal that ended it, with `ExitStatus.SIGNALLED`.
         summary: The reason in a few words, for the others of the run; empty: the reason itself.
     """
 
-    outcome: Outcome
+    exit_status: ExitStatus
     reason: str
     signal: int = 0
     summary: str = ""
@@ -96,7 +96,7 @@ class Verdict:
     @property
     def exit_code(self) -> int:
         """The exit code for a shell."""
-        return self.outcome.value + self.signal
+        return self.exit_status.value + self.signal
 
 
 class Agent:
@@ -141,24 +141,24 @@ class Agent:
         self._signal = 0
         self._is_urgent = False
 
-    def run(self) -> Verdict:
+    def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
-        with self._taking_signals(), Guard(self._environment) as keeper:
+        with self._signal_handlers(), Guard(self._environment) as keeper:
             try:
-                while (verdict := self._one_round(keeper)) is None:
+                while (ending := self._one_round(keeper)) is None:
                     pass
             except RendezvousError as error:
-                verdict = Verdict(Outcome.of(error), str(error), summary=error.summary)
+                ending = AgentResult(ExitStatus.of(error), str(error), summary=error.summary)
             except BaseException as error:
                 self._handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise
-            self._say_goodbye(verdict)
-            return verdict
+            self._shut_down(ending)
+            return ending
 
-    def _one_round(self, keeper: Guard) -> Verdict | None:
+    def _one_round(self, keeper: Guard) -> AgentResult | None:
         info = self._next_world()
         if info is None:
-            return Verdict(Outcome.SIGNALLED, _name(self._signal), self._signal)
+            return AgentResult(ExitStatus.SIGNALLED, _name(self._signal), self._signal)
         if not self._agree_on_processes(info):
             return None
         environments = [
@@ -172,11 +172,11 @@ class Agent:
         try:
             workers = Workers(self._command, environments, keeper)
         except OSError as error:
-            return Verdict(Outcome.FAILED, f"cannot start {self._command[0]!r}: {error.strerror}")
+            return AgentResult(ExitStatus.FAILED, f"cannot start {self._command[0]!r}: {error.strerror}")
         try:
             return self._watch(workers, info)
         finally:
-            workers.stop(self._grace, self._signal or signal.SIGTERM, hurry=lambda: self._is_urgent)
+            workers.stop(self._grace, self._signal or signal.SIGTERM, force=lambda: self._is_urgent)
 
     def _place_in(self, info: RendezvousInfo) -> str:
         each, first = self._processes, info.rank * self._processes
@@ -187,9 +187,9 @@ class Agent:
 
     def _next_world(self) -> RendezvousInfo | None:
         """The next world; None if a signal came first."""
-        return self._unless_signalled(self._handler.next_rendezvous, self._waiting)
+        return self._run_until_signalled(self._handler.next_rendezvous, self._waiting)
 
-    def _unless_signalled(
+    def _run_until_signalled(
         self,
         call: Callable[[], _T],
         waiting: Callable[[float], None] = lambda seconds: None,
@@ -212,7 +212,7 @@ class Agent:
                 if is_over():
                     return None
                 waiting(time.monotonic() - started)
-            # Whoever leaves ends the wait too.
+            # Leaving ends the wait too.
             self._handler.leave(_name(self._signal))
             with contextlib.suppress(RendezvousError):
                 asked.result()
@@ -227,11 +227,11 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            self._unless_signalled(lambda: info.store.set(_PROCESSES, str(self._processes)))
+            self._run_until_signalled(lambda: info.store.set(_PROCESSES, str(self._processes)))
             return not self._signal
         ended = threading.Event()
         try:
-            first = self._unless_signalled(
+            first = self._run_until_signalled(
                 lambda: _processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
             )
         finally:
@@ -247,25 +247,25 @@ class Agent:
 
     def _has_ended(self, info: RendezvousInfo) -> bool:
         """Whether this world is over, as far as this node knows."""
-        return bool(self._handler.closed or self._handler.num_nodes_waiting() or self._is_bereaved(info))
+        return bool(self._handler.closed or self._handler.num_nodes_waiting() or self._has_lost_member(info))
 
-    def _is_bereaved(self, info: RendezvousInfo) -> bool:
+    def _has_lost_member(self, info: RendezvousInfo) -> bool:
         """Whether a member of this world is gone, even if the others are too few for another one."""
-        notice = self._handler.notice
-        return notice is not None and notice.round == info.round and bool(notice.lost)
+        status = self._handler.status
+        return status is not None and status.round == info.round and bool(status.departures)
 
-    def _watch(self, workers: Workers, info: RendezvousInfo) -> Verdict | None:
+    def _watch(self, workers: Workers, info: RendezvousInfo) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
         finished = False
         while True:
             if self._signal:
-                return Verdict(Outcome.SIGNALLED, _name(self._signal), self._signal)
+                return AgentResult(ExitStatus.SIGNALLED, _name(self._signal), self._signal)
             if closed := self._handler.closed:
                 if closed.done and finished:
-                    return Verdict(Outcome.DONE, closed.reason)
-                return Verdict(Outcome.CLOSED, f"closed by {closed.by or 'somebody'}: {closed.reason}")
+                    return AgentResult(ExitStatus.DONE, closed.reason)
+                return AgentResult(ExitStatus.CLOSED, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
             # A world without one of its members is none, even if the others are too few for another.
-            if self._handler.num_nodes_waiting() or self._is_bereaved(info):
+            if self._handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
             seen = workers.look()
@@ -274,11 +274,11 @@ class Agent:
                 return self._failed(seen[failed], failed, info)
             if not finished and all(worker.code == 0 for worker in seen):
                 finished = True
-                if self._unless_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
-                    return Verdict(Outcome.DONE, "every node has finished")
+                if self._run_until_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
+                    return AgentResult(ExitStatus.DONE, "every node has finished")
             time.sleep(_POLL)
 
-    def _failed(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> Verdict | None:
+    def _failed(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> AgentResult | None:
         code = worker.code or 0
         rank = info.rank * self._processes + local_rank
         what = (
@@ -286,19 +286,21 @@ class Agent:
             f"{f'signal {_name(-code)}' if code < 0 else f'exit code {code}'}"
         )
         if self._restarts >= self._max_restarts:
-            return Verdict(Outcome.FAILED, f"{what}, after {self._restarts} restart{'s' * (self._restarts != 1)}")
+            return AgentResult(
+                ExitStatus.FAILED, f"{what}, after {self._restarts} restart{'s' * (self._restarts != 1)}"
+            )
         self._restarts += 1
         logger.warning("%s; restart %d of %d", what, self._restarts, self._max_restarts)
         return None
 
-    def _say_goodbye(self, verdict: Verdict) -> None:
-        if verdict.outcome is Outcome.DONE:
+    def _shut_down(self, ending: AgentResult) -> None:
+        if ending.exit_status is ExitStatus.DONE:
             self._handler.shutdown()
         else:
-            self._handler.leave(verdict.summary or verdict.reason)
+            self._handler.leave(ending.summary or ending.reason)
 
     @contextlib.contextmanager
-    def _taking_signals(self) -> Iterator[None]:
+    def _signal_handlers(self) -> Iterator[None]:
         def take(number: int, frame: FrameType | None) -> None:
             self._is_urgent = bool(self._signal)
             self._signal = number

@@ -48,7 +48,7 @@ class Guard:
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None  # noqa: S101 - we asked for a pipe
-        # A guard that somebody killed must not take the job with it.
+        # A guard that was killed must not take the job with it.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(line.encode())
             self._process.stdin.flush()
@@ -142,18 +142,18 @@ class Workers:
         for worker in self._workers:
             worker.send(number)
 
-    def stop(self, grace: float, number: int = signal.SIGTERM, *, hurry: Callable[[], bool] = lambda: False) -> None:
+    def stop(self, grace: float, number: int = signal.SIGTERM, *, force: Callable[[], bool] = lambda: False) -> None:
         """Ask all to end with a signal; kill what is left after `grace` seconds, grandchildren too.
 
         Args:
             grace: Seconds.
             number: The signal.
-            hurry: Whether to kill them at once; asked again and again.
+            force: Whether to kill them at once; asked again and again.
         """
         self.send(number)
         deadline = time.monotonic() + grace
         # The group, not only its first process: a wrapper script ends before what it wraps.
-        while time.monotonic() < deadline and not hurry():
+        while time.monotonic() < deadline and not force():
             self._forget_groups_that_ended()
             if all(worker.is_over for worker in self._workers):
                 return

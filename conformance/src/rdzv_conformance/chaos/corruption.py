@@ -1,0 +1,68 @@
+"""A foreign client, in a process of its own: it overwrites what the nodes have written, and puts it back."""
+
+import signal
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from rdzv import KeyValueBackend, PutOutcome, RendezvousConnectionError, RendezvousParameters
+from rdzv.backend import STATE_KEY
+from rdzv.plugins import create_backend
+
+from ..processes import Link
+
+__all__ = ["KEYS", "corrupt_keys"]
+
+KEYS: Final = (STATE_KEY, "control/status")
+"""What is written over. A key on a lease would lose it."""
+
+_T = TypeVar("_T")
+
+_FOREIGN: Final = b"\0foreign bytes"
+_DAY: Final = 86400.0
+_CALL: Final = 1.0
+
+
+def corrupt_keys(link: Link, parameters: RendezvousParameters) -> None:
+    """The life of the process: it receives a key and for how many seconds, and answers when all is as it was."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    backend: KeyValueBackend | None = None
+    while True:
+        key, seconds = link.receive(_DAY)
+        if backend is None:
+            made, _ = create_backend(parameters)
+            assert isinstance(made, KeyValueBackend)
+            backend = made
+        _corrupt(backend, key, seconds)
+        link.send()
+
+
+def _corrupt(backend: KeyValueBackend, key: str, seconds: float) -> None:
+    there = _insist(lambda: backend.read(key, timeout=_CALL))
+    if there is None or not _replace(backend, key, there.value, _FOREIGN):
+        return
+    time.sleep(seconds)
+    # Unless a node has written there meanwhile.
+    _replace(backend, key, _FOREIGN, there.value)
+
+
+def _replace(backend: KeyValueBackend, key: str, before: bytes, after: bytes) -> bool:
+    """Whether `after` is there now, where `before` was."""
+
+    def replace() -> bool:
+        there = backend.read(key, timeout=_CALL)
+        if there is None or there.value != before:
+            return there is not None and there.value == after
+        if backend.put(key, after, expect=there.token, timeout=_CALL).outcome is not PutOutcome.APPLIED:
+            raise RendezvousConnectionError("Another was faster, or the reply was lost.")
+        return True
+
+    return _insist(replace)
+
+
+def _insist(call: Callable[[], _T]) -> _T:
+    while True:
+        try:
+            return call()
+        except RendezvousConnectionError:
+            time.sleep(0.1)

@@ -1,0 +1,270 @@
+"""The testbed: the agents, their fault proxies, the service, and what is to happen when."""
+
+import heapq
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ..processes import Processes, Worker
+from ..servers import LocalService
+from . import namespaces
+from .agent import Job, live
+from .corruption import corrupt_keys
+from .history import OVER, EventLog, History
+from .proxies import FaultProxies
+from .service import Service
+
+if TYPE_CHECKING:
+    from ..suite.server import Server
+
+__all__ = ["EVENT_LOG", "AgentHandle", "Testbed"]
+
+EVENT_LOG: Final = "chaos.jsonl"
+"""The history of the run itself, beside those of the agents."""
+
+_LOOK = 0.1
+"""Seconds between two looks at what the agents have written."""
+
+_READY = 60.0
+"""Seconds that a server may take to come back."""
+
+
+class AgentHandle:
+    """The testbed's end of an agent.
+
+    Attributes:
+        name: Its name.
+        healthy: It is neither paused nor partitioned, and has no orders to go.
+    """
+
+    def __init__(self, name: str, processes: Processes, worker: Worker) -> None:
+        self.name = name
+        self.healthy = True
+        self.worker = worker
+        self._processes = processes
+
+    def tell(self, command: str, *arguments: Any) -> None:
+        """Give it an order: a method of `agent.Agent`."""
+        self.healthy = self.healthy and command not in ("leave", "shutdown")
+        with suppress(OSError):  # it has just ended; that is seen from what it wrote
+            self.worker.send([command, *arguments])
+
+    def end(self) -> None:
+        """kill -9."""
+        self._processes.__exit__()
+
+
+class Testbed:
+    """A context manager that leaves nothing behind; for the main thread, since it minds signals.
+
+    Attributes:
+        job: What all agents have in common.
+        service: Where they meet.
+        size: How many agents there should be.
+        attempt: The attempt of the agents that come now.
+        handles: Those that live, by name.
+        history: What they have written.
+        proxies: Their ways to the service; None if it is not reached by TCP.
+        isolated: Each of them has a network namespace of its own.
+        faulted: The servers that are away.
+    """
+
+    def __init__(self, job: Job, service: Service, folder: Path, size: int) -> None:
+        self.job = job
+        self.service = service
+        self.size = size
+        self.attempt = 0
+        self.handles: dict[str, AgentHandle] = {}
+        self.history = History(folder)
+        self.proxies: FaultProxies | None = None
+        self.isolated = False
+        self.faulted: list[Server] = []
+        self._folder = folder
+        self._numbers = itertools.count(1)
+        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._ticket = itertools.count()
+        self._interrupted = False
+        self._cleanup = ExitStack()
+        self._corrupting = False
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._cleanup.callback(signal.signal, number, signal.signal(number, self._interrupt))
+        self.isolated = bool(self.service.targets) and namespaces.are_possible()
+        self.event_log = EventLog(self._folder / EVENT_LOG, "the run")
+        self._cleanup.callback(self.event_log.close)
+        corrupter = self.job.parameters(self.service.endpoint, "a stranger", 0)
+        processes = self._cleanup.enter_context(Processes())
+        self._corrupter = processes.fork(lambda link: corrupt_keys(link, corrupter))
+        if self.service.targets:
+            self.proxies = FaultProxies(self._cleanup.enter_context(Processes()))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        """Kill every agent that is left."""
+        for handle in list(self.handles.values()):
+            handle.end()
+        self._cleanup.close()
+
+    @property
+    def leader(self) -> str | None:
+        """The agent that leads, as far as the others report."""
+        told = (record.facts for record in reversed(self.history.records) if record.what == "learns")
+        node: str | None = next((facts["node"] for facts in told if facts["kind"] == "leader changed"), None)
+        return node and node.partition(".")[0]
+
+    # Agents.
+
+    def arrive(self) -> None:
+        """A new agent comes."""
+        name = f"agent{next(self._numbers)}"
+        self.event_log.write("starts", who=name, attempt=self.attempt)
+        processes, job, attempt, isolated = Processes(), self.job, self.attempt, self.isolated
+        worker = processes.fork(lambda link: live(link, job, name, attempt, self._folder, isolated))
+        self.handles[name] = AgentHandle(name, processes, worker)
+        worker.receive()
+        endpoint = self.service.endpoint
+        if self.proxies:
+            endpoint = ",".join(self.proxies.open(name, self.service.targets, worker.pid if isolated else None))
+        worker.send(endpoint)
+
+    def kill(self, handle: AgentHandle) -> None:
+        """kill -9."""
+        self.event_log.write("is killed", who=handle.name)
+        self._remove(handle)
+
+    def _remove(self, handle: AgentHandle) -> None:
+        handle.healthy = False
+        handle.end()
+        self.history.end(handle.name)
+        del self.handles[handle.name]
+        if self.proxies:
+            self.proxies.close(handle.name)
+
+    def pause(self, handle: AgentHandle) -> None:
+        """SIGSTOP."""
+        handle.healthy = False
+        self.event_log.write("stands still", who=handle.name)
+        handle.worker.pause()
+
+    def resume(self, handle: AgentHandle) -> None:
+        """SIGCONT."""
+        if handle.name in self.handles:
+            handle.worker.resume()
+            self._is_healthy(handle)
+
+    def partition(self, handle: AgentHandle, how: str) -> None:
+        """Partition it; see `FaultProxies.partition`."""
+        assert self.proxies
+        handle.healthy = False
+        self.event_log.write("is cut off", who=handle.name, how=how)
+        self.proxies.partition(handle.name, how)
+
+    def heal(self, handle: AgentHandle, lose: bool) -> None:
+        """Heal its partition; see `FaultProxies.heal`."""
+        if handle.name in self.handles and self.proxies:
+            self.proxies.heal(handle.name, lose)
+            self._is_healthy(handle)
+
+    def _is_healthy(self, handle: AgentHandle) -> None:
+        handle.healthy = True
+        self.event_log.write("goes on", who=handle.name)
+
+    def leave(self, handle: AgentHandle) -> None:
+        """Tell it to go."""
+        handle.tell("leave", "it had orders to")
+
+    # Servers.
+
+    def fault_member(self, member: "Server", dies: bool, seconds: float) -> None:
+        """Kill or freeze a server, and have it back after some seconds."""
+        name = f"server{self.service.members.index(member)}"
+        self.faulted.append(member)
+        self.event_log.write("is killed" if dies else "stands still", who=name)
+        (member.kill if dies else member.pause)()
+
+        def back() -> None:
+            # Alone, a member of a cluster would wait for the others.
+            (getattr(member, "relaunch", member.restart) if dies else member.resume)()
+            self.faulted.remove(member)
+            self.event_log.write("goes on", who=name)
+
+        self.after(seconds, back)
+
+    def await_servers(self) -> None:
+        """Return when every server serves."""
+        deadline = time.monotonic() + _READY
+        for member in self.service.members:
+            if isinstance(member, LocalService):
+                member._await_ready(deadline)
+
+    # What is written.
+
+    def corrupt(self, key: str, seconds: float) -> bool:
+        """Write over a key, and put it back after some seconds; False if one is corrupted already."""
+        if not self._is_restored(0.0):
+            return False
+        self._corrupting = True
+        self.event_log.write("is corrupted", key=key, seconds=seconds)
+        self._corrupter.send([key, seconds])
+        self.after(seconds, lambda: None)
+        return True
+
+    def await_restored(self) -> None:
+        """Return when no key is corrupted.
+
+        Raises:
+            TimeoutError: One still is.
+        """
+        if not self._is_restored(_READY):
+            raise TimeoutError("What was written over could not be put back.")
+
+    def _is_restored(self, timeout: float) -> bool:
+        if self._corrupting:
+            with suppress(TimeoutError):
+                self._corrupter.receive(timeout)
+                self._corrupting = False
+        return not self._corrupting
+
+    # Time.
+
+    def _interrupt(self, number: int, frame: object) -> None:
+        # An exception in the middle of a fork would be lost, or go on in the child.
+        self._interrupted = True
+
+    def after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something later."""
+        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._ticket), action))
+
+    def pass_time(self, until: Callable[[], bool]) -> None:
+        """Do what is due and retire who has ended, until a condition holds.
+
+        Raises:
+            KeyboardInterrupt: There was a SIGINT or a SIGTERM, now or before.
+        """
+        while not until():
+            if self._interrupted:
+                raise KeyboardInterrupt
+            now = time.monotonic()
+            if self._timers and self._timers[0][0] <= now:
+                heapq.heappop(self._timers)[2]()
+                continue
+            self._look()
+            due = self._timers[0][0] if self._timers else now + _LOOK
+            time.sleep(max(0.0, min(_LOOK, due - time.monotonic())))
+
+    def nothing_is_due(self) -> bool:
+        """Whether all that was to be done later is done."""
+        return not self._timers
+
+    def _look(self) -> None:
+        self.history.refresh()
+        for handle in list(self.handles.values()):
+            last = self.history.last.get(handle.name)
+            if last is not None and last.what in OVER:
+                self._remove(handle)

@@ -1,0 +1,31 @@
+"""A TCP proxy to a server that speaks HTTP, which loses replies, breaks, or answers by itself."""
+
+import socket
+from typing import Final
+
+from .proxy import FaultProxy as AnyProxy
+
+__all__ = ["FaultProxy", "answer"]
+
+_METHODS: Final = (b"GET ", b"PUT ", b"POST ", b"DELETE ")
+
+
+def answer(status: str, body: bytes, *headers: str) -> bytes:
+    """An answer of HTTP, such as ``answer("200 OK", b"{}", "Content-Type: application/json")``."""
+    head = "\r\n".join([f"HTTP/1.1 {status}", f"Content-Length: {len(body)}", *headers])
+    return head.encode() + b"\r\n\r\n" + body
+
+
+class FaultProxy(AnyProxy):
+    """The fault proxy; see there. It hangs up after an answer of its own."""
+
+    def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
+        """See `AnyProxy`."""
+        while data := near.recv(1 << 20):
+            begins = data.startswith(_METHODS)
+            self.requests += begins
+            if self.answer is None:
+                far.sendall(data)
+            elif begins:
+                near.sendall(self.answer)
+                break

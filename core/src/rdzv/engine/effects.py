@@ -1,0 +1,141 @@
+"""What a node may ask of the outside world, one effect at a time.
+
+A *coroutine* is a generator that yields effects and is sent their results. Everything that it does
+between two effects is one atomic piece: the runner runs it under the node's lock, the simulator
+in virtual time. So the code that is simulated is the code that runs.
+
+Deadlines and moments are seconds on the node's own monotonic clock.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..backend import Lease
+from ..hooks import Event
+from .client import DecodedSnapshot, VersionedValue
+
+__all__ = [
+    "Coroutine",
+    "Delete",
+    "Effect",
+    "Emit",
+    "KeepAlive",
+    "OpenLease",
+    "Put",
+    "Read",
+    "ReadAll",
+    "Revoke",
+    "Sleep",
+    "SpawnLeader",
+    "Wait",
+    "WaitForChange",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Read one key; answers ``VersionedValue | None``."""
+
+    key: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAll:
+    """Read a prefix; answers a `DecodedSnapshot`."""
+
+    prefix: str
+    deadline: float
+    before: DecodedSnapshot | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for a prefix to change, not retried; answers a `DecodedSnapshot`, `since` itself if time ran out."""
+
+    prefix: str
+    since: DecodedSnapshot
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a key under a condition; answers ``(applied, VersionedValue | None)``. See `RetryingClient.put`."""
+
+    key: str
+    payload: bytes
+    deadline: float
+    previous: VersionedValue | None
+    lease: Lease | None = None
+    deleted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a prefix."""
+
+    prefix: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpenLease:
+    """Open a lease; answers a `Lease`."""
+
+    ttl: float
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """Renew a lease; answers False if it has ended."""
+
+    lease: Lease
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke:
+    """End a lease and remove its keys."""
+
+    lease: Lease
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Go on at that moment, or as soon as the node closes."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForChange:
+    """Go on when what this node knows has changed, at that moment at the latest."""
+
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Emit events to the plugins."""
+
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnLeader:
+    """Start the leader's coroutine for this term."""
+
+    term: int
+
+
+Effect = (
+    Read | ReadAll | Wait | Put | Delete | OpenLease | KeepAlive | Revoke | Sleep | WaitForChange | Emit | SpawnLeader
+)
+
+_R = TypeVar("_R")
+
+Coroutine = Generator[Effect, Any, _R]
+"""A piece of a node's behaviour: yields effects, is sent their results, returns ``_R``."""

@@ -1,0 +1,330 @@
+"""Heartbeat leases, for services without leases: owners count, observers time them by their own clocks.
+
+An owner changes its heartbeat key once an interval. An observer that has seen no change for the lease's
+time to live, on its own monotonic clock, expires the lease: a compare-and-set that only succeeds
+if there was no heartbeat since, and after which the owner's next heartbeat fails. So the end of a
+lease is one event, the same for everyone, and no timestamp ever crosses the network.
+"""
+
+import json
+import math
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from ..backend import (
+    ABSENT,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+    Token,
+)
+from ..deadline import time_left
+from ..errors import RendezvousConnectionError
+from .records import HEARTBEATS
+
+__all__ = ["HeartbeatLeases"]
+
+_EXPIRED: Final = b"expired"
+_LEASE: Final = re.compile(rb"(\w+/\w+)?")
+_MANY: Final = 3
+"""From so many leases on, one read of all heartbeats is cheaper than one read for each."""
+_SCAN: Final = 0.75
+"""The most seconds between two looks: so late may the last heartbeat of a node that dies be seen."""
+_PAUSE: Final = 0.1
+"""The fewest."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Heartbeat:
+    """What an observer knows of a lease: its last heartbeat, until when it lives without another, when it was read."""
+
+    token: Token
+    until: float
+    read_at: float
+
+
+class HeartbeatLeases(KeyValueBackend):
+    """A backend without leases, with leases.
+
+    Every value gets one line in front that names the lease it hangs on, if any.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.LEASE})
+    unsupported: ClassVar[Mapping[Capability, str]] = {
+        capability: "that is up to the service below" for capability in Capability if capability != Capability.LEASE
+    }
+
+    def __init__(
+        self,
+        inner: KeyValueBackend,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+        folder: str = "0",
+    ) -> None:
+        """Give `inner` leases.
+
+        Args:
+            inner: The backend below.
+            interval: Seconds between two heartbeats of an owner; observers look at least as often,
+                so that a death is known within a second of the time to live.
+            clock: This process's monotonic clock, in seconds.
+            folder: Where the heartbeats of the leases that are opened here stand under ``heartbeats``; letters and
+                digits.
+        """
+        self._inner = inner
+        self._interval = interval
+        self._clock = clock
+        self._folder = folder
+        self._scan_interval = min(interval, _SCAN)
+        # Of the leases that are opened here. An observer, which opens none, expires none that it cannot read.
+        self._ttl = math.inf
+        self._lock = threading.Lock()
+        self._heartbeats: dict[str, _Heartbeat] = {}
+        self._last_scan = clock()
+
+    @property
+    def name(self) -> str:
+        """See `KeyValueBackend`."""
+        return self._inner.name
+
+    @property
+    def local_address(self) -> str:
+        """See `KeyValueBackend`."""
+        return self._inner.local_address
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        """See `KeyValueBackend`."""
+        deadline = self._clock() + timeout
+        return self._alive_entries(Snapshot(_one(key, self._inner.read(key, timeout=timeout))), deadline).entries.get(
+            key
+        )
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend`."""
+        deadline = self._clock() + timeout
+        return self._alive_entries(self._inner.read_all(prefix, timeout=timeout), deadline)
+
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
+        """See `KeyValueBackend`."""
+        if isinstance(lease, _HeartbeatLease) and lease.ended:
+            return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
+        deadline = self._clock() + timeout
+        owner = lease.id if isinstance(lease, _HeartbeatLease) else ""
+        prefixed = owner.encode() + b"\n" + value
+        put = self._inner.put(key, prefixed, expect=expect, timeout=timeout)
+        if put.outcome is PutOutcome.CONFLICT and put.entry is not None:
+            alive = self._alive_entries(Snapshot(_one(key, put.entry)), deadline).entries.get(key)
+            if alive is None and expect is ABSENT:
+                # What is there belongs to an expired lease: it counts as absent.
+                put = self._inner.put(key, prefixed, expect=put.entry.token, timeout=self._left(deadline))
+            else:
+                return PutResult(PutOutcome.CONFLICT, alive)
+        return put if put.entry is None else replace(put, entry=_strip_lease(put.entry)[1])
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        """See `KeyValueBackend`."""
+        self._inner.delete(prefix, timeout=timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend`. The service wakes a waiter for changes, the clock for expired leases."""
+        deadline = self._clock() + timeout
+        raw = since.revision
+        while (remaining := deadline - self._clock()) > 0:
+            try:
+                # A change wakes everybody: who has just seen that these leases live need not ask again.
+                now = self._alive_entries(raw, deadline, self._scan_interval)
+            except RendezvousConnectionError:
+                if remaining >= self._scan_interval:
+                    raise
+                # So little time proves nothing against the service; the next wait begins with this look.
+                break
+            if now.entries != since.entries:
+                return now
+            if (remaining := deadline - self._clock()) > 0:
+                raw = self._inner.wait(prefix, raw, timeout=min(remaining, self._next_scan(raw)))
+        return since
+
+    def open_lease(self, ttl: float, *, timeout: float) -> Lease:
+        """See `KeyValueBackend`."""
+        self._ttl = ttl
+        lease = _HeartbeatLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl, self._clock)
+        lease.keep_alive(timeout)
+        return lease
+
+    def close(self) -> None:
+        """See `KeyValueBackend`."""
+        self._inner.close()
+
+    def _left(self, deadline: float) -> float:
+        return time_left(deadline, self._clock())
+
+    def _alive_entries(self, raw: Snapshot, deadline: float, age: float = 0.0) -> Snapshot:
+        """`raw` without the names of leases, and without what hangs on a lease that has ended (see `_alive`)."""
+        entries = {key: _strip_lease(entry) for key, entry in raw.entries.items()}
+        # In their order, so that a simulated run is the same each time.
+        alive = self._alive(dict.fromkeys(lease for lease, _ in entries.values() if lease), deadline, age)
+        living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
+        return Snapshot(living, raw)
+
+    def _alive(self, leases: Collection[str], deadline: float, age: float) -> Set[str]:
+        """Which of these leases live; one that did at most `age` seconds ago, and has time left, is taken to."""
+        now = self._clock()
+        with self._lock:
+            trusted = {
+                lease
+                for lease in leases
+                if (heartbeat := self._heartbeats.get(lease)) is not None
+                and now - heartbeat.read_at < age
+                and now < heartbeat.until
+            }
+        asked = [lease for lease in leases if lease not in trusted]
+        if not asked:
+            return trusted
+        living = self._check_expiry(self._heartbeats_of(asked, deadline), deadline)
+        with self._lock:
+            for lease in asked:
+                if lease not in living:
+                    self._heartbeats.pop(lease, None)
+        return trusted | living
+
+    def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
+        if len(leases) >= _MANY:
+            everyone = self._inner.read_all(HEARTBEATS, timeout=self._left(deadline)).entries
+            return {lease: everyone[_heartbeat_key(lease)] for lease in leases if _heartbeat_key(lease) in everyone}
+        heartbeats = {lease: self._inner.read(_heartbeat_key(lease), timeout=self._left(deadline)) for lease in leases}
+        return {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat is not None}
+
+    def _check_expiry(self, heartbeats: Mapping[str, Entry], deadline: float) -> frozenset[str]:
+        """Which of these leases live; expires those without a heartbeat for a time to live."""
+        now = self._clock()
+        with self._lock:
+            if now - self._last_scan > self._interval + self._scan_interval:
+                # This observer did not look: every live owner gets the whole time to live again.
+                self._heartbeats.clear()
+            self._last_scan = now
+            living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
+            for lease, heartbeat in living.items():
+                before = self._heartbeats.get(lease)
+                self._heartbeats[lease] = _Heartbeat(heartbeat.token, self._lives_until(heartbeat, before, now), now)
+            silent = {lease for lease in living if now > self._heartbeats[lease].until}
+        return frozenset(
+            lease
+            for lease, heartbeat in living.items()
+            if not (lease in silent and self._expire(lease, heartbeat, deadline))
+        )
+
+    def _lives_until(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> float:
+        """The moment at which a lease ends if this heartbeat is its last one."""
+        if before is not None and before.until == math.inf:
+            before = None
+        if before is not None and before.token == heartbeat.token:
+            return before.until
+        if (ttl := _ttl_of(heartbeat)) is not None:
+            return now + ttl
+        # Another client wrote it, and the owner writes over it with its next heartbeat: it says nothing of life or
+        # death.
+        return before.until if before is not None else now + self._ttl
+
+    def _next_scan(self, raw: Snapshot) -> float:
+        """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
+        now = self._clock()
+        with self._lock:
+            heartbeats = [self._heartbeats[lease] for lease in _leases_of(raw) if lease in self._heartbeats]
+        moments = [min(heartbeat.until, heartbeat.read_at + self._scan_interval) - now for heartbeat in heartbeats]
+        # What is over is over, or could not be expired just now; there is no hurry then.
+        return max(_PAUSE, min([self._scan_interval, *(seconds for seconds in moments if seconds >= 0)]))
+
+    def _expire(self, lease: str, heartbeat: Entry, deadline: float) -> bool:
+        key = _heartbeat_key(lease)
+        if (
+            self._inner.put(key, _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline)).outcome
+            is not PutOutcome.APPLIED
+        ):
+            return False
+        # A missing heartbeat counts as expired, and no lease has this name again.
+        self._inner.delete(key, timeout=self._left(deadline))
+        return True
+
+
+class _HeartbeatLease(Lease):
+    """The owner's side: a key that changes."""
+
+    def __init__(self, inner: KeyValueBackend, name: str, ttl: float, clock: Callable[[], float]) -> None:
+        self._inner = inner
+        self._ttl = ttl
+        self._clock = clock
+        self._heartbeat = 0
+        self._token: Token | Expect = ABSENT
+        self.id = name
+        self.ended = False
+
+    @property
+    def ttl(self) -> float:
+        return self._ttl
+
+    def keep_alive(self, timeout: float) -> bool:
+        deadline = self._clock() + timeout
+        while not self.ended:
+            left = time_left(deadline, self._clock())
+            self._heartbeat += 1
+            value = json.dumps({"heartbeat": self._heartbeat, "ttl": self._ttl}).encode()
+            put = self._inner.put(_heartbeat_key(self.id), value, expect=self._token, timeout=left)
+            if put.outcome is PutOutcome.UNKNOWN:
+                raise RendezvousConnectionError("The reply to a heartbeat was lost.")
+            self.ended = put.entry is None or put.entry.value == _EXPIRED
+            if put.entry is not None:
+                self._token = put.entry.token
+            if put.outcome is PutOutcome.APPLIED:
+                return True
+            # Nobody else writes this key, but to expire it: anything else there is an earlier heartbeat of this owner
+            # whose reply was lost. The others count from that one, so it says nothing of now.
+        return False
+
+    def revoke(self, timeout: float) -> None:
+        # What hangs on it counts as absent from then on. It is not deleted by name: such a request may be
+        # applied late, when the owner is back and has written the same key on another lease.
+        self.ended = True
+        self._inner.delete(_heartbeat_key(self.id), timeout=timeout)
+
+
+def _heartbeat_key(lease: str) -> str:
+    return f"{HEARTBEATS}/{lease}"
+
+
+def _one(key: str, entry: Entry | None) -> dict[str, Entry]:
+    return {} if entry is None else {key: entry}
+
+
+def _leases_of(raw: Snapshot) -> list[str]:
+    """The leases that anything hangs on, each once."""
+    return list(dict.fromkeys(lease for lease, _ in map(_strip_lease, raw.entries.values()) if lease))
+
+
+def _strip_lease(entry: Entry) -> tuple[str, Entry]:
+    lease, newline, value = entry.value.partition(b"\n")
+    if not newline or not _LEASE.fullmatch(lease):
+        # For who reads this key to refuse, not for all who read others beside it. With nothing before its first newline
+        # it is no envelope, whatever it was.
+        return "", replace(entry, value=b"\n" + entry.value)
+    return lease.decode("ascii", "replace"), Entry(value, entry.token, entry.order)
+
+
+def _ttl_of(heartbeat: Entry) -> float | None:
+    """The lease's time to live, in seconds; None if this is no heartbeat."""
+    try:
+        ttl = float(json.loads(heartbeat.value)["ttl"])
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+    return ttl if 0 < ttl < math.inf else None

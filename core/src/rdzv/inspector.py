@@ -1,0 +1,393 @@
+"""Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
+
+import copy
+import random
+import time
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from .backend import KeyValueBackend
+from .deadline import pause_within
+from .engine import rules
+from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
+from .engine.handler import adapt
+from .engine.records import (
+    CONTROL,
+    HEARTBEATS,
+    LEADER_KEY,
+    NODES,
+    PENDING,
+    STATE_KEY,
+    STATUS_KEY,
+    STORE,
+    Closed,
+    Departure,
+    LeaderRecord,
+    NodeRecord,
+    RunStatus,
+    State,
+    decode,
+    nodes_in,
+)
+from .engine.register_adapter import RegisterAdapter
+from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
+from .parameters import RendezvousParameters
+from .plugins import create_backend, load_backend_plugin
+from .settings import RendezvousSettings
+from .text import printable
+
+__all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
+
+_WAITING: Final = "waiting"
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node that is there, or has just left.
+
+    Attributes:
+        id: Its id.
+        rank: Its rank in the running round; None if it is not in it.
+        address: Where it can be reached.
+        doing: ``in the round``, ``waiting``, or ``left:`` and why.
+        left: Why it has left: it is shown for as long as its record says so; None: it is here.
+    """
+
+    id: str
+    rank: int | None
+    address: str
+    doing: str
+    left: str | None
+
+
+@dataclass(frozen=True)
+class MissingNode:
+    """A member of the round that is gone, and whose record is, too.
+
+    Attributes:
+        id: Its id.
+        rank: Its rank in the round.
+        doing: ``left:`` and why, or ``missing: `` and what is known of it.
+        left: Why it has left; None: it was lost.
+    """
+
+    id: str
+    rank: int
+    doing: str
+    left: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a run is doing.
+
+    Attributes:
+        run_id: Which run.
+        phase: ``unknown`` (no node is here, and none of those that came, if any, had a world),
+            ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` (no node is left of an open run
+            that had a world) or ``closed``.
+        attempt: The scheduler's restart count.
+        round: How many worlds there were.
+        min_nodes: The smallest world; 0 while unknown.
+        max_nodes: The largest.
+        leader: The id of the node that leads; None if nobody does.
+        nodes: Who is there or has just left, in rank order, then in arrival order.
+        missing: The members of the round that are gone, without those among `nodes`.
+        waiting: How many of `nodes` wait: for the next world, or as spares.
+        closed_by: Who closed the run.
+        closed_reason: Why; None while it is open.
+    """
+
+    run_id: str
+    phase: str
+    attempt: int
+    round: int
+    min_nodes: int
+    max_nodes: int
+    leader: str | None
+    nodes: tuple[NodeStatus, ...]
+    missing: tuple[MissingNode, ...]
+    waiting: int
+    closed_by: str | None
+    closed_reason: str | None
+
+
+def _as_client_params(params: RendezvousParameters) -> RendezvousParameters:
+    """The parameters of a client that serves nothing: where a node may host the store, a mistyped port would be a new
+    one."""
+    options = {option.name for option in load_backend_plugin(params.backend).options}
+    if "is_host" not in options or "is_host" in params.config:
+        return params
+    params = copy.copy(params)
+    params.config = {**params.config, "is_host": False}
+    return params
+
+
+class RunInspector:
+    """Reads a run's status, and may close or purge it, without being a node of it."""
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        """Look at the run that `params` describe.
+
+        Raises:
+            RendezvousParameterError: A parameter cannot be used.
+        """
+        settings = RendezvousSettings.from_parameters(params)
+        backend, _ = create_backend(_as_client_params(params))
+        self._run_id = params.run_id
+        self._client = RetryingClient(adapt(backend, settings), "observer")
+        # What is there whether its lease lives or not, and a round's store, which has none.
+        self._raw = RetryingClient(
+            backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend), "observer"
+        )
+        self._control: DecodedSnapshot | None = None
+
+    def status(self, timeout: float) -> Status:
+        """Read what the run is doing.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: What it holds is not readable.
+        """
+        deadline = time.monotonic() + timeout
+        status = self._look(deadline)
+        if status.phase != "abandoned":
+            return status
+        # Between the reading of the nodes and that of the state a world may have been formed: then it is not abandoned.
+        try:
+            return self._look(deadline)
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            if status.leader is not None:
+                # That world has a leader: the answer would be wrong.
+                raise
+            return status
+
+    def _look(self, deadline: float) -> Status:
+        # In this order: nodes that go after the run is closed are not missed.
+        nodes = self._nodes(deadline)
+        control = self._control = self._client.read_all(CONTROL, deadline)
+        found = {key: control.get(key) for key in (STATE_KEY, LEADER_KEY, STATUS_KEY)}
+        state = decode(State, versioned.payload) if (versioned := found[STATE_KEY]) else None
+        leader = decode(LeaderRecord, versioned.payload) if (versioned := found[LEADER_KEY]) else None
+        published = decode(RunStatus, versioned.payload) if (versioned := found[STATUS_KEY]) else None
+        return _describe(self._run_id, state, leader, published, nodes)
+
+    def wait(self, timeout: float) -> None:
+        """Wait until the run's state, leader or status changes, at most `timeout` seconds.
+
+        A service that is away is tried again until then; whether it is back, the next `status` tells.
+
+        Raises:
+            RendezvousDeniedError: The service refuses.
+        """
+        if self._control is None:
+            return
+        try:
+            self._wait(CONTROL, self._control, time.monotonic() + timeout)
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            return
+
+    def close(self, by: str, reason: str, timeout: float) -> Closed:
+        """Close the attempt that the run is at; returns who closed it first, and why.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            # A tombstone is what a purge that broke off has left: the state is written over it.
+            versioned = self._client.read_all(STATE_KEY, deadline).raw(STATE_KEY)
+            state = decode(State, versioned.payload) if versioned and not versioned.envelope.deleted else None
+            if state and state.closed:
+                return state.closed
+            mine = Closed(by, reason, done=False)
+            closed = rules.close(state, mine, self._limits(state, deadline))
+            assert closed is not None  # noqa: S101 - an open state can be closed
+            applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
+            if applied:
+                return mine
+
+    def purge(self, timeout: float) -> tuple[str, ...]:
+        """Remove every key of the run, once no node is left. A run that is open is closed before.
+
+        A node that comes meanwhile learns that the run is closed. One of a higher attempt keeps what it has
+        written: only what belongs to this attempt and those before it is removed.
+
+        Args:
+            timeout: Seconds for the nodes to go, and for removing the keys.
+
+        Returns:
+            The ids of the nodes that are still there after `timeout` seconds; nothing was removed then.
+
+        Raises:
+            RendezvousParameterError: A higher attempt has begun, so the run goes on.
+            RendezvousConnectionError: The service could not be reached.
+        """
+        deadline = time.monotonic() + timeout
+        if live := self._await_end(deadline):
+            return live
+        self.close("a purge", "its keys are being removed", deadline - time.monotonic())
+        control = self._client.read_all(CONTROL, deadline)
+        versioned = control.raw(STATE_KEY)
+        if versioned is None:
+            # Another purge was faster.
+            return ()
+        nodes = self._client.read_all(NODES, deadline)
+        # One that was on its way when the run was closed: it hears of that, and goes.
+        if live := _living(nodes_in(nodes)):
+            return live
+        state = decode(State, versioned.payload)
+        for top, last in ((STORE, state.round), (NODES, state.attempt), (HEARTBEATS, state.attempt)):
+            for folder in _folders_until(self._raw.read_all(top, deadline), last):
+                self._client.delete(folder, deadline)
+        for key in _news(control, state):
+            self._client.delete(key, deadline)
+        if self._client.backend is not self._raw.backend:
+            self._sweep(deadline)
+        self._remove_state(versioned, deadline)
+        return ()
+
+    def _sweep(self, deadline: float) -> None:
+        """Remove what a service without leases keeps unseen: heartbeats, dead records, the service's own notes of them.
+
+        That goes by whole prefixes only, so not if the next attempt has begun: what is left then goes with it.
+        """
+        if not any(self._client.read_all(top, deadline).names() for top in (NODES, LEADER_KEY)):
+            for top in (NODES, HEARTBEATS, STORE):
+                self._client.delete(top, deadline)
+
+    def _await_end(self, deadline: float) -> tuple[str, ...]:
+        """Wait until no node is left; returns those that still are."""
+        snapshot = self._client.read_all(NODES, deadline)
+        while (live := _living(nodes_in(snapshot))) and time.monotonic() < deadline:
+            snapshot = self._wait(NODES, snapshot, deadline)
+        return live
+
+    def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
+        """Remove the closed state, unless the next attempt has written its own over it."""
+        applied, now = self._client.put(STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True)
+        if not applied and now is not None and not now.envelope.deleted:
+            attempt = decode(State, now.payload).attempt
+            raise RendezvousParameterError(
+                f"The run '{printable(self._run_id)}' goes on with attempt {attempt}, which has begun meanwhile; only "
+                "what earlier attempts had left was removed. Close it and purge again to remove the rest."
+            )
+        # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
+        self._client.delete(STATE_KEY, deadline)
+
+    def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
+        """Wait for a change until the deadline, also while the service is away for a while."""
+        for pause in backoff(random.Random()):  # noqa: S311 - jitter is no secret
+            try:
+                return self._client.wait(prefix, since, deadline)
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError:
+                if (paused := pause_within(deadline - time.monotonic(), pause)) is None:
+                    raise
+                time.sleep(paused)
+        raise AssertionError("backoff() never ends")
+
+    def _limits(self, state: State | None, deadline: float) -> LeaderRecord:
+        if state is not None:
+            return LeaderRecord("", state.attempt, state.min_nodes, state.max_nodes)
+        first = next(iter(self._nodes(deadline)), None)
+        return LeaderRecord("", first.attempt, first.min_nodes, first.max_nodes) if first else LeaderRecord("", 0, 0, 0)
+
+    def _nodes(self, deadline: float) -> list[NodeRecord]:
+        return nodes_in(self._client.read_all(NODES, deadline))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._client.close()
+
+
+def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
+    return tuple(node.id for node in nodes if node.left is None)
+
+
+def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
+    """What stands under the prefix of a snapshot, one level deep, without the folders of later numbers."""
+    folders = {"/".join(key.split("/")[:2]) for key in snapshot.names()}
+    return sorted(folder for folder in folders if not (last := folder.split("/")[1]).isdecimal() or int(last) <= number)
+
+
+def _news(control: DecodedSnapshot, state: State) -> list[str]:
+    """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
+    pending = [key for key in control.names() if key.startswith(f"{PENDING}/")]
+    old = [key for key in pending if not (last := key.rpartition("/")[2]).isdecimal() or int(last) <= state.round + 1]
+    # At worst the leader of the next attempt loses the lead, and another is elected.
+    return [*old, STATUS_KEY, LEADER_KEY]
+
+
+def _describe(
+    run_id: str, state: State | None, leader: LeaderRecord | None, published: RunStatus | None, nodes: list[NodeRecord]
+) -> Status:
+    limits = state or leader or next(iter(nodes), None)
+    news = published if published is not None and state is not None and published.round == state.round else None
+    ranks = {node: rank for rank, node in enumerate(state.world)} if state else {}
+    known = sorted((_describe_node(node, state, ranks) for node in nodes), key=_by_rank)
+    return Status(
+        run_id,
+        _phase(state, published, nodes),
+        limits.attempt if limits else 0,
+        state.round if state else 0,
+        limits.min_nodes if limits else 0,
+        limits.max_nodes if limits else 0,
+        leader.node if leader else None,
+        tuple(known),
+        _missing(state, news, nodes),
+        sum(node.doing == _WAITING for node in known),
+        state.closed.by if state and state.closed else None,
+        state.closed.reason if state and state.closed else None,
+    )
+
+
+def _phase(state: State | None, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
+    if state is not None and state.closed:
+        return "closed"
+    if state is None or not state.world:
+        if not nodes:
+            return "unknown"
+        # A leader that died has left its last status.
+        return "last call" if published is not None and published.phase == "last call" else "gathering"
+    if not _living(nodes):
+        return "abandoned"
+    inside = {node.id for node in nodes if node.left is None and node.last_round < state.round}
+    return "running" if inside.issuperset(state.world) else "re-forming"
+
+
+def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int]) -> NodeStatus:
+    inside = state is not None and node.id in ranks and node.last_round < state.round
+    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else _WAITING
+    return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing, node.left)
+
+
+def _missing(state: State | None, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+    losses = {departure.node: departure for departure in news.departures} if news is not None else {}
+    if state is not None and not state.closed:
+        for rank, node in enumerate(state.world):
+            losses.setdefault(node, Departure(node, rank, False, "its record is gone: it died, gave up or is cut off"))
+    # The record of one that has left stays for a while, and one that was cut off may be back.
+    recorded = {node.id for node in nodes}
+    return tuple(
+        MissingNode(departure.node, departure.rank, f"left: {departure.cause}", departure.cause)
+        if departure.left
+        else MissingNode(departure.node, departure.rank, f"missing: {departure.cause}", None)
+        for departure in sorted(losses.values(), key=lambda departure: departure.rank)
+        if departure.node not in recorded
+    )
+
+
+def _by_rank(node: NodeStatus) -> tuple[bool, int]:
+    return node.rank is None, node.rank or 0

@@ -1,0 +1,15 @@
+"""How text that others chose is shown: on one short line, which no terminal can be disturbed by."""
+
+__all__ = ["printable"]
+
+
+def printable(text: str, most: int = 80) -> str:
+    """Write what cannot be printed as an escape, such as ``\\n``, and keep the two ends of what is too long.
+
+    Args:
+        text: Anything.
+        most: How many characters fit.
+    """
+    line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+    half = (most - 3) // 2
+    return line if len(line) <= most else f"{line[:half]}...{line[-half:]}"

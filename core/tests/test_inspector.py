@@ -1,0 +1,382 @@
+"""Looking at a run from outside, on a service that lives in this process and fails for a while."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rdzv import (
+    BackendPlugin,
+    DynamicRendezvousHandler,
+    Lease,
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+    hookimpl,
+    register_hooks,
+    unregister_hooks,
+)
+from rdzv.backend import Expect, PutResult, Token
+from rdzv.engine.client import RetryingClient
+from rdzv.engine.handler import adapt, create_handler
+from rdzv.engine.records import NodeRecord
+from rdzv.inspector import RunInspector
+from rdzv.settings import RendezvousSettings
+
+from .memory import Fault, MemoryBackend, MemoryService
+from .test_rendezvous import LeaselessBackend, wait_until
+
+OPTIONS = {"keep_alive_interval": 0.1, "join_timeout": 10.0, "last_call_timeout": 0.2, "close_timeout": 5.0}
+WHERE = ("--backend", "shared", "--run-id", "run")
+OUTAGE = [Fault.REQUEST_LOST] * 3
+
+
+class Shared:
+    """One service and all its clients, as the backend ``shared``; `before` is called ahead of every change.
+
+    Attributes:
+        clients: Every backend that was made, in order.
+        nodes: Every handler. After the test it ends, if it has not.
+        before: Gets the method and the key of each put and delete, before it is applied.
+        deadlines: Until when each of them may take.
+        kind: Their class.
+    """
+
+    def __init__(self, kind: type[MemoryBackend]) -> None:
+        self.service = MemoryService()
+        self.clients: list[MemoryBackend] = []
+        self.nodes: list[DynamicRendezvousHandler] = []
+        self.before: Callable[[MemoryBackend, str, str], None] = lambda client, method, key: None
+        self.deadlines: list[float] = []
+        shared = self
+
+        class Watched(kind):  # type: ignore[valid-type, misc]
+            def put(
+                self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+            ) -> PutResult:
+                shared.deadlines.append(time.monotonic() + timeout)
+                shared.before(self, "put", key)
+                put: PutResult = super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+                return put
+
+            def delete(self, prefix: str, *, timeout: float) -> None:
+                shared.deadlines.append(time.monotonic() + timeout)
+                shared.before(self, "delete", prefix)
+                super().delete(prefix, timeout=timeout)
+
+        self.kind = Watched
+
+    @hookimpl
+    def rdzv_backend(self) -> BackendPlugin:
+        def create(params: RendezvousParameters) -> tuple[MemoryBackend, None]:
+            self.clients.append(self.kind(self.service, params.run_id))
+            return self.clients[-1], None
+
+        return BackendPlugin("shared", "For tests.", (), create, lambda: MemoryBackend, "")
+
+    def params(self, **options: Any) -> RendezvousParameters:
+        """What asks for it; `nodes` of them make a world, or `min_nodes` after the last call."""
+        most = options.pop("nodes", 1)
+        least = options.pop("min_nodes", most)
+        return RendezvousParameters("shared", "", "run", least, most, **OPTIONS | options)
+
+    def node(self, **options: Any) -> DynamicRendezvousHandler:
+        """A handler on a client of its own."""
+        params = self.params(**options)
+        backend, _ = self.rdzv_backend().create_backend(params)
+        assert isinstance(backend, MemoryBackend)
+        self.nodes.append(create_handler(None, backend, params))
+        return self.nodes[-1]
+
+
+@pytest.fixture(params=[MemoryBackend, LeaselessBackend], ids=["leases", "heartbeats"])
+def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
+    """A service that the command finds, too."""
+    shared = Shared(request.param)
+    register_hooks(shared)
+    yield shared
+    unregister_hooks(shared)
+    shared.before = lambda client, method, key: None
+    for node in shared.nodes:
+        node.leave("the test is over")
+
+
+def crash(node: DynamicRendezvousHandler) -> None:
+    """End a node as kill -9 does."""
+    node._stopped = True
+    node._runner.stop(5.0)
+
+
+class TestOutages:
+    def test_purging_waits_for_nodes_while_the_service_is_away(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        with ThreadPoolExecutor(1) as pool, RunInspector(shared.params()) as observer:
+            purged = pool.submit(observer.purge, 20.0)
+            client = shared.clients[-1]
+            wait_until(lambda: client.calls["wait"])
+            client.disconnect()
+            wait_until(lambda: client.calls["wait"] > 1)
+            client.reconnect()
+            node.shutdown()
+            assert purged.result(30) == ()
+        assert not shared.service.entries
+
+    def test_a_service_that_stays_away_is_an_error_of_the_next_read(self, shared: Shared) -> None:
+        with RunInspector(shared.params()) as observer:
+            observer.status(5.0)
+            shared.clients[-1].disconnect("it is away")
+            observer.wait(0.3)
+            with pytest.raises(RendezvousConnectionError, match="it is away"):
+                observer.status(0.3)
+
+
+def test_a_world_that_is_formed_between_two_readings_is_not_abandoned(
+    shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, node = RunInspector._nodes, shared.node()
+    joined = threading.Event()
+
+    def come(self: RunInspector, deadline: float) -> list[NodeRecord]:
+        nodes = read(self, deadline)
+        if not joined.is_set():
+            joined.set()
+            node.next_rendezvous()
+        return nodes
+
+    monkeypatch.setattr(RunInspector, "_nodes", come)
+    with RunInspector(shared.params()) as observer:
+        assert observer.status(10.0).phase == "running"
+
+
+@pytest.mark.parametrize("comes", [False, True], ids=["nobody comes", "a world is formed meanwhile"])
+def test_a_second_reading_that_fails_takes_nothing_from_the_first(
+    comes: bool, shared: Shared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = shared.node(), shared.node()
+    first.next_rendezvous()
+    first.leave()
+    read = RunInspector._nodes
+    readings: list[list[NodeRecord]] = []
+
+    def interrupted(self: RunInspector, deadline: float) -> list[NodeRecord]:
+        if readings:
+            shared.clients[-1].disconnect()
+        readings.append(read(self, deadline))
+        if comes:
+            second.next_rendezvous()
+        return readings[-1]
+
+    monkeypatch.setattr(RunInspector, "_nodes", interrupted)
+    with RunInspector(shared.params()) as observer:
+        if comes:
+            # What was read of the nodes is older than the world: no answer is better than a wrong one.
+            with pytest.raises(RendezvousConnectionError, match="away"):
+                observer.status(0.5)
+        else:
+            assert observer.status(0.5).phase == "abandoned"
+    assert len(readings) == 1
+
+
+class TestPurging:
+    def test_everything_goes(self, shared: Shared) -> None:
+        for attempt in range(2):
+            node = shared.node(attempt=attempt)
+            node.next_rendezvous().store.set("key", "value")
+            crash(node)
+        with RunInspector(shared.params()) as observer:
+            assert observer.purge(10.0) == ()
+        assert not shared.service.entries
+
+    def test_an_open_run_with_nodes_is_neither_closed_nor_purged(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        with RunInspector(shared.params()) as observer:
+            assert observer.purge(0.3) == (node.node_id,)
+        assert not node.is_closed()
+        node.shutdown()
+
+    def during_purge(self, shared: Shared, at: tuple[str, str], come: Callable[[], None]) -> Any:
+        """Purge what a node has left, and let something happen just before one of its changes."""
+        first = shared.node()
+        first.next_rendezvous().store.set("key", "value")
+        first.shutdown()
+        with RunInspector(shared.params()) as observer:
+            purger, came = shared.clients[-1], threading.Event()
+
+            def before(client: MemoryBackend, method: str, key: str) -> None:
+                if client is purger and (method, key) == at and not came.is_set():
+                    came.set()
+                    come()
+
+            shared.before = before
+            try:
+                return observer.purge(5.0)
+            finally:
+                assert came.is_set()
+
+    @pytest.mark.parametrize("at", [("delete", "control/status"), ("put", "control/state")])
+    def test_a_node_that_comes_meanwhile_learns_that_the_run_is_closed(
+        self, shared: Shared, at: tuple[str, str]
+    ) -> None:
+        def come() -> None:
+            with pytest.raises(RendezvousClosedError, match="the job is done"):
+                shared.node().next_rendezvous()
+
+        assert self.during_purge(shared, at, come) == ()
+
+    @pytest.mark.parametrize("at", [("delete", "control/status"), ("put", "control/state")])
+    def test_a_world_of_the_next_attempt_stays(self, shared: Shared, at: tuple[str, str]) -> None:
+        nodes: list[DynamicRendezvousHandler] = []
+
+        def come() -> None:
+            nodes.append(shared.node(attempt=1))
+            nodes[0].next_rendezvous().store.set("key", "value")
+
+        with pytest.raises(RendezvousParameterError, match="goes on with attempt 1"):
+            self.during_purge(shared, at, come)
+        assert shared.service.under(f"run/nodes/1/{nodes[0].node_id}")
+        assert shared.service.under("run/store/2/key")
+        assert not nodes[0].is_closed()
+        nodes[0].shutdown()
+
+    def test_a_node_of_the_next_attempt_that_waits_stays_and_gets_its_world(self, shared: Shared) -> None:
+        waiting: list[Any] = []
+        with ThreadPoolExecutor(2) as pool:
+
+            def come() -> None:
+                node = shared.node(attempt=1, nodes=2)
+                waiting.append(pool.submit(node.next_rendezvous))
+                wait_until(lambda: shared.service.under(f"run/nodes/1/{node.node_id}"))
+
+            assert self.during_purge(shared, ("delete", "control/status"), come) == ()
+            waiting.append(pool.submit(shared.node(attempt=1, nodes=2).next_rendezvous))
+            assert {future.result(15).world_size for future in waiting} == {2}
+
+    def test_what_a_purge_that_broke_off_has_left_is_removed_by_the_next(self, shared: Shared) -> None:
+        def die() -> None:
+            raise RendezvousTimeoutError("the purge is killed")
+
+        with pytest.raises(RendezvousTimeoutError):
+            self.during_purge(shared, ("delete", "control/state"), die)
+        with pytest.raises(RendezvousGracefulExitError, match="is done"):
+            shared.node().next_rendezvous()
+        with RunInspector(shared.params()) as observer:
+            assert observer.purge(5.0) == ()
+        assert not shared.service.entries
+
+
+def test_who_waits_is_counted_and_who_is_lost_is_not(shared: Shared) -> None:
+    limits = {"min_nodes": 1, "nodes": 2, "last_call_timeout": 60.0}
+    stays, dies = nodes = [shared.node(**limits) for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool, RunInspector(shared.params()) as observer:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+        assert observer.status(5.0).waiting == 0
+        spare = shared.node(**limits)
+        waits = pool.submit(spare.next_rendezvous)
+        status = wait_until(lambda: len((now := observer.status(5.0)).nodes) == 3 and now)
+        assert (status.phase, status.waiting) == ("running", 1)
+        spare.leave()
+        assert isinstance(waits.exception(15), RendezvousClosedError)
+        wait_until(lambda: len(observer.status(5.0).nodes) == 2)
+        crash(dies)
+        wait_until(lambda: stays.num_nodes_waiting() == 1)
+        assert observer.status(5.0).waiting == 0
+
+
+def test_a_run_whose_nodes_have_died_is_abandoned(shared: Shared) -> None:
+    nodes = [shared.node(nodes=2) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+    for node in nodes:
+        crash(node)
+    with RunInspector(shared.params()) as observer:
+        status = wait_until(lambda: (now := observer.status(5.0)).phase == "abandoned" and now)
+    assert sorted(node.id for node in status.missing) == sorted(node.node_id for node in nodes)
+    assert all(node.left is None and node.doing.startswith("missing: its ") for node in status.missing)
+
+
+def test_the_last_one_out_says_why_it_left_also_beside_one_that_died(shared: Shared) -> None:
+    dies, leaves = nodes = [shared.node(nodes=2) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+    crash(dies)
+    wait_until(lambda: leaves.status and leaves.status.departures)
+    leaves.leave("drained")
+    with RunInspector(shared.params()) as observer:
+        status = wait_until(lambda: not (now := observer.status(5.0)).nodes and now)
+    assert status.phase == "abandoned"
+    assert {node.id: node.left for node in status.missing} == {dies.node_id: None, leaves.node_id: "drained"}
+
+
+def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanwhile(shared: Shared) -> None:
+    nodes = [shared.node(nodes=2) for _ in range(2)]
+    with ThreadPoolExecutor(3) as pool:
+        for future in [pool.submit(node.next_rendezvous) for node in nodes]:
+            future.result(15)
+        nodes[0].leave("drained")
+        last, came = shared.clients[1], shared.node(nodes=2)
+        joining: list[Any] = []
+
+        def before(client: MemoryBackend, method: str, key: str) -> None:
+            # Not the leader's own news, and only once.
+            if client is last and (method, key) == ("put", "control/status") and nodes[1]._stopped and not joining:
+                joining.append(pool.submit(came.next_rendezvous))
+                wait_until(
+                    lambda: came.status and came.status.phase == "re-forming" and len(came.status.departures) == 2
+                )
+
+        shared.before = before
+        assert nodes[1].leave("drained, too")
+        assert joining
+        with RunInspector(shared.params()) as observer:
+            status = observer.status(5.0)
+        assert status.phase == "re-forming"
+        assert status.leader == came.node_id
+        wait_until(lambda: came.status and came.status.present == 1)  # heartbeat leases: seen one heartbeat later
+        came.leave("the test is over")
+        with pytest.raises(RendezvousClosedError, match="has left"):
+            joining[0].result(15)
+
+
+class TestUnreadableRecord:
+    """One record under ``nodes/`` that nobody can read takes nothing from the others."""
+
+    KEY = "nodes/0/evil"
+
+    @pytest.fixture(autouse=True, params=["no envelope", "no record"])
+    def corrupt(self, request: pytest.FixtureRequest, shared: Shared) -> None:
+        """Write it: bytes that are not ours, or an envelope around something else."""
+        if request.param == "no envelope":
+            with shared.service.changed:
+                shared.service.write(f"run/{self.KEY}", b"\x80\x04K\x01.", None)
+            return
+        settings = RendezvousSettings.from_parameters(shared.params())
+        corrupter = RetryingClient(adapt(shared.kind(shared.service), settings), "corrupter")
+        assert corrupter.put(self.KEY, b'{"schema": 1}', time.monotonic() + 5, previous=None)[0]
+
+    def test_a_timeout_still_names_who_is_here(self, shared: Shared) -> None:
+        node = shared.node(nodes=2, join_timeout=0.5)
+        with pytest.raises(RendezvousTimeoutError) as raised:
+            node.next_rendezvous()
+        assert f"1 of at least 2 nodes is here ({node.node_id}), 1 is missing." in str(raised.value)
+        assert "last error" not in str(raised.value)
+        assert node.leave()
+
+    def test_the_last_one_out_still_cleans_up(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous().store.set("key", "value")
+        assert node.leave("drained")
+        assert not shared.service.under("run/store")
+        with RunInspector(shared.params()) as observer:
+            status = observer.status(5.0)
+        assert (status.phase, [node.left for node in status.missing]) == ("abandoned", ["drained"])

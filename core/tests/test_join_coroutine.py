@@ -1,0 +1,523 @@
+"""The coroutine that joins, driven by hand: nothing that comes between two of its effects is missed."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from rdzv.backend import Entry, Lease, Snapshot
+from rdzv.engine import member
+from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.node import WATCH, Node
+from rdzv.engine.records import (
+    LEADER_KEY,
+    NODES,
+    STATE_KEY,
+    STATUS_KEY,
+    Closed,
+    Departure,
+    NodeRecord,
+    RunStatus,
+    State,
+    decode,
+)
+from rdzv.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousTimeoutError,
+)
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
+
+from .coroutines import Harness, Stepper
+
+OTHER = b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
+
+
+class Granted(Lease):
+    ttl = 15.0
+
+    def keep_alive(self, timeout: float) -> bool:
+        return True
+
+    def revoke(self, timeout: float) -> None:
+        """Nothing hangs on it."""
+
+
+def held(payload: bytes) -> VersionedValue:
+    return VersionedValue(Envelope.wrap(payload, writer="service"), token=1, order=1)
+
+
+def writing_its_record() -> tuple[Node, Coroutine[State], Put]:
+    """A node whose record is on its way to the service."""
+    settings = RendezvousSettings("run", 2, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
+    node = Node(settings, "memory", clock=lambda: 0.0)
+    node.apply_snapshot(DecodedSnapshot(Snapshot()))
+    coroutine = member.join(node, "127.0.0.1", 29500, 600.0)
+    assert isinstance(next(coroutine), OpenLease)
+    registered = coroutine.send(Granted())
+    assert isinstance(registered, Put)
+    return node, coroutine, registered
+
+
+def asking_for_the_lead() -> tuple[Node, Coroutine[State]]:
+    """A node whose record is written, and that has just asked to lead."""
+    node, coroutine, registered = writing_its_record()
+    asked = coroutine.send((True, held(registered.payload)))
+    assert isinstance(asked, Put)
+    assert asked.key == LEADER_KEY
+    return node, coroutine
+
+
+def another_leads(coroutine: Coroutine[State]) -> Effect:
+    """Answer that its write is a conflict; what it asks for next, once the plugins have the event."""
+    coroutine.send((False, held(OTHER)))
+    return coroutine.send([None])
+
+
+def test_world_that_comes_while_a_node_asks_to_lead_is_taken_at_once() -> None:
+    node, coroutine = asking_for_the_lead()
+    world = State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2)
+    node.apply_state(held(world.encode()))
+    with pytest.raises(StopIteration) as end:
+        another_leads(coroutine)
+    assert end.value.value == world
+
+
+def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None:
+    node, coroutine = asking_for_the_lead()
+    node.apply_state(held(State(0, 0, (), "", 0, 2, 2, Closed("other", "enough", done=False)).encode()))
+    coroutine.send((False, held(OTHER)))
+    # The lease is revoked, for half an interval at most: the caller waits.
+    revoked = coroutine.send([None])
+    assert isinstance(revoked, Revoke)
+    assert revoked.deadline == node.interval / 2
+    with pytest.raises(RendezvousClosedError, match="enough"):
+        coroutine.send(None)
+
+
+def test_node_that_has_missed_nothing_waits() -> None:
+    _, coroutine = asking_for_the_lead()
+    assert another_leads(coroutine) == WaitForChange(600.0)
+
+
+@pytest.mark.parametrize(("now", "until"), [(0.0, member.NO_LEADER_TIMEOUT), (599.5, 600.0)])
+def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
+    node, coroutine = asking_for_the_lead()
+    node.clock = lambda: now
+    node.lease_until = 700.0
+    assert coroutine.send((False, None)) == WaitForChange(until)
+
+
+def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
+    node, _, registered = writing_its_record()
+    leaving = member.leave(node, "enough", 600.0)
+    last = next(leaving)
+    assert isinstance(last, Put)
+    assert last.previous is None
+    arrived = held(registered.payload)
+    again = leaving.send((False, arrived))
+    assert isinstance(again, Put)
+    assert again.previous == arrived
+    assert decode(NodeRecord, again.payload).left == "enough"
+
+
+def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
+    node, _ = asking_for_the_lead()
+    leaving = member.leave(node, "enough", 600.0)
+    last = next(leaving)
+    assert isinstance(last, Put)
+    assert leaving.send((True, held(last.payload))) == Read(LEADER_KEY, 600.0)
+    mine = held(node.limits().encode())
+    resigned = leaving.send(mine)
+    assert isinstance(resigned, Put)
+    assert (resigned.key, resigned.previous, resigned.deleted) == (LEADER_KEY, mine, True)
+    assert resigned.lease is node.lease
+    assert isinstance(leaving.send((True, mine)), ReadAll)
+
+
+def resigning() -> tuple[Node, Coroutine[None]]:
+    """A node that leaves, believes to lead, and has asked who does."""
+    node, _ = asking_for_the_lead()
+    node.leading = True
+    leaving = member.leave(node, "enough", 600.0)
+    last = next(leaving)
+    assert isinstance(last, Put)
+    assert leaving.send((True, held(last.payload))) == Read(LEADER_KEY, 600.0)
+    return node, leaving
+
+
+def test_node_that_only_believes_to_lead_leaves_the_key_of_another_alone() -> None:
+    _, leaving = resigning()
+    with pytest.raises(StopIteration):
+        leaving.send(held(OTHER))
+
+
+def test_node_whose_lead_is_taken_while_it_resigns_takes_nothing_back() -> None:
+    node, leaving = resigning()
+    mine = held(node.limits().encode())
+    resigned = leaving.send(mine)
+    assert isinstance(resigned, Put)
+    assert resigned.previous == mine
+    with pytest.raises(StopIteration):
+        leaving.send((False, replace(held(OTHER), token=2)))
+
+
+def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:
+    node, _, _ = writing_its_record()
+    leaving = member.leave(node, "enough", 600.0)
+    next(leaving)
+    assert not isinstance(leaving.send((False, None)), Put)
+
+
+def given_up_when_its_world_came() -> tuple[Node, Coroutine[State], State]:
+    """A node whose time was over when a world with it was published: it has registered again, and looks once more."""
+    node, coroutine, registered = writing_its_record()
+    node.clock = lambda: 600.0
+    # Its caller waits, so all that is left takes half an interval of 5 s at most.
+    assert coroutine.send((True, held(registered.payload))) == ReadAll(NODES, 601.25)
+    revoked = coroutine.send(DecodedSnapshot(Snapshot()))
+    assert isinstance(revoked, Revoke)
+    assert revoked.deadline == 602.5
+    assert coroutine.send(None) == Read(STATE_KEY, 602.5)
+    world = State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2)
+    effect = coroutine.send(held(world.encode()))
+    while isinstance(effect, Emit):
+        effect = coroutine.send([None])
+    assert isinstance(effect, OpenLease)
+    effect = coroutine.send(Granted())
+    assert isinstance(effect, Put)
+    assert isinstance(coroutine.send((True, held(effect.payload))), ReadAll)
+    return node, coroutine, world
+
+
+def test_node_that_gives_up_alone_asks_for_nothing_more_and_names_no_error_that_there_was_not() -> None:
+    node, coroutine, registered = writing_its_record()
+    node.clock = lambda: 600.0
+    coroutine.send((True, held(registered.payload)))
+    assert isinstance(coroutine.send(DecodedSnapshot(Snapshot())), Revoke)
+    assert isinstance(coroutine.send(None), Read)
+    with pytest.raises(RendezvousTimeoutError) as late:
+        coroutine.send(None)
+    assert str(late.value).endswith("2 are missing.")
+
+
+def test_node_that_has_left_is_not_named_among_those_who_are_here() -> None:
+    node, coroutine, registered = writing_its_record()
+    node.clock = lambda: 600.0
+    coroutine.send((True, held(registered.payload)))
+    assert node.record is not None
+    records = {
+        record.key: Entry(Envelope.wrap(record.encode(), writer="other").pack(), 2, 1)
+        for record in (node.record, replace(node.record, id="gone", left="enough"))
+    }
+    assert isinstance(coroutine.send(DecodedSnapshot(Snapshot(records))), Revoke)
+    assert isinstance(coroutine.send(None), Read)
+    with pytest.raises(RendezvousTimeoutError, match="1 of at least 2 nodes is here") as late:
+        coroutine.send(None)
+    assert "gone" not in str(late.value)
+
+
+@pytest.mark.parametrize(
+    ("others", "summary"),
+    [
+        (0, "gave up after 600.0 s: 1 of at least 2 nodes"),
+        # Enough are here: it was not for the number.
+        (1, "gave up after 600.0 s"),
+        (None, "gave up after 600.0 s"),
+    ],
+)
+def test_a_node_that_gives_up_leaves_the_number_of_nodes_if_that_was_why(others: int | None, summary: str) -> None:
+    node, coroutine, registered = writing_its_record()
+    node.clock = lambda: 600.0
+    coroutine.send((True, held(registered.payload)))
+    assert node.record is not None
+    here = [node.record, *(replace(node.record, id=f"other{number}") for number in range(others or 0))]
+    records = {one.key: Entry(Envelope.wrap(one.encode(), writer="other").pack(), 2, 1) for one in here}
+
+    def give_up() -> None:
+        effect = (
+            coroutine.throw(RendezvousConnectionError("gone"))
+            if others is None
+            else coroutine.send(DecodedSnapshot(Snapshot(records)))
+        )
+        while effect:
+            effect = coroutine.send(None)
+
+    with pytest.raises(RendezvousTimeoutError) as late:
+        give_up()
+    assert late.value.summary == summary
+
+
+def control(state: State) -> DecodedSnapshot:
+    """What a look at the run shows."""
+    return DecodedSnapshot(Snapshot({STATE_KEY: Entry(Envelope.wrap(state.encode(), writer="other").pack(), 2, 1)}))
+
+
+def test_world_that_comes_while_a_node_gives_up_is_returned() -> None:
+    _, coroutine, world = given_up_when_its_world_came()
+    with pytest.raises(StopIteration) as end:
+        coroutine.send(control(world))
+    assert end.value.value == world
+
+
+def test_world_that_is_over_before_a_node_is_back_in_it_is_not_returned() -> None:
+    node, coroutine, world = given_up_when_its_world_came()
+    assert isinstance(coroutine.send(control(replace(world, round=2, world=("other", "third")))), Emit)
+    assert isinstance(coroutine.send([None]), Revoke)
+    with pytest.raises(RendezvousTimeoutError, match="2 are missing"):
+        coroutine.send(None)
+    assert node.round == 0
+
+
+def test_world_is_not_returned_while_the_lease_may_be_over() -> None:
+    node, coroutine = asking_for_the_lead()
+    node.clock = lambda: Granted.ttl
+    node.apply_state(held(State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2).encode()))
+    assert isinstance(another_leads(coroutine), Put | WaitForChange)
+    assert not node.is_member()
+
+
+def test_service_that_goes_away_after_a_node_has_given_up_is_not_waited_for() -> None:
+    node, coroutine, registered = writing_its_record()
+    now = 600.0
+    node.clock = lambda: now
+    effect = coroutine.send((True, held(registered.payload)))
+    assert isinstance(effect, ReadAll)
+    assert isinstance(coroutine.send(DecodedSnapshot(Snapshot())), Revoke)
+    assert isinstance(coroutine.send(None), Read)
+    # Its world was published at the last moment: it takes its withdrawal back, and the service is gone.
+    effect = coroutine.send(held(State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2).encode()))
+
+    def go_on() -> None:
+        nonlocal now, effect
+        while now < 3600:
+            slept = isinstance(effect, Sleep)
+            now = max(now, effect.until if isinstance(effect, Sleep) else now + 0.5)
+            effect = coroutine.send(None) if slept else coroutine.throw(RendezvousConnectionError("gone"))
+
+    with pytest.raises(RendezvousTimeoutError, match=r"'run' on backend 'memory' .* 600\.0 s.* The last error: gone"):
+        go_on()
+    assert now <= 600.0 + node.interval
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def write(harness: Harness, names: str, last_round: int = 0) -> None:
+    """Let the service hold records of other nodes."""
+    for name in names:
+        record = NodeRecord(name, 0, last_round, 2, 4, f"{name}.host", 1)
+        harness.put(record.key, record.encode())
+
+
+def running(*world: str) -> State:
+    return State(0, 1, world, "b.host", 29500, 2, 4)
+
+
+class TestRegistering:
+    """A service that takes no record."""
+
+    def join(self, harness: Harness, node: Node) -> Stepper[State]:
+        return harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+
+    def fail(self, harness: Harness, coroutine: Stepper[State], error: Exception) -> None:
+        """Let every write fail; what is slept is slept."""
+        while coroutine.effect is not None:
+            if isinstance(coroutine.effect, OpenLease):
+                coroutine.throw(error)
+            else:
+                coroutine.go()
+
+    def test_a_service_that_refuses_writes_and_answers_others_is_there(self, harness: Harness) -> None:
+        node = harness.node()
+        coroutine = self.join(harness, node)
+        with pytest.raises(RendezvousTimeoutError) as late:
+            self.fail(harness, coroutine, RendezvousConnectionError("full"))
+        assert "the record of node 'a' could not be written: full" in str(late.value)
+        assert not any(isinstance(effect, Read) for effect in coroutine.taken)
+
+    def test_one_that_has_answered_nothing_meanwhile_is_asked_once_more(self, harness: Harness) -> None:
+        node = harness.node()
+        harness.now += 1.0
+        coroutine = self.join(harness, node)
+        with pytest.raises(RendezvousTimeoutError, match="could not be written: full"):
+            self.fail(harness, coroutine, RendezvousConnectionError("full"))
+        asked = coroutine.taken[-1]
+        assert isinstance(asked, Read)
+        assert asked.deadline == harness.now + node.interval / 2
+
+    def test_one_that_does_not_answer_that_either_could_not_be_reached(self, harness: Harness) -> None:
+        node = harness.node()
+        harness.now += 1.0
+        coroutine = self.join(harness, node)
+        while not isinstance(coroutine.effect, Read):
+            if isinstance(coroutine.effect, OpenLease):
+                coroutine.throw(RendezvousConnectionError("away"))
+            else:
+                coroutine.go()
+        with pytest.raises(RendezvousConnectionError, match=r"could not be reached within \d+\.\d s"):
+            coroutine.throw(RendezvousConnectionError("away"))
+
+    @pytest.mark.parametrize(
+        ("error", "kind", "says"),
+        [
+            (RendezvousDeniedError("wrong password"), RendezvousDeniedError, "^wrong password$"),
+            (OSError("oops"), RendezvousError, "^Unexpected OSError: oops"),
+        ],
+    )
+    def test_what_is_no_passing_fault_is_raised(
+        self, harness: Harness, error: Exception, kind: type[RendezvousError], says: str
+    ) -> None:
+        coroutine = self.join(harness, harness.node())
+        with pytest.raises(kind, match=says):
+            self.fail(harness, coroutine, error)
+
+
+def test_a_node_that_leaves_while_it_waits_waits_no_more(harness: Harness) -> None:
+    node = harness.node()
+    coroutine = harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+    coroutine.to(WaitForChange)
+    node.record = None
+    with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
+        coroutine.end()
+
+
+def waits_for(harness: Harness, state: State) -> Stepper[State]:
+    """The coroutine of a node, which offers port 1 of a.host, once this world was published."""
+    node = harness.node()
+    coroutine = harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+    coroutine.to(WaitForChange)
+    node.apply_state(harness.publish(state))
+    return coroutine
+
+
+@pytest.mark.parametrize(("address", "port"), [("a.old", 1), ("a.host", 2)])
+def test_a_world_that_is_where_its_rank_0_was_when_it_waited_before_is_not_returned(
+    harness: Harness, address: str, port: int
+) -> None:
+    coroutine = waits_for(harness, State(0, 1, ("a", "b"), address, port, 2, 4))
+    coroutine.send(None)
+    coroutine.to(WaitForChange)
+    there = harness.read(NodeRecord("a", 0, 0, 2, 4, "a.host", 1).key)
+    assert there is not None
+    # It waits for the next one.
+    assert decode(NodeRecord, there.payload) == NodeRecord("a", 0, 1, 2, 4, "a.host", 1)
+
+
+@pytest.mark.parametrize(
+    "state", [State(0, 1, ("a", "b"), "a.host", 1, 2, 4), State(0, 1, ("b", "a"), "b.host", 29500, 2, 4)]
+)
+def test_a_world_that_is_where_its_rank_0_is_now_is_returned(harness: Harness, state: State) -> None:
+    assert waits_for(harness, state).end() == state
+
+
+class TestElecting:
+    """An election is a matter of the watch: to who joins it is only quicker."""
+
+    @pytest.fixture
+    def coroutine(self, harness: Harness) -> Stepper[State]:
+        coroutine = harness.stepper(member.join(harness.node(), "a.host", 1, harness.now + 1.0))
+        assert coroutine.to_write(LEADER_KEY).deadline == harness.now + 1.0
+        return coroutine
+
+    def test_one_that_fails_is_left_to_the_others(self, coroutine: Stepper[State]) -> None:
+        assert isinstance(coroutine.throw(RendezvousConnectionError("away")), WaitForChange)
+
+    def test_what_others_cannot_mend_is_raised(self, coroutine: Stepper[State]) -> None:
+        coroutine.throw(RendezvousDeniedError("no"))
+        assert isinstance(coroutine.effect, Revoke)
+        with pytest.raises(RendezvousDeniedError):
+            coroutine.go()
+
+
+class TestGivingUp:
+    """What a node that has waited for too long says."""
+
+    def message(self, harness: Harness, node: Node) -> str:
+        """The error of a node that waits as long as it may."""
+        deadline = harness.now + node.settings.timeout.join.total_seconds()
+        with pytest.raises(RendezvousTimeoutError) as late:
+            harness.run(member.join(node, "a.host", 1, deadline))
+        began, here = "The rendezvous 'run' on backend 'memory' did not complete within ", ""
+        message = str(late.value)
+        assert message.startswith(began)
+        here = message.removeprefix(began)
+        assert here.startswith(f"{node.settings.timeout.join.total_seconds()} s: ")
+        return here.partition(": ")[2]
+
+    def test_too_few_are_here(self, harness: Harness) -> None:
+        assert self.message(harness, harness.node()) == "1 of at least 2 nodes is here (a), 1 is missing."
+
+    def test_far_too_few_are_here(self, harness: Harness) -> None:
+        write(harness, "cb")
+        node = harness.node(low=5, high=9)
+        assert self.message(harness, node) == "3 of at least 5 nodes are here (a, b, c), 2 are missing."
+
+    @pytest.mark.parametrize("join", [31.0, 32.0])
+    def test_enough_are_here_and_no_leader_publishes(self, harness: Harness, join: float) -> None:
+        write(harness, "bc")
+        said = self.message(harness, harness.node(join=join))
+        assert said.startswith("3 of at least 2 nodes are here (a, b, c), 0 are missing. ")
+        # A leader publishes its status once a second: until then nothing is known of it.
+        told = "Up to 4 are waited for during the last call of 30 s: " if join == 31.0 else "No leader has published "
+        assert told in said
+
+    @pytest.mark.parametrize(
+        ("phase", "told"), [("last call", "Up to 4 are waited for"), ("gathering", "No leader has published")]
+    )
+    def test_enough_are_here_for_the_last_call(self, harness: Harness, phase: str, told: str) -> None:
+        write(harness, "b")
+        harness.put(STATUS_KEY, RunStatus(0, phase, 2, 0).encode())
+        assert told in self.message(harness, harness.node())
+
+    @pytest.mark.parametrize(("world", "nodes"), [("bc", "2 nodes"), ("b", "1 node")])
+    def test_a_round_runs_without_it(self, harness: Harness, world: str, nodes: str) -> None:
+        write(harness, world)
+        harness.publish(running(*world))
+        said = self.message(harness, harness.node())
+        assert said.endswith(f" missing. Round 1 is running with {nodes}.")
+
+    def test_a_round_runs_and_some_of_it_are_gone(self, harness: Harness) -> None:
+        write(harness, "b")
+        harness.publish(running("b", "c", "d"))
+        lost = Departure("c", 1, False, "its lease ran out"), Departure("d", 2, True, "drained")
+        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, lost).encode())
+        assert self.message(harness, harness.node()).endswith(
+            " Round 1 is running with 1 node ('c' is gone: its lease ran out; 'd' has left: drained)."
+        )
+
+    @pytest.mark.parametrize(("number", "told"), [(1, " Of round 1, 'b' has left: drained."), (2, "")])
+    def test_all_of_a_round_are_gone(self, harness: Harness, number: int, told: str) -> None:
+        harness.publish(running("b"))
+        harness.put(STATUS_KEY, RunStatus(number, "re-forming", 0, 0, (Departure("b", 0, True, "drained"),)).encode())
+        said = self.message(harness, harness.node())
+        assert said == f"1 of at least 2 nodes is here (a), 1 is missing.{told}"
+
+    def test_all_others_of_its_world_have_left(self, harness: Harness) -> None:
+        harness.publish(running("a", "b"))
+        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "drained"),)).encode())
+        node, began = harness.node(), harness.now
+        node.round = 1
+        with pytest.raises(RendezvousTimeoutError, match=r"within 60\.0 s: .* No other node has come for 60 s: "):
+            harness.run(member.join(node, "a.host", 1, harness.now + 600.0))
+        assert harness.now == began + 60.0
+
+    def test_nobody_is_here(self, harness: Harness) -> None:
+        node = harness.node()
+        coroutine = harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+        while not (isinstance(coroutine.effect, ReadAll) and coroutine.effect.prefix == NODES):
+            coroutine.go()
+        harness.end_leases()
+        with pytest.raises(RendezvousTimeoutError, match=r"0 of at least 2 nodes are here \(none\), 2 are missing\.$"):
+            coroutine.end()
+
+    def test_the_last_error_is_named(self, harness: Harness) -> None:
+        node = harness.node()
+        node.note_passing_failure(WATCH, RendezvousConnectionError("away"))
+        assert self.message(harness, node).endswith("1 is missing. The last error: away")

@@ -1,0 +1,635 @@
+"""The coroutines that watch the run, keep a node's lease and register again, effect by effect."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rdzv.engine import member
+from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Sleep, Wait, WaitForChange
+from rdzv.engine.node import KEEP, WATCH, Node
+from rdzv.engine.records import (
+    CONTROL,
+    LEADER_KEY,
+    STATE_KEY,
+    Closed,
+    LeaderRecord,
+    NodeRecord,
+    State,
+    decode,
+    pending_key,
+)
+from rdzv.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousStateError,
+)
+
+from .coroutines import INTERVAL, TTL, Harness, Stepper
+
+ENOUGH = Closed("b", "enough", done=False)
+AWAY = RendezvousConnectionError("away")
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def running(*world: str, round: int = 1, **more: Any) -> State:
+    """The state while a round runs."""
+    return State(0, round, world, "a.host", 29500, 2, 4, **more)
+
+
+def record_of(harness: Harness, node: Node) -> NodeRecord:
+    """What the service holds of a node."""
+    assert node.record is not None
+    held = harness.read(node.record.key)
+    assert held is not None
+    return decode(NodeRecord, held.payload)
+
+
+def declare_pending(harness: Harness, name: str) -> None:
+    """Let a leader say that it is about to form a round."""
+    harness.put(pending_key(1).replace("1", name), LeaderRecord("b", 0, 2, 4).encode())
+
+
+class TestWatching:
+    def test_a_node_looks_once_and_then_waits_for_changes(self, harness: Harness) -> None:
+        node = harness.node()
+        node.snapshot = None
+        watch = harness.stepper(member.watch_loop(node))
+        assert watch.effect == ReadAll(CONTROL, node.background_deadline(), None)
+        watch.go()
+        assert isinstance(watch.effect, Wait)
+        assert watch.effect.deadline == harness.now + member.WATCH_TIMEOUT
+        harness.publish(running("b", "c"))
+        assert isinstance(watch.go(), Emit)
+        watch.to(Wait)
+        assert node.state == running("b", "c")
+
+    def test_while_nobody_leads_it_looks_more_often(self, harness: Harness) -> None:
+        node = harness.registered()
+        watch = harness.stepper(member.watch_loop(node))
+        assert isinstance(watch.effect, Wait)
+        assert watch.effect.deadline == harness.now + member.NO_LEADER_TIMEOUT
+        watch.go()
+        assert isinstance(watch.effect, Put)
+        assert watch.effect.key == LEADER_KEY
+
+    @pytest.mark.parametrize("error", [AWAY, RendezvousStateError("corrupt")])
+    def test_what_has_failed_is_read_again_after_a_pause(self, harness: Harness, error: RendezvousError) -> None:
+        node = harness.node()
+        watch = harness.stepper(member.watch_loop(node))
+        assert isinstance(watch.throw(error), Sleep)
+        watch.go()
+        assert isinstance(watch.effect, Wait if error is AWAY else ReadAll)
+
+    def test_it_ends_when_the_node_closes(self, harness: Harness) -> None:
+        node = harness.node()
+        watch = harness.stepper(member.watch_loop(node))
+        node.closing = True
+        assert watch.go() is None
+
+
+class TestWaitUntilConnected:
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.node()
+        node.snapshot = None
+        return node
+
+    def test_it_ends_when_the_service_was_seen(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        assert connecting.effect == WaitForChange(harness.now + 30.0)
+        harness.show(node)
+        assert connecting.send(None) is None
+
+    def test_a_service_that_was_not_seen_until_the_deadline_could_not_be_reached(
+        self, harness: Harness, node: Node
+    ) -> None:
+        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        node.on_connection_error(AWAY)
+        with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s: away"):
+            connecting.go()
+
+    def test_a_service_that_answers_what_cannot_be_used_is_not_unreachable(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        node.fail(WATCH, RendezvousStateError("corrupt"))
+        with pytest.raises(RendezvousStateError, match="corrupt"):
+            connecting.go()
+
+    def test_a_service_that_is_away_now_is_unreachable_whatever_it_has_answered(
+        self, harness: Harness, node: Node
+    ) -> None:
+        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        node.fail(WATCH, RendezvousStateError("corrupt"))
+        node.on_connection_error(AWAY)
+        with pytest.raises(RendezvousConnectionError, match="could not be reached"):
+            connecting.go()
+
+    def test_a_service_of_which_nothing_was_heard_gave_no_answer(self, harness: Harness, node: Node) -> None:
+        with pytest.raises(RendezvousConnectionError, match="no answer"):
+            harness.run(member.wait_until_connected(node, harness.now + 30.0))
+
+    def test_an_error_that_lasts_is_not_waited_out(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        node.fail(WATCH, RendezvousDeniedError("wrong password"))
+        with pytest.raises(RendezvousDeniedError, match="wrong password"):
+            connecting.send(None)
+
+    def test_it_ends_when_the_node_leaves(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        node.closing = True
+        with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
+            connecting.send(None)
+
+
+class TestKeeping:
+    def test_a_lease_is_renewed_once_an_interval(self, harness: Harness) -> None:
+        node = harness.registered()
+        began = harness.now
+        keep = harness.stepper(member.keep_alive_loop(node))
+        for times in range(1, 4):
+            assert keep.effect == Sleep(began + times * INTERVAL)
+            sent = began + times * INTERVAL
+            assert node.lease is not None
+            assert keep.go() == KeepAlive(node.lease, sent + INTERVAL)
+            # What counts is when it was sent, not when the answer came.
+            harness.now += 1.0
+            keep.go()
+            assert node.lease_until == sent + TTL
+
+    @pytest.mark.parametrize("why", ["no record", "closing"])
+    def test_who_is_not_there_renews_nothing(self, harness: Harness, why: str) -> None:
+        node = harness.registered()
+        keep = harness.stepper(member.keep_alive_loop(node))
+        if why == "no record":
+            node.record = None
+            assert isinstance(keep.go(), Sleep)
+        else:
+            node.closing = True
+            assert keep.go() is None
+
+    def test_a_renewal_that_fails_is_tried_again_after_a_pause(self, harness: Harness) -> None:
+        node = harness.registered()
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.go()
+        assert isinstance(keep.throw(AWAY), Sleep)
+        pause = harness.now
+        keep.to(KeepAlive)
+        assert harness.now < pause + 0.1
+
+    def test_who_has_lost_its_lease_comes_back_on_another(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.lead(node)
+        node.round = 1
+        node.on_contact()
+        lost = node.lease
+        keep = harness.stepper(member.keep_alive_loop(node))
+        harness.end_leases()
+        keep.to(OpenLease)
+        assert not node.leading
+        assert not node.has_valid_lease()
+        # The others may have lost theirs, too.
+        assert node.grace_remaining() == TTL
+        keep.to(Sleep)
+        assert node.lease is not lost
+        assert node.lease in harness.memory.leases
+        assert record_of(harness, node) == node.record
+        assert node.has_valid_lease()
+        assert keep.effect == Sleep(harness.now + INTERVAL)
+
+    def test_who_comes_back_still_knows_who_leads(self, harness: Harness) -> None:
+        harness.put(LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
+        node = harness.registered()
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        keep.send(False)
+        assert node.leader == LeaderRecord("b", 0, 2, 4)
+
+    def test_an_answer_for_a_lease_that_is_replaced_says_nothing(self, harness: Harness) -> None:
+        node = harness.registered()
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        node.lease, node.lease_until = harness.client.open_lease(TTL, harness.now), harness.now + 1.0
+        assert isinstance(keep.send(True), Sleep)
+        assert node.lease_until == harness.now + 1.0
+
+    @pytest.mark.parametrize("settled", [True, False])
+    def test_registering_that_has_not_succeeded_yet_goes_on(self, harness: Harness, settled: bool) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        node.lease, node.settled = None, settled
+        keep = harness.stepper(member.keep_alive_loop(node))
+        assert isinstance(keep.go(), OpenLease)
+        keep.to(Sleep)
+        assert node.settled
+
+    def test_what_has_begun_to_be_mended_is_mended(self, harness: Harness) -> None:
+        node = harness.registered()
+        assert node.record is not None
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        node.settled = False
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        keep.go()
+        assert isinstance(keep.effect, Put)
+        assert keep.effect.payload == node.record.encode()
+        keep.to(Sleep)
+        assert node.settled
+
+    def test_nothing_is_mended_in_a_run_that_is_over(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b", closed=ENOUGH))
+        harness.show(node)
+        node.settled = False
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+    @pytest.mark.parametrize("settled", [True, False])
+    def test_the_keep_alive_loop_does_not_wait_for_a_caller_who_writes_the_record(
+        self, harness: Harness, settled: bool
+    ) -> None:
+        node = harness.registered()
+        node.registering, node.settled = True, settled
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+
+class TestRemoval:
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        return node
+
+    def finds_no_state(self, harness: Harness, node: Node) -> Stepper[None]:
+        """The coroutine that keeps its lease, about to read a state that is gone."""
+        harness.client.delete(STATE_KEY, harness.now)
+        harness.show(node)
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(Read)
+        return keep
+
+    def test_who_keeps_its_lease_while_the_state_goes_knows_that_the_run_was_removed(
+        self, harness: Harness, node: Node
+    ) -> None:
+        harness.client.delete(STATE_KEY, harness.now)
+        harness.show(node)
+        assert node.closed() is None
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert keep.go() == Read(STATE_KEY, node.background_deadline())
+        # The service may have forgotten everything, the lease too, after it has renewed that.
+        assert node.lease is not None
+        assert keep.go() == KeepAlive(node.lease, node.background_deadline())
+        assert node.closed() is None
+        keep.go()
+        assert node.closed() == Closed("", "the run was removed from the service", done=False)
+        assert node.state_version is None
+        # That is certain now, and not asked again.
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+    def test_a_purge_of_an_earlier_attempt_removes_nothing_of_the_next(self, harness: Harness) -> None:
+        harness.publish(running("x", "y", closed=Closed("x", "done", done=True)))
+        node = harness.registered(attempt=1)
+        harness.show(node)
+        keep = self.finds_no_state(harness, node)
+        keep.to(Sleep)
+        assert node.closed() is None
+        assert not node.run_deleted
+        # Nothing is there to write over.
+        assert node.state_version is None
+
+    def test_a_service_that_forgets_everything_after_a_keep_alive_has_not_removed_the_run(
+        self, harness: Harness, node: Node
+    ) -> None:
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        node.state_missing = True
+        assert isinstance(keep.send(True), Read)
+        harness.forget()
+        assert isinstance(keep.go(), KeepAlive)
+        assert isinstance(keep.go(), OpenLease)
+        keep.to(Sleep)
+        assert node.closed() is None
+        # Its fence has put the state back.
+        there = harness.read(STATE_KEY)
+        assert there is not None
+        assert there.payload == running("a", "b").encode()
+
+    def test_a_lease_that_another_coroutine_replaces_meanwhile_proves_nothing(
+        self, harness: Harness, node: Node
+    ) -> None:
+        keep = self.finds_no_state(harness, node)
+        assert isinstance(keep.go(), KeepAlive)
+        node.lease = harness.client.open_lease(TTL, harness.now)
+        assert isinstance(keep.send(False), Sleep)
+        assert node.closed() is None
+
+    def test_a_lease_that_is_not_settled_may_be_younger_than_the_loss(self, harness: Harness, node: Node) -> None:
+        harness.client.delete(STATE_KEY, harness.now)
+        harness.show(node)
+        node.settled, node.registering = False, True
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
+
+    def test_a_state_that_is_there_after_all_is_looked_at(self, harness: Harness, node: Node) -> None:
+        node.apply_state(None)
+        harness.publish(running("a", "b", round=2))
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(Read)
+        keep.to(Sleep)
+        assert node.closed() is None
+        assert node.state == running("a", "b", round=2)
+        assert not node.state_missing
+
+    def test_nothing_is_asked_while_the_state_is_there(self, harness: Harness, node: Node) -> None:
+        keep = harness.stepper(member.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+    def test_a_state_that_another_coroutine_brings_back_was_not_removed(self, harness: Harness, node: Node) -> None:
+        keep = self.finds_no_state(harness, node)
+        node.state_version = None
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
+
+    def test_a_state_that_comes_back_during_the_keep_alive_was_not_removed(self, harness: Harness, node: Node) -> None:
+        keep = self.finds_no_state(harness, node)
+        assert isinstance(keep.go(), KeepAlive)
+        harness.publish(running("a", "b", round=2))
+        harness.show(node)
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
+        assert node.state_version is not None
+
+
+class TestRegister:
+    """What a node does to have its record in the service."""
+
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.node()
+        node.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
+        return node
+
+    def register(self, harness: Harness, node: Node, seconds: float = 60.0) -> Stepper[None]:
+        return harness.stepper(member._register(node, harness.now + seconds))
+
+    def test_a_new_node_opens_a_lease_and_writes_its_record_and_that_is_all(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        assert coroutine.effect == OpenLease(TTL, node.background_deadline())
+        began = harness.now
+        harness.now += 2.0
+        put = coroutine.go()
+        assert node.lease_until == began + TTL
+        assert isinstance(put, Put)
+        assert (put.previous, put.lease, put.deadline) == (None, node.lease, node.background_deadline())
+        assert coroutine.go() is None
+        assert record_of(harness, node) == node.record
+        assert node.settled
+        assert not node.registering
+
+    def test_its_calls_end_with_the_callers_time(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node, 1.0)
+        opened = coroutine.to(OpenLease)
+        put = coroutine.to(Put)
+        assert opened.deadline == put.deadline == harness.now + 1.0
+
+    def test_two_coroutines_do_not_write_at_once(self, harness: Harness, node: Node) -> None:
+        node.registering = True
+        coroutine = self.register(harness, node)
+        assert coroutine.effect == WaitForChange(harness.now + 60.0)
+        node.registering = False
+        coroutine.send(None)
+        assert isinstance(coroutine.effect, OpenLease)
+        assert node.registering
+
+    @pytest.mark.parametrize(("trouble", "why"), [(AWAY, "away"), (None, "its last call is not over")])
+    def test_who_waits_for_another_coroutine_until_its_deadline_says_why(
+        self, harness: Harness, node: Node, trouble: RendezvousConnectionError | None, why: str
+    ) -> None:
+        node.registering, node.connection_error = True, trouble
+        coroutine = self.register(harness, node)
+        with pytest.raises(RendezvousConnectionError, match=f"it is being written: {why}"):
+            coroutine.go()
+        assert node.registering
+
+    @pytest.mark.parametrize("writing", [True, False])
+    def test_a_node_that_closes_writes_nothing_more(self, harness: Harness, node: Node, writing: bool) -> None:
+        node.closing, node.registering = True, writing
+        assert self.register(harness, node).effect is None
+
+    @pytest.mark.parametrize("at", [OpenLease, Put])
+    def test_what_does_not_answer_is_tried_again_after_a_pause(self, harness: Harness, node: Node, at: Any) -> None:
+        coroutine = self.register(harness, node)
+        for _ in range(6):
+            coroutine.to(at)
+            assert isinstance(coroutine.throw(AWAY), Sleep)
+        coroutine.end()
+        assert record_of(harness, node) == node.record
+
+    def test_what_does_not_answer_until_the_deadline_is_given_up(self, harness: Harness, node: Node) -> None:
+        coroutine, began = self.register(harness, node), harness.now
+
+        def fail() -> None:
+            while coroutine.effect is not None:
+                coroutine.to(OpenLease)
+                coroutine.throw(AWAY)
+
+        with pytest.raises(RendezvousConnectionError, match="away"):
+            fail()
+        assert began + 58.0 < harness.now < began + 60.0
+        assert not node.registering
+
+    @pytest.mark.parametrize("error", [RendezvousDeniedError("no"), RendezvousStateError("corrupt")])
+    def test_what_trying_again_does_not_mend_is_raised(
+        self, harness: Harness, node: Node, error: RendezvousError
+    ) -> None:
+        coroutine = self.register(harness, node)
+        with pytest.raises(type(error)):
+            coroutine.throw(error)
+        assert not node.registering
+
+    def test_a_backends_own_error_is_raised_if_it_lasts(self, harness: Harness, node: Node) -> None:
+        coroutine, began = self.register(harness, node), harness.now
+
+        def fail() -> None:
+            while coroutine.effect is not None:
+                coroutine.to(OpenLease)
+                coroutine.throw(OSError("oops"))
+
+        with pytest.raises(OSError, match="oops"):
+            fail()
+        assert began + 1.0 <= harness.now < began + 3.0
+
+    def test_a_record_that_changes_while_it_is_written_is_written_again(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        coroutine.to(Put)
+        assert node.record is not None
+        node.record = replace(node.record, last_round=1)
+        coroutine.end()
+        assert record_of(harness, node).last_round == 1
+
+    @pytest.mark.parametrize("change", [{"record": None}, {"closing": True}])
+    def test_a_record_that_is_of_no_use_any_more_is_not(
+        self, harness: Harness, node: Node, change: dict[str, Any]
+    ) -> None:
+        coroutine = self.register(harness, node)
+        coroutine.to(OpenLease)
+        vars(node).update(change)
+        assert coroutine.go() is None
+
+    def test_a_write_of_its_own_that_was_late_is_written_over(self, harness: Harness, node: Node) -> None:
+        assert node.record is not None
+        before = harness.put(node.record.key, replace(node.record, address="old").encode())
+        coroutine = self.register(harness, node)
+        coroutine.to(Put)
+        lease = node.lease
+        again = coroutine.go()
+        assert isinstance(again, Put)
+        assert again.previous == before
+        assert again.lease is node.lease is lease
+        coroutine.end()
+        assert record_of(harness, node) == node.record
+
+    @pytest.mark.parametrize("there", [False, True], ids=["the first write", "a later one"])
+    def test_a_lease_on_which_nothing_can_be_written_is_over(self, harness: Harness, node: Node, there: bool) -> None:
+        if there:
+            harness.run(member._register(node, harness.now + 60.0))
+            assert node.record is not None
+            node.record = replace(node.record, last_round=1)
+        coroutine = self.register(harness, node)
+        coroutine.to(Put)
+        with harness.memory.changed:
+            harness.memory.leases.clear()
+        lease = node.lease
+        assert isinstance(coroutine.go(), OpenLease)
+        coroutine.end()
+        assert node.lease is not lease
+        assert record_of(harness, node) == node.record
+
+    def test_leases_that_are_over_one_after_the_other_are_given_up(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        for _ in range(3):
+            coroutine.to(Put)
+            harness.memory.leases.clear()
+            coroutine.go()
+        coroutine.to(Put)
+        harness.now += 60.0
+        harness.memory.leases.clear()
+        with pytest.raises(RendezvousConnectionError, match="each lease was over before the record was written"):
+            coroutine.go()
+
+
+class TestFence:
+    """What a node looks at, after its lease was lost and its record is there again."""
+
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        harness.end_leases()
+        node.lease = None
+        return node
+
+    def test_a_read_is_enough_if_no_leader_forms_a_round(self, harness: Harness, node: Node) -> None:
+        coroutine = harness.stepper(member._register(node, harness.now + 60.0))
+        looked = coroutine.to(ReadAll)
+        assert looked == ReadAll(CONTROL, node.background_deadline())
+        assert not node.settled
+        assert coroutine.go() is None
+        assert node.settled
+        assert harness.writes(STATE_KEY) == 1
+
+    @pytest.mark.parametrize(("pending", "writes"), [("1", 1), ("2", 2), ("3", 2), ("what?", 2)])
+    def test_a_leader_that_is_about_to_form_the_next_round_loses_its_write(
+        self, harness: Harness, node: Node, pending: str, writes: int
+    ) -> None:
+        declare_pending(harness, pending)
+        harness.run(member._register(node, harness.now + 60.0))
+        assert harness.writes(STATE_KEY) == writes
+        assert node.settled
+        # Nothing but the epoch is new.
+        assert node.state == running("a", "b")
+
+    def test_what_others_write_meanwhile_is_looked_at_again(self, harness: Harness, node: Node) -> None:
+        declare_pending(harness, "2")
+        coroutine = harness.stepper(member._fence(node, harness.now + 1.0))
+        assert coroutine.to(ReadAll).deadline == harness.now + 1.0
+        assert coroutine.to(Put).deadline == harness.now + 1.0
+        harness.publish(running("b", "c", round=2))
+        coroutine.go()
+        coroutine.to(ReadAll)
+        coroutine.end()
+        assert node.state == running("b", "c", round=2)
+        assert harness.writes(STATE_KEY) == 2
+
+    def test_a_node_that_has_seen_no_state_fences_what_is_there(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        declare_pending(harness, "2")
+        harness.run(member._fence(node, harness.now + 60.0))
+        assert node.state == running("a", "b")
+        assert harness.writes(STATE_KEY) == 2
+
+    def test_where_there_is_no_state_there_is_nothing_to_fence(self, harness: Harness) -> None:
+        node = harness.registered()
+        coroutine = harness.stepper(member._fence(node, harness.now + 60.0))
+        coroutine.to(ReadAll)
+        assert coroutine.go() is None
+        assert STATE_KEY not in harness.names()
+
+    def test_a_service_that_lost_its_data_gets_the_state_again(self, harness: Harness, node: Node) -> None:
+        harness.forget()
+        harness.run(member._register(node, harness.now + 60.0))
+        held = harness.read(STATE_KEY)
+        assert held is not None
+        assert decode(State, held.payload) == running("a", "b")
+        assert node.state_version == held
+        assert node.settled
+
+    def test_if_others_have_begun_anew_meanwhile_theirs_stands(self, harness: Harness, node: Node) -> None:
+        harness.forget()
+        coroutine = harness.stepper(member._fence(node, harness.now + 60.0))
+        coroutine.to(Put)
+        harness.publish(running("b", "c"))
+        coroutine.end()
+        assert node.state == running("b", "c")
+        assert harness.writes(STATE_KEY) == 1
+
+    def test_a_world_of_a_run_that_is_over_is_not_trusted_again(self, harness: Harness, node: Node) -> None:
+        harness.publish(running("a", "b", closed=ENOUGH))
+        harness.run(member._register(node, harness.now + 60.0))
+        assert not node.settled
+        assert not node.has_valid_lease()
+
+    def test_a_node_that_closes_looks_at_nothing_more(self, harness: Harness, node: Node) -> None:
+        node.closing = True
+        assert harness.stepper(member._fence(node, harness.now + 60.0)).effect is None
+
+
+def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:
+    node = harness.registered()
+    keep = harness.stepper(member.keep_alive_loop(node))
+    keep.to(KeepAlive)
+    keep.throw(AWAY)
+    assert str(node.failure()) == "away"
+    keep.to(KeepAlive)
+    keep.go()
+    assert node.failure() is None
+    assert node.failed(KEEP) == 0

@@ -1,0 +1,94 @@
+"""Where the database may be, and what is said where it may not."""
+
+import os
+import tempfile
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rdzv.backend import ANY
+from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
+from rdzv_conformance.processes import Link, Processes
+
+from rdzv_sqlite import SqliteBackend
+from rdzv_sqlite.paths import default_path
+
+NOBODY = 65534
+
+
+def put_error(path: str | Path) -> RendezvousError:
+    """What a put into a database there raises."""
+    with closing(SqliteBackend(str(path), "run")) as client, pytest.raises(RendezvousError) as raised:
+        client.put("key", b"", expect=ANY, timeout=5)
+    return raised.value
+
+
+@pytest.mark.parametrize("name", ["missing/rdzv.db", "file/rdzv.db", "folder"])
+def test_impossible_place(tmp_path: Path, name: str) -> None:
+    tmp_path.joinpath("file").touch()
+    tmp_path.joinpath("folder").mkdir()
+    error = put_error(tmp_path / name)
+    assert isinstance(error, RendezvousParameterError)
+    assert str(tmp_path / name) in str(error)
+
+
+@pytest.mark.parametrize("forbidden", ["folder", "file"])
+def test_folder_of_another_user(tmp_path: Path, processes: Processes, forbidden: str) -> None:
+    path = tmp_path / "rdzv.db"
+    with closing(SqliteBackend(str(path), "run")) as client:
+        client.put("key", b"", expect=ANY, timeout=5)
+    for folder in [tmp_path, *tmp_path.parents[:3]]:
+        folder.chmod(0o755)
+    tmp_path.chmod(0o555 if forbidden == "folder" else 0o777)
+    path.chmod(0o666 if forbidden == "folder" else 0o444)
+
+    def put(link: Link) -> list[object]:
+        if os.getuid() == 0:
+            os.setuid(NOBODY)
+        error = put_error(path)
+        return [type(error).__name__, str(error)]
+
+    name, message = processes.fork(put).result()
+    tmp_path.chmod(0o755)
+    assert name == RendezvousDeniedError.__name__
+    assert str(path) in message
+
+
+class TestDefault:
+    """The place that is used when the user names none."""
+
+    @pytest.fixture(autouse=True)
+    def temp_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """The system's, for this test."""
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        return tmp_path
+
+    def test_it_is_made_for_this_user_alone(self) -> None:
+        with closing(SqliteBackend("", "run")) as client:
+            assert not os.path.exists(os.path.dirname(default_path()))
+            client.put("key", b"", expect=ANY, timeout=5)
+            assert client.path == default_path()
+            assert os.stat(os.path.dirname(default_path())).st_mode & 0o777 == 0o700
+        with closing(SqliteBackend(default_path(), "run")) as client:
+            assert client.read("key", timeout=5) is not None
+
+    def test_folder_that_others_can_enter_is_refused(self) -> None:
+        os.mkdir(os.path.dirname(default_path()))
+        os.chmod(os.path.dirname(default_path()), 0o755)
+        error = put_error("")
+        assert isinstance(error, RendezvousDeniedError)
+        assert "endpoint" in str(error)
+
+    def test_folder_of_another_user_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        os.mkdir(os.path.dirname(default_path()), mode=0o700)
+        folder = os.path.dirname(default_path())
+        owner = os.getuid()
+        monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+        os.rename(folder, os.path.dirname(default_path()))
+        assert isinstance(put_error(""), RendezvousDeniedError)
+
+    def test_link_is_refused(self, temp_folder: Path) -> None:
+        (temp_folder / "elsewhere").mkdir(mode=0o700)
+        os.symlink(temp_folder / "elsewhere", os.path.dirname(default_path()))
+        assert isinstance(put_error(""), RendezvousDeniedError)
+        assert list((temp_folder / "elsewhere").iterdir()) == []
