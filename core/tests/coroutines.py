@@ -11,6 +11,7 @@ from rdzv.engine.effects import Coroutine, Effect, Put
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.node import Node
 from rdzv.engine.records import LEADER_KEY, NodeRecord, State
+from rdzv.engine.registration import NodeState
 from rdzv.engine.runner import call
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
@@ -63,16 +64,17 @@ class Harness:
     def registered(self, name: str = "a", **more: Any) -> Node:
         """A registered node: the service has its record, on a lease that lives."""
         node = self.node(name, **more)
-        node.record = NodeRecord(name, node.settings.attempt, 0, 2, 4, f"{name}.host", 1)
-        node.ever_registered = True
-        node.lease = self.client.open_lease(TTL, SOON)
-        node.lease_until = self.now + TTL
-        node.record_version = self.put(node.record.key, node.record.encode(), lease=node.lease)
+        mine = node.registration
+        mine.record = NodeRecord(name, node.settings.attempt, 0, 2, 4, f"{name}.host", 1)
+        mine.state = NodeState.REGISTERED
+        mine.lease = self.client.open_lease(TTL, SOON)
+        mine.lease_until = self.now + TTL
+        mine.version = self.put(mine.record.key, mine.record.encode(), lease=mine.lease)
         return node
 
     def show(self, node: Node) -> None:
         """Show a node what is there."""
-        node.on_contact()
+        node.connection.on_contact()
         node.apply_snapshot(self.client.read_all("control", SOON))
 
     def put(self, key: str, payload: bytes, *, previous: Any = ABSENT, **more: Any) -> VersionedValue:
@@ -89,9 +91,9 @@ class Harness:
 
     def lead(self, node: Node) -> None:
         """Make a node the leader."""
-        self.put(LEADER_KEY, node.limits().encode(), lease=node.lease)
+        self.put(LEADER_KEY, node.limits().encode(), lease=node.registration.lease)
         self.show(node)
-        node.leading = True
+        node.begin_term()
 
     def read(self, key: str) -> VersionedValue | None:
         """What a key holds."""
@@ -146,7 +148,7 @@ class Harness:
             case _:
                 answer = call(self.client, effect)
         for node in self.nodes:
-            node.on_contact()
+            node.connection.on_contact()
         return answer
 
 

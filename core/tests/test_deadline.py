@@ -87,7 +87,7 @@ def test_a_service_that_stays_away_is_an_error_at_the_deadline() -> None:
 def test_a_node_tries_to_register_until_its_deadline() -> None:
     harness = Harness()
     node = harness.node()
-    node.record = harness.registered().record
+    node.registration.record = harness.registered().registration.record
     deadline = harness.now + CALL
     registering = harness.stepper(member._register(node, deadline))
     registering.to(OpenLease)

@@ -27,8 +27,8 @@ from rdzv import (
     unregister_hooks,
 )
 from rdzv.engine.envelope import Envelope
+from rdzv.engine.failures import WATCH
 from rdzv.engine.handler import _reserved_port, assign_ranks
-from rdzv.engine.node import WATCH
 from rdzv.engine.records import STATE_KEY, STATUS_KEY, Closed, State, decode
 
 from .memory import Fault, MemoryBackend
@@ -104,7 +104,7 @@ class TestJoining:
     def test_two_threads_do_not_wait_at_once_but_one_after_the_other(self, run: Run) -> None:
         node = run.node(2, 2)
         waiting = run.join(node)[0]
-        wait_until(lambda: node._node.record)
+        wait_until(lambda: node._node.registration.record)
         with pytest.raises(RendezvousError, match="Another thread"):
             node.next_rendezvous()
         run.gather(run.node(2, 2))
@@ -197,7 +197,7 @@ class TestEnding:
         node = run.node(1, 1)
         node.next_rendezvous()
         run.backends[0].disconnect()
-        wait_until(lambda: node.connection_error is not None)
+        wait_until(lambda: node.connection.error is not None)
         began = time.monotonic()
         assert node.shutdown() is False
         # For a keep-alive interval, not for the five seconds of the close timeout.
@@ -259,13 +259,13 @@ class TestAsking:
         node = run.node(1, 1)
         node.next_rendezvous()
         with node._runner._changed:
-            node._node.fail("a loop", RendezvousStateError("corrupt"), lasts=True)
+            node._node.failures.add("a loop", RendezvousStateError("corrupt"), lasts=True)
         for ask in (node.is_closed, node.num_nodes_waiting):
             with pytest.raises(RendezvousStateError, match="corrupt"):
                 ask()
         node.set_closed()
         assert node.is_closed()
-        assert node._node.failed(WATCH) == 0
+        assert node._node.failures.count(WATCH) == 0
 
 
 class TestRanks:

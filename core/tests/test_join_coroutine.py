@@ -10,7 +10,8 @@ from rdzv.engine import member
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.node import WATCH, Node
+from rdzv.engine.failures import WATCH
+from rdzv.engine.node import Node
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
@@ -108,7 +109,7 @@ def test_node_that_has_missed_nothing_waits() -> None:
 def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
     node, coroutine = asking_for_the_lead()
     node.clock = lambda: now
-    node.lease_until = 700.0
+    node.registration.lease_until = 700.0
     assert coroutine.send((False, None)) == WaitForChange(until)
 
 
@@ -135,14 +136,14 @@ def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
     resigned = leaving.send(mine)
     assert isinstance(resigned, Put)
     assert (resigned.key, resigned.previous, resigned.deleted) == (LEADER_KEY, mine, True)
-    assert resigned.lease is node.lease
+    assert resigned.lease is node.registration.lease
     assert isinstance(leaving.send((True, mine)), ReadAll)
 
 
 def resigning() -> tuple[Node, Coroutine[None]]:
     """A node that leaves, believes to lead, and has asked who does."""
     node, _ = asking_for_the_lead()
-    node.leading = True
+    node.begin_term()
     leaving = member.leave(node, "enough", 600.0)
     last = next(leaving)
     assert isinstance(last, Put)
@@ -209,10 +210,10 @@ def test_node_that_has_left_is_not_named_among_those_who_are_here() -> None:
     node, coroutine, registered = writing_its_record()
     node.clock = lambda: 600.0
     coroutine.send((True, held(registered.payload)))
-    assert node.record is not None
+    assert node.registration.record is not None
     records = {
         record.key: Entry(Envelope.wrap(record.encode(), writer="other").pack(), 2, 1)
-        for record in (node.record, replace(node.record, id="gone", left="enough"))
+        for record in (node.registration.record, replace(node.registration.record, id="gone", left="enough"))
     }
     assert isinstance(coroutine.send(DecodedSnapshot(Snapshot(records))), Revoke)
     assert isinstance(coroutine.send(None), Read)
@@ -234,8 +235,11 @@ def test_a_node_that_gives_up_leaves_the_number_of_nodes_if_that_was_why(others:
     node, coroutine, registered = writing_its_record()
     node.clock = lambda: 600.0
     coroutine.send((True, held(registered.payload)))
-    assert node.record is not None
-    here = [node.record, *(replace(node.record, id=f"other{number}") for number in range(others or 0))]
+    assert node.registration.record is not None
+    here = [
+        node.registration.record,
+        *(replace(node.registration.record, id=f"other{number}") for number in range(others or 0)),
+    ]
     records = {one.key: Entry(Envelope.wrap(one.encode(), writer="other").pack(), 2, 1) for one in here}
 
     def give_up() -> None:
@@ -383,7 +387,7 @@ def test_a_node_that_leaves_while_it_waits_waits_no_more(harness: Harness) -> No
     node = harness.node()
     coroutine = harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
     coroutine.to(WaitForChange)
-    node.record = None
+    node.registration.record = None
     with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
         coroutine.end()
 
@@ -519,5 +523,5 @@ class TestGivingUp:
 
     def test_the_last_error_is_named(self, harness: Harness) -> None:
         node = harness.node()
-        node.note_passing_failure(WATCH, RendezvousConnectionError("away"))
+        node.failures.add_passing(WATCH, RendezvousConnectionError("away"))
         assert self.message(harness, node).endswith("1 is missing. The last error: away")

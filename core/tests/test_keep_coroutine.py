@@ -1,5 +1,6 @@
 """The coroutines that watch the run, keep a node's lease and register again, effect by effect."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -7,7 +8,8 @@ import pytest
 
 from rdzv.engine import member
 from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Sleep, Wait, WaitForChange
-from rdzv.engine.node import KEEP, WATCH, Node
+from rdzv.engine.failures import KEEP, WATCH
+from rdzv.engine.node import Node
 from rdzv.engine.records import (
     CONTROL,
     LEADER_KEY,
@@ -19,6 +21,8 @@ from rdzv.engine.records import (
     decode,
     pending_key,
 )
+from rdzv.engine.registration import NodeState, Registration, Trigger
+from rdzv.engine.run_view import Presence
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -45,8 +49,8 @@ def running(*world: str, round: int = 1, **more: Any) -> State:
 
 def record_of(harness: Harness, node: Node) -> NodeRecord:
     """What the service holds of a node."""
-    assert node.record is not None
-    held = harness.read(node.record.key)
+    assert node.registration.record is not None
+    held = harness.read(node.registration.record.key)
     assert held is not None
     return decode(NodeRecord, held.payload)
 
@@ -59,7 +63,7 @@ def declare_pending(harness: Harness, name: str) -> None:
 class TestWatching:
     def test_a_node_looks_once_and_then_waits_for_changes(self, harness: Harness) -> None:
         node = harness.node()
-        node.snapshot = None
+        node.run.snapshot = None
         watch = harness.stepper(member.watch_loop(node))
         assert watch.effect == ReadAll(CONTROL, node.background_deadline(), None)
         watch.go()
@@ -68,7 +72,7 @@ class TestWatching:
         harness.publish(running("b", "c"))
         assert isinstance(watch.go(), Emit)
         watch.to(Wait)
-        assert node.state == running("b", "c")
+        assert node.run.state == running("b", "c")
 
     def test_while_nobody_leads_it_looks_more_often(self, harness: Harness) -> None:
         node = harness.registered()
@@ -90,7 +94,7 @@ class TestWatching:
     def test_it_ends_when_the_node_closes(self, harness: Harness) -> None:
         node = harness.node()
         watch = harness.stepper(member.watch_loop(node))
-        node.closing = True
+        node.stop()
         assert watch.go() is None
 
 
@@ -98,7 +102,7 @@ class TestWaitUntilConnected:
     @pytest.fixture
     def node(self, harness: Harness) -> Node:
         node = harness.node()
-        node.snapshot = None
+        node.run.snapshot = None
         return node
 
     def test_it_ends_when_the_service_was_seen(self, harness: Harness, node: Node) -> None:
@@ -111,13 +115,13 @@ class TestWaitUntilConnected:
         self, harness: Harness, node: Node
     ) -> None:
         connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
-        node.on_connection_error(AWAY)
+        node.connection.on_error(AWAY)
         with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s: away"):
             connecting.go()
 
     def test_a_service_that_answers_what_cannot_be_used_is_not_unreachable(self, harness: Harness, node: Node) -> None:
         connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
-        node.fail(WATCH, RendezvousStateError("corrupt"))
+        node.failures.add(WATCH, RendezvousStateError("corrupt"))
         with pytest.raises(RendezvousStateError, match="corrupt"):
             connecting.go()
 
@@ -125,8 +129,8 @@ class TestWaitUntilConnected:
         self, harness: Harness, node: Node
     ) -> None:
         connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
-        node.fail(WATCH, RendezvousStateError("corrupt"))
-        node.on_connection_error(AWAY)
+        node.failures.add(WATCH, RendezvousStateError("corrupt"))
+        node.connection.on_error(AWAY)
         with pytest.raises(RendezvousConnectionError, match="could not be reached"):
             connecting.go()
 
@@ -136,13 +140,13 @@ class TestWaitUntilConnected:
 
     def test_an_error_that_lasts_is_not_waited_out(self, harness: Harness, node: Node) -> None:
         connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
-        node.fail(WATCH, RendezvousDeniedError("wrong password"))
+        node.failures.add(WATCH, RendezvousDeniedError("wrong password"))
         with pytest.raises(RendezvousDeniedError, match="wrong password"):
             connecting.send(None)
 
     def test_it_ends_when_the_node_leaves(self, harness: Harness, node: Node) -> None:
         connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
-        node.closing = True
+        node.stop()
         with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
             connecting.send(None)
 
@@ -155,22 +159,22 @@ class TestKeeping:
         for times in range(1, 4):
             assert keep.effect == Sleep(began + times * INTERVAL)
             sent = began + times * INTERVAL
-            assert node.lease is not None
-            assert keep.go() == KeepAlive(node.lease, sent + INTERVAL)
+            assert node.registration.lease is not None
+            assert keep.go() == KeepAlive(node.registration.lease, sent + INTERVAL)
             # What counts is when it was sent, not when the answer came.
             harness.now += 1.0
             keep.go()
-            assert node.lease_until == sent + TTL
+            assert node.registration.lease_until == sent + TTL
 
     @pytest.mark.parametrize("why", ["no record", "closing"])
     def test_who_is_not_there_renews_nothing(self, harness: Harness, why: str) -> None:
         node = harness.registered()
         keep = harness.stepper(member.keep_alive_loop(node))
         if why == "no record":
-            node.record = None
+            node.registration.record = None
             assert isinstance(keep.go(), Sleep)
         else:
-            node.closing = True
+            node.stop()
             assert keep.go() is None
 
     def test_a_renewal_that_fails_is_tried_again_after_a_pause(self, harness: Harness) -> None:
@@ -187,19 +191,19 @@ class TestKeeping:
         harness.publish(running("a", "b"))
         harness.lead(node)
         node.round = 1
-        node.on_contact()
-        lost = node.lease
+        node.connection.on_contact()
+        lost = node.registration.lease
         keep = harness.stepper(member.keep_alive_loop(node))
         harness.end_leases()
         keep.to(OpenLease)
         assert not node.leading
         assert not node.has_valid_lease()
         # The others may have lost theirs, too.
-        assert node.grace_remaining() == TTL
+        assert node.connection.grace_remaining() == TTL
         keep.to(Sleep)
-        assert node.lease is not lost
-        assert node.lease in harness.memory.leases
-        assert record_of(harness, node) == node.record
+        assert node.registration.lease is not lost
+        assert node.registration.lease in harness.memory.leases
+        assert record_of(harness, node) == node.registration.record
         assert node.has_valid_lease()
         assert keep.effect == Sleep(harness.now + INTERVAL)
 
@@ -209,56 +213,58 @@ class TestKeeping:
         keep = harness.stepper(member.keep_alive_loop(node))
         keep.to(KeepAlive)
         keep.send(False)
-        assert node.leader == LeaderRecord("b", 0, 2, 4)
+        assert node.run.leader == LeaderRecord("b", 0, 2, 4)
 
     def test_an_answer_for_a_lease_that_is_replaced_says_nothing(self, harness: Harness) -> None:
         node = harness.registered()
         keep = harness.stepper(member.keep_alive_loop(node))
         keep.to(KeepAlive)
-        node.lease, node.lease_until = harness.client.open_lease(TTL, harness.now), harness.now + 1.0
+        node.registration.lease, node.registration.lease_until = (
+            harness.client.open_lease(TTL, harness.now),
+            harness.now + 1.0,
+        )
         assert isinstance(keep.send(True), Sleep)
-        assert node.lease_until == harness.now + 1.0
+        assert node.registration.lease_until == harness.now + 1.0
 
-    @pytest.mark.parametrize("settled", [True, False])
-    def test_registering_that_has_not_succeeded_yet_goes_on(self, harness: Harness, settled: bool) -> None:
+    def test_registering_that_has_not_succeeded_yet_goes_on(self, harness: Harness) -> None:
         node = harness.registered()
         harness.publish(running("a", "b"))
         harness.show(node)
-        node.lease, node.settled = None, settled
+        node.registration.lose_lease()
         keep = harness.stepper(member.keep_alive_loop(node))
         assert isinstance(keep.go(), OpenLease)
         keep.to(Sleep)
-        assert node.settled
+        assert node.registration.state is NodeState.REGISTERED
 
     def test_what_has_begun_to_be_mended_is_mended(self, harness: Harness) -> None:
         node = harness.registered()
-        assert node.record is not None
+        assert node.registration.record is not None
         harness.publish(running("a", "b"))
         harness.show(node)
-        node.settled = False
+        node.registration.state = NodeState.REREGISTERING
         keep = harness.stepper(member.keep_alive_loop(node))
         keep.to(KeepAlive)
         keep.go()
         assert isinstance(keep.effect, Put)
-        assert keep.effect.payload == node.record.encode()
+        assert keep.effect.payload == node.registration.record.encode()
         keep.to(Sleep)
-        assert node.settled
+        assert node.registration.state is NodeState.REGISTERED
 
     def test_nothing_is_mended_in_a_run_that_is_over(self, harness: Harness) -> None:
         node = harness.registered()
         harness.publish(running("a", "b", closed=ENOUGH))
         harness.show(node)
-        node.settled = False
+        node.registration.state = NodeState.REREGISTERING
         keep = harness.stepper(member.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
 
-    @pytest.mark.parametrize("settled", [True, False])
+    @pytest.mark.parametrize("state", [NodeState.REGISTERED, NodeState.REREGISTERING])
     def test_the_keep_alive_loop_does_not_wait_for_a_caller_who_writes_the_record(
-        self, harness: Harness, settled: bool
+        self, harness: Harness, state: NodeState
     ) -> None:
         node = harness.registered()
-        node.registering, node.settled = True, settled
+        node.registration.writing, node.registration.state = True, state
         keep = harness.stepper(member.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
@@ -290,12 +296,12 @@ class TestRemoval:
         keep.to(KeepAlive)
         assert keep.go() == Read(STATE_KEY, node.background_deadline())
         # The service may have forgotten everything, the lease too, after it has renewed that.
-        assert node.lease is not None
-        assert keep.go() == KeepAlive(node.lease, node.background_deadline())
+        assert node.registration.lease is not None
+        assert keep.go() == KeepAlive(node.registration.lease, node.background_deadline())
         assert node.closed() is None
         keep.go()
         assert node.closed() == Closed("", "the run was removed from the service", done=False)
-        assert node.state_version is None
+        assert node.run.version is None
         # That is certain now, and not asked again.
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
@@ -307,16 +313,16 @@ class TestRemoval:
         keep = self.finds_no_state(harness, node)
         keep.to(Sleep)
         assert node.closed() is None
-        assert not node.run_deleted
+        assert node.run.presence is not Presence.DELETED
         # Nothing is there to write over.
-        assert node.state_version is None
+        assert node.run.version is None
 
     def test_a_service_that_forgets_everything_after_a_keep_alive_has_not_removed_the_run(
         self, harness: Harness, node: Node
     ) -> None:
         keep = harness.stepper(member.keep_alive_loop(node))
         keep.to(KeepAlive)
-        node.state_missing = True
+        node.run.presence = Presence.MISSING
         assert isinstance(keep.send(True), Read)
         harness.forget()
         assert isinstance(keep.go(), KeepAlive)
@@ -333,14 +339,14 @@ class TestRemoval:
     ) -> None:
         keep = self.finds_no_state(harness, node)
         assert isinstance(keep.go(), KeepAlive)
-        node.lease = harness.client.open_lease(TTL, harness.now)
+        node.registration.lease = harness.client.open_lease(TTL, harness.now)
         assert isinstance(keep.send(False), Sleep)
         assert node.closed() is None
 
     def test_a_lease_that_is_not_settled_may_be_younger_than_the_loss(self, harness: Harness, node: Node) -> None:
         harness.client.delete(STATE_KEY, harness.now)
         harness.show(node)
-        node.settled, node.registering = False, True
+        node.registration.state, node.registration.writing = NodeState.REREGISTERING, True
         keep = harness.stepper(member.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
@@ -353,8 +359,8 @@ class TestRemoval:
         keep.to(Read)
         keep.to(Sleep)
         assert node.closed() is None
-        assert node.state == running("a", "b", round=2)
-        assert not node.state_missing
+        assert node.run.state == running("a", "b", round=2)
+        assert node.run.presence is Presence.THERE
 
     def test_nothing_is_asked_while_the_state_is_there(self, harness: Harness, node: Node) -> None:
         keep = harness.stepper(member.keep_alive_loop(node))
@@ -363,7 +369,7 @@ class TestRemoval:
 
     def test_a_state_that_another_coroutine_brings_back_was_not_removed(self, harness: Harness, node: Node) -> None:
         keep = self.finds_no_state(harness, node)
-        node.state_version = None
+        node.run.version = None
         assert isinstance(keep.go(), Sleep)
         assert node.closed() is None
 
@@ -374,7 +380,7 @@ class TestRemoval:
         harness.show(node)
         assert isinstance(keep.go(), Sleep)
         assert node.closed() is None
-        assert node.state_version is not None
+        assert node.run.version is not None
 
 
 class TestRegister:
@@ -383,7 +389,7 @@ class TestRegister:
     @pytest.fixture
     def node(self, harness: Harness) -> Node:
         node = harness.node()
-        node.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
+        node.registration.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
         return node
 
     def register(self, harness: Harness, node: Node, seconds: float = 60.0) -> Stepper[None]:
@@ -395,13 +401,13 @@ class TestRegister:
         began = harness.now
         harness.now += 2.0
         put = coroutine.go()
-        assert node.lease_until == began + TTL
+        assert node.registration.lease_until == began + TTL
         assert isinstance(put, Put)
-        assert (put.previous, put.lease, put.deadline) == (None, node.lease, node.background_deadline())
+        assert (put.previous, put.lease, put.deadline) == (None, node.registration.lease, node.background_deadline())
         assert coroutine.go() is None
-        assert record_of(harness, node) == node.record
-        assert node.settled
-        assert not node.registering
+        assert record_of(harness, node) == node.registration.record
+        assert node.registration.state is NodeState.REGISTERED
+        assert not node.registration.writing
 
     def test_its_calls_end_with_the_callers_time(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node, 1.0)
@@ -410,27 +416,28 @@ class TestRegister:
         assert opened.deadline == put.deadline == harness.now + 1.0
 
     def test_two_coroutines_do_not_write_at_once(self, harness: Harness, node: Node) -> None:
-        node.registering = True
+        node.registration.writing = True
         coroutine = self.register(harness, node)
         assert coroutine.effect == WaitForChange(harness.now + 60.0)
-        node.registering = False
+        node.registration.writing = False
         coroutine.send(None)
         assert isinstance(coroutine.effect, OpenLease)
-        assert node.registering
+        assert node.registration.writing
 
     @pytest.mark.parametrize(("trouble", "why"), [(AWAY, "away"), (None, "its last call is not over")])
     def test_who_waits_for_another_coroutine_until_its_deadline_says_why(
         self, harness: Harness, node: Node, trouble: RendezvousConnectionError | None, why: str
     ) -> None:
-        node.registering, node.connection_error = True, trouble
+        node.registration.writing, node.connection.error = True, trouble
         coroutine = self.register(harness, node)
         with pytest.raises(RendezvousConnectionError, match=f"it is being written: {why}"):
             coroutine.go()
-        assert node.registering
+        assert node.registration.writing
 
     @pytest.mark.parametrize("writing", [True, False])
     def test_a_node_that_closes_writes_nothing_more(self, harness: Harness, node: Node, writing: bool) -> None:
-        node.closing, node.registering = True, writing
+        node.stop()
+        node.registration.writing = writing
         assert self.register(harness, node).effect is None
 
     @pytest.mark.parametrize("at", [OpenLease, Put])
@@ -440,7 +447,7 @@ class TestRegister:
             coroutine.to(at)
             assert isinstance(coroutine.throw(AWAY), Sleep)
         coroutine.end()
-        assert record_of(harness, node) == node.record
+        assert record_of(harness, node) == node.registration.record
 
     def test_what_does_not_answer_until_the_deadline_is_given_up(self, harness: Harness, node: Node) -> None:
         coroutine, began = self.register(harness, node), harness.now
@@ -453,7 +460,7 @@ class TestRegister:
         with pytest.raises(RendezvousConnectionError, match="away"):
             fail()
         assert began + 58.0 < harness.now < began + 60.0
-        assert not node.registering
+        assert not node.registration.writing
 
     @pytest.mark.parametrize("error", [RendezvousDeniedError("no"), RendezvousStateError("corrupt")])
     def test_what_trying_again_does_not_mend_is_raised(
@@ -462,7 +469,7 @@ class TestRegister:
         coroutine = self.register(harness, node)
         with pytest.raises(type(error)):
             coroutine.throw(error)
-        assert not node.registering
+        assert not node.registration.writing
 
     def test_a_backends_own_error_is_raised_if_it_lasts(self, harness: Harness, node: Node) -> None:
         coroutine, began = self.register(harness, node), harness.now
@@ -479,48 +486,48 @@ class TestRegister:
     def test_a_record_that_changes_while_it_is_written_is_written_again(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node)
         coroutine.to(Put)
-        assert node.record is not None
-        node.record = replace(node.record, last_round=1)
+        assert node.registration.record is not None
+        node.registration.record = replace(node.registration.record, last_round=1)
         coroutine.end()
         assert record_of(harness, node).last_round == 1
 
-    @pytest.mark.parametrize("change", [{"record": None}, {"closing": True}])
+    @pytest.mark.parametrize("end", [Registration.withdraw, lambda mine: mine.on(Trigger.STOPPED)])
     def test_a_record_that_is_of_no_use_any_more_is_not(
-        self, harness: Harness, node: Node, change: dict[str, Any]
+        self, harness: Harness, node: Node, end: Callable[[Registration], None]
     ) -> None:
         coroutine = self.register(harness, node)
         coroutine.to(OpenLease)
-        vars(node).update(change)
+        end(node.registration)
         assert coroutine.go() is None
 
     def test_a_write_of_its_own_that_was_late_is_written_over(self, harness: Harness, node: Node) -> None:
-        assert node.record is not None
-        before = harness.put(node.record.key, replace(node.record, address="old").encode())
+        assert node.registration.record is not None
+        before = harness.put(node.registration.record.key, replace(node.registration.record, address="old").encode())
         coroutine = self.register(harness, node)
         coroutine.to(Put)
-        lease = node.lease
+        lease = node.registration.lease
         again = coroutine.go()
         assert isinstance(again, Put)
         assert again.previous == before
-        assert again.lease is node.lease is lease
+        assert again.lease is node.registration.lease is lease
         coroutine.end()
-        assert record_of(harness, node) == node.record
+        assert record_of(harness, node) == node.registration.record
 
     @pytest.mark.parametrize("there", [False, True], ids=["the first write", "a later one"])
     def test_a_lease_on_which_nothing_can_be_written_is_over(self, harness: Harness, node: Node, there: bool) -> None:
         if there:
             harness.run(member._register(node, harness.now + 60.0))
-            assert node.record is not None
-            node.record = replace(node.record, last_round=1)
+            assert node.registration.record is not None
+            node.registration.record = replace(node.registration.record, last_round=1)
         coroutine = self.register(harness, node)
         coroutine.to(Put)
         with harness.memory.changed:
             harness.memory.leases.clear()
-        lease = node.lease
+        lease = node.registration.lease
         assert isinstance(coroutine.go(), OpenLease)
         coroutine.end()
-        assert node.lease is not lease
-        assert record_of(harness, node) == node.record
+        assert node.registration.lease is not lease
+        assert record_of(harness, node) == node.registration.record
 
     def test_leases_that_are_over_one_after_the_other_are_given_up(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node)
@@ -544,16 +551,16 @@ class TestFence:
         harness.publish(running("a", "b"))
         harness.show(node)
         harness.end_leases()
-        node.lease = None
+        node.registration.lose_lease()
         return node
 
     def test_a_read_is_enough_if_no_leader_forms_a_round(self, harness: Harness, node: Node) -> None:
         coroutine = harness.stepper(member._register(node, harness.now + 60.0))
         looked = coroutine.to(ReadAll)
         assert looked == ReadAll(CONTROL, node.background_deadline())
-        assert not node.settled
+        assert not node.has_valid_lease()
         assert coroutine.go() is None
-        assert node.settled
+        assert node.registration.state is NodeState.REGISTERED
         assert harness.writes(STATE_KEY) == 1
 
     @pytest.mark.parametrize(("pending", "writes"), [("1", 1), ("2", 2), ("3", 2), ("what?", 2)])
@@ -563,9 +570,9 @@ class TestFence:
         declare_pending(harness, pending)
         harness.run(member._register(node, harness.now + 60.0))
         assert harness.writes(STATE_KEY) == writes
-        assert node.settled
+        assert node.registration.state is NodeState.REGISTERED
         # Nothing but the epoch is new.
-        assert node.state == running("a", "b")
+        assert node.run.state == running("a", "b")
 
     def test_what_others_write_meanwhile_is_looked_at_again(self, harness: Harness, node: Node) -> None:
         declare_pending(harness, "2")
@@ -576,7 +583,7 @@ class TestFence:
         coroutine.go()
         coroutine.to(ReadAll)
         coroutine.end()
-        assert node.state == running("b", "c", round=2)
+        assert node.run.state == running("b", "c", round=2)
         assert harness.writes(STATE_KEY) == 2
 
     def test_a_node_that_has_seen_no_state_fences_what_is_there(self, harness: Harness) -> None:
@@ -584,7 +591,7 @@ class TestFence:
         harness.publish(running("a", "b"))
         declare_pending(harness, "2")
         harness.run(member._fence(node, harness.now + 60.0))
-        assert node.state == running("a", "b")
+        assert node.run.state == running("a", "b")
         assert harness.writes(STATE_KEY) == 2
 
     def test_where_there_is_no_state_there_is_nothing_to_fence(self, harness: Harness) -> None:
@@ -600,8 +607,8 @@ class TestFence:
         held = harness.read(STATE_KEY)
         assert held is not None
         assert decode(State, held.payload) == running("a", "b")
-        assert node.state_version == held
-        assert node.settled
+        assert node.run.version == held
+        assert node.registration.state is NodeState.REGISTERED
 
     def test_if_others_have_begun_anew_meanwhile_theirs_stands(self, harness: Harness, node: Node) -> None:
         harness.forget()
@@ -609,17 +616,17 @@ class TestFence:
         coroutine.to(Put)
         harness.publish(running("b", "c"))
         coroutine.end()
-        assert node.state == running("b", "c")
+        assert node.run.state == running("b", "c")
         assert harness.writes(STATE_KEY) == 1
 
     def test_a_world_of_a_run_that_is_over_is_not_trusted_again(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b", closed=ENOUGH))
         harness.run(member._register(node, harness.now + 60.0))
-        assert not node.settled
+        assert node.registration.state is NodeState.REREGISTERING
         assert not node.has_valid_lease()
 
     def test_a_node_that_closes_looks_at_nothing_more(self, harness: Harness, node: Node) -> None:
-        node.closing = True
+        node.stop()
         assert harness.stepper(member._fence(node, harness.now + 60.0)).effect is None
 
 
@@ -628,8 +635,8 @@ def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:
     keep = harness.stepper(member.keep_alive_loop(node))
     keep.to(KeepAlive)
     keep.throw(AWAY)
-    assert str(node.failure()) == "away"
+    assert str(node.failures.any) == "away"
     keep.to(KeepAlive)
     keep.go()
-    assert node.failure() is None
-    assert node.failed(KEEP) == 0
+    assert node.failures.any is None
+    assert node.failures.count(KEEP) == 0

@@ -7,7 +7,8 @@ import pytest
 
 from rdzv.engine import leader
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
-from rdzv.engine.node import LASTING, LEAD, Node
+from rdzv.engine.failures import LASTING, LEAD
+from rdzv.engine.node import Node
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
@@ -24,6 +25,7 @@ from rdzv.engine.records import (
     node_key,
     pending_key,
 )
+from rdzv.engine.run_view import Presence
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from rdzv.hooks import EventKind
 
@@ -84,7 +86,7 @@ class TestElection:
         node = harness.registered()
         coroutine = self.elect(harness, node)
         put = coroutine.to_write(LEADER_KEY)
-        assert (put.deadline, put.previous, put.lease) == (harness.now + 3.0, None, node.lease)
+        assert (put.deadline, put.previous, put.lease) == (harness.now + 3.0, None, node.registration.lease)
         told = coroutine.go()
         assert isinstance(told, Emit)
         assert [(event.kind, event.node) for event in told.events] == [(EventKind.LEADER_CHANGED, "a")]
@@ -108,7 +110,7 @@ class TestElection:
         harness.put(LEADER_KEY, claim("b").encode())
         coroutine.to(Emit)
         assert coroutine.go() is None
-        assert node.leader == claim("b")
+        assert node.run.leader == claim("b")
         assert not node.leading
 
     def test_a_tombstone_is_written_over(self, harness: Harness) -> None:
@@ -123,11 +125,11 @@ class TestElection:
         tombstone = harness.put(LEADER_KEY, b"", deleted=True)
         assert coroutine.send((False, None if there == "nothing" else tombstone)) is None
         assert not node.leading
-        assert node.leader is None
+        assert node.run.leader is None
 
     def test_a_write_whose_reply_was_lost_has_won_too(self, harness: Harness) -> None:
         node = harness.registered()
-        harness.put(LEADER_KEY, claim("a").encode(), lease=node.lease)
+        harness.put(LEADER_KEY, claim("a").encode(), lease=node.registration.lease)
         harness.show(node)
         assert isinstance(self.elect(harness, node).effect, SpawnLeader)
         assert node.leading
@@ -136,7 +138,7 @@ class TestElection:
         node = harness.registered()
         coroutine = self.elect(harness, node)
         coroutine.to(Emit)
-        node.lease = None
+        node.registration.lose_lease()
         assert coroutine.go() is None
         assert not node.leading
 
@@ -145,7 +147,7 @@ class TestElection:
         coroutine = self.elect(harness, node)
         node.apply_leader(claim("b"))
         assert coroutine.send((False, None)) is None
-        assert node.leader == claim("b")
+        assert node.run.leader == claim("b")
 
     @pytest.mark.parametrize("why", ["another leads", "it leads", "no record", "no look"])
     def test_who_need_not_or_may_not_lead_asks_for_nothing(self, harness: Harness, why: str) -> None:
@@ -156,9 +158,9 @@ class TestElection:
         elif why == "it leads":
             harness.lead(node)
         elif why == "no record":
-            node.record = None
+            node.registration.withdraw()
         else:
-            node.snapshot = None
+            node.run.snapshot = None
         assert self.elect(harness, node).effect is None
 
     def test_who_cannot_start_its_loop_does_not_lead(self, harness: Harness) -> None:
@@ -181,21 +183,21 @@ class TestResigning:
         assert not node.leading
         assert coroutine.effect == Read(LEADER_KEY, harness.now + 3.0)
         put = coroutine.to_write(LEADER_KEY)
-        assert (put.deadline, put.lease, put.deleted) == (harness.now + 3.0, node.lease, True)
+        assert (put.deadline, put.lease, put.deleted) == (harness.now + 3.0, node.registration.lease, True)
         assert coroutine.end() is None
         assert LEADER_KEY not in harness.names()
 
     def test_a_claim_that_hangs_on_an_earlier_lease_stays_there(self, harness: Harness) -> None:
         node = harness.registered()
         harness.lead(node)
-        earlier, node.lease = node.lease, None
+        earlier, node.registration.lease = node.registration.lease, None
         coroutine = harness.stepper(leader.resign(node, harness.now + 3.0, earlier))
         assert coroutine.to_write(LEADER_KEY).lease is earlier
 
     def test_a_claim_whose_lease_could_not_be_revoked_ends_with_it(self, harness: Harness) -> None:
         node = harness.registered()
         harness.lead(node)
-        node.lease = None
+        node.registration.lease = None
         assert self.resign(harness, node).end() is None
         # A tombstone without a lease would stay for ever.
         assert harness.writes(LEADER_KEY) == 1
@@ -211,7 +213,7 @@ class TestResigning:
         harness.lead(node)
         coroutine = self.resign(harness, node)
         coroutine.to(Put)
-        harness.put(LEADER_KEY, claim("a").encode(), lease=node.lease)
+        harness.put(LEADER_KEY, claim("a").encode(), lease=node.registration.lease)
         assert isinstance(coroutine.go(), Put)
         assert coroutine.end() is None
         assert LEADER_KEY not in harness.names()
@@ -248,7 +250,7 @@ class Leader:
             harness.publish(state)
         self.harness = harness
         self.node = harness.registered(**more)
-        assert self.node.record is not None
+        assert self.node.registration.record is not None
         if last_round:
             write(harness, "a", last_round)
         harness.lead(self.node)
@@ -343,7 +345,7 @@ class TestGathering:
         lead.coroutine.to_write(STATE_KEY)
         assert harness.now == began + LAST_CALL
         lead.go()
-        assert lead.node.state == state_of(harness)
+        assert lead.node.run.state == state_of(harness)
         assert set(state_of(harness).world) == {"a", "b"}
 
     def test_who_goes_during_the_last_call_lets_it_begin_anew(self, harness: Harness) -> None:
@@ -393,7 +395,7 @@ class TestReforming:
     def test_members_who_are_back_get_their_world_at_once(self, harness: Harness) -> None:
         write(harness, "b", last_round=1)
         lead, began = Leader(harness, state=running("a", "b"), last_round=1), harness.now
-        before = lead.node.state_version
+        before = lead.node.run.version
         put = lead.coroutine.to_write(STATE_KEY)
         assert harness.now == began
         assert put.previous == before
@@ -404,7 +406,7 @@ class TestReforming:
     def test_a_member_without_a_record_is_missed_after_a_time_to_live(self, harness: Harness) -> None:
         write(harness, "b")
         lead = Leader(harness, state=running("a", "b", "c"))
-        lead.node.reset_grace_period()
+        lead.node.connection.reset_grace_period()
         lead.until(TTL - 0.5)
         assert notice_of(harness) == RunStatus(1, "re-forming", 2, 0)
         lead.until(1.0)
@@ -431,9 +433,9 @@ class TestReforming:
     def test_a_member_that_dies_unannounced_between_the_looks_is_announced_first(self, harness: Harness) -> None:
         write(harness, "bc", last_round=1)
         lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
-        lead.node.on_contact()
+        lead.node.connection.on_contact()
         harness.now += INTERVAL
-        lead.node.on_contact()
+        lead.node.connection.on_contact()
         harness.now += 2 * INTERVAL
         lead.coroutine.to(ReadAll)
         lead.coroutine.go()
@@ -464,7 +466,7 @@ class TestReforming:
         harness.publish(running("c", "d"))
         told = lead.coroutine.go()
         assert isinstance(told, Emit)
-        assert lead.node.state == running("c", "d")
+        assert lead.node.run.state == running("c", "d")
         # It looks at once what that makes of the nodes.
         assert isinstance(lead.coroutine.go(), Put)
         lead.coroutine.to(Wait)
@@ -479,8 +481,8 @@ class TestReforming:
         lead.coroutine.to_write(STATE_KEY)
         harness.client.delete(STATE_KEY, harness.now)
         assert lead.coroutine.go() == WaitForChange(harness.now + INTERVAL)
-        assert lead.node.state_missing
-        lead.node.state_version = None
+        assert lead.node.run.presence is Presence.MISSING
+        lead.node.run.version = None
         lead.coroutine.to_write(STATE_KEY)
         lead.go()
         assert (state_of(harness).attempt, state_of(harness).round) == (1, 2)
@@ -698,13 +700,13 @@ class TestFailing:
     def test_a_leader_whose_calls_fail_while_the_service_answers_others_resigns(self, harness: Harness) -> None:
         lead, began = Leader(harness), harness.now
         while lead.node.leading and harness.now < began + 60.0:
-            lead.node.on_contact()
+            lead.node.connection.on_contact()
             if isinstance(lead.coroutine.effect, Sleep):
                 lead.coroutine.go()
             else:
                 lead.coroutine.throw(AWAY)
         assert began + TTL <= harness.now < began + TTL + 5.0
-        assert "has failed for 1" in str(lead.node.failure())
+        assert "has failed for 1" in str(lead.node.failures.any)
 
     @pytest.mark.parametrize(("seconds", "fails"), [(TTL - 0.5, False), (TTL, True)])
     def test_that_takes_a_time_to_live(self, harness: Harness, seconds: float, fails: bool) -> None:
@@ -713,27 +715,27 @@ class TestFailing:
         def pass_by(until: float) -> None:
             for _ in range(4):
                 harness.now = min(harness.now + INTERVAL, until)
-                lead.node.on_contact()
+                lead.node.connection.on_contact()
 
         pass_by(harness.now + TTL)
         lead.coroutine.to(Wait)
         began = harness.now
         lead.coroutine.throw(AWAY)
         # Once is nothing, whichever call the service has answered meanwhile.
-        assert lead.node.failed(LEAD) == 0
+        assert lead.node.failures.count(LEAD) == 0
         lead.coroutine.to(ReadAll)
         pass_by(began + seconds)
         lead.coroutine.throw(AWAY)
-        assert lead.node.failed(LEAD) == fails
+        assert lead.node.failures.count(LEAD) == fails
 
     def test_a_refused_login_is_reported_as_it_is(self, harness: Harness) -> None:
         lead = Leader(harness)
         for _ in range(8):
-            lead.node.on_contact()
+            lead.node.connection.on_contact()
             harness.now += INTERVAL
-        lead.node.on_contact()
+        lead.node.connection.on_contact()
         lead.coroutine.throw(RendezvousDeniedError("wrong password"))
-        assert isinstance(lead.node.problem, RendezvousDeniedError)
+        assert isinstance(lead.node.failures.lasting, RendezvousDeniedError)
 
     def test_a_leader_of_a_service_that_is_away_leads_on(self, harness: Harness) -> None:
         lead, began = Leader(harness), harness.now
@@ -763,7 +765,7 @@ class TestFailing:
         elif why == "a later term":
             lead.node.term += 1
         else:
-            lead.node.closing = True
+            lead.node.stop()
         lead.coroutine.go()
         assert lead.coroutine.effect is None
         assert lead.node.leading is (why == "a later term")
@@ -772,8 +774,8 @@ class TestFailing:
     def test_an_error_ends_with_the_next_turn_that_goes_well(self, harness: Harness) -> None:
         lead = Leader(harness)
         lead.coroutine.throw(RendezvousError("once"))
-        assert str(lead.node.failure()) == "once"
+        assert str(lead.node.failures.any) == "once"
         harness.now += LASTING
         lead.coroutine.to(Wait)
         lead.coroutine.go()
-        assert lead.node.failure() is None
+        assert lead.node.failures.any is None

@@ -109,7 +109,7 @@ class TestLeaving:
         node = harness.registered()
         harness.publish(running("a", "b"))
         harness.show(node)
-        before, lease = node.record, node.lease
+        before, lease = node.registration.record, node.registration.lease
         write(harness, record("b"))
         leaving = self.leave(node, harness)
         assert before is not None
@@ -120,18 +120,18 @@ class TestLeaving:
         assert held is not None
         assert decode(NodeRecord, held.payload) == replace(before, left="drained")
         assert lease in harness.memory.leases
-        assert (node.record, node.lease) == (None, None)
+        assert (node.registration.record, node.registration.lease) == (None, None)
 
     @pytest.mark.parametrize("why", ["closed", "only waiting to come back"])
     def test_where_nobody_reads_the_reason_the_record_goes_at_once(self, harness: Harness, why: str) -> None:
         node = harness.registered()
-        assert node.record is not None
-        key = node.record.key
+        assert node.registration.record is not None
+        key = node.registration.record.key
         if why == "closed":
             harness.publish(running("a", "b", closed=ENOUGH))
             harness.show(node)
         else:
-            node.record = None
+            node.registration.record = None
         leaving = self.leave(node, harness)
         assert isinstance(leaving.effect, Revoke)
         leaving.end()
@@ -139,7 +139,7 @@ class TestLeaving:
 
     def test_a_lease_that_cannot_be_revoked_runs_out(self, harness: Harness) -> None:
         node = harness.registered()
-        node.record = None
+        node.registration.record = None
         leaving = self.leave(node, harness)
         leaving.to(Revoke)
         leaving.throw(RendezvousConnectionError("away"))
@@ -147,7 +147,7 @@ class TestLeaving:
 
     def test_a_record_without_a_lease_is_not_written_again(self, harness: Harness) -> None:
         node = harness.registered()
-        node.lease = None
+        node.registration.lease = None
         assert self.leave(node, harness).effect == Read(LEADER_KEY, harness.now + 30.0)
 
     def test_a_leader_resigns_and_another_may_be_elected_at_once(self, harness: Harness) -> None:

@@ -122,7 +122,7 @@ def test_next_leader_removes_what_an_attempt_has_left_that_one_that_died_has_fol
     wait_until(
         lambda: not [key for key in run.all_keys() if key.startswith(("nodes/0/", "heartbeats/0/", "control/pending"))]
     )
-    assert {node._node.state.attempt for node in alive} == {1}
+    assert {node._node.run.state.attempt for node in alive} == {1}
 
 
 def test_node_that_has_left_does_not_count_as_here(run: Run) -> None:
@@ -203,7 +203,7 @@ def test_outage_ends_no_wait_early(run: Run) -> None:
     waiting = run.join(waits)[0]
     wait_until(lambda: waits._node.alone_since is not None)
     run.backends[1].disconnect()
-    wait_until(lambda: waits._node.connection_error is not None and waits._node.alone_until() == math.inf)
+    wait_until(lambda: waits._node.connection.error is not None and waits._node.alone_until() == math.inf)
     run.backends[1].reconnect()
     with pytest.raises(RendezvousTimeoutError, match="alone_timeout"):
         waiting.result(30)

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from rdzv.backend import Entry, Snapshot
+from rdzv.engine import refusals
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.node import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH, Node
+from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
+from rdzv.engine.node import Node
 from rdzv.engine.records import (
     LEADER_KEY,
     STATE_KEY,
@@ -22,6 +24,8 @@ from rdzv.engine.records import (
     NodeRecord,
     RunStatus,
 )
+from rdzv.engine.registration import NodeState
+from rdzv.engine.run_view import Presence
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -67,7 +71,8 @@ def made(clock: Clock, last_round: int | None = None, round: int = 0, signs: int
     settings = RendezvousSettings("run", 2, 4, RendezvousTimeout(), timedelta(seconds=INTERVAL), signs, **fields)
     node = Node(settings, "memory", clock, id="a", round=round)
     if last_round is not None:
-        node.record = NodeRecord("a", 1, last_round, 2, 4, "a.host", 1)
+        node.registration.record = NodeRecord("a", 1, last_round, 2, 4, "a.host", 1)
+        node.registration.state = NodeState.REGISTERED
     return node
 
 
@@ -80,7 +85,7 @@ def versioned(payload: bytes, previous: VersionedValue | None = None) -> Version
 def shows(node: Node, *world: str, **more: Any) -> list[Event]:
     """Let a node see a state of its attempt that is newer than the one that it knows."""
     fields: dict[str, Any] = {"attempt": 1, **more}
-    return node.apply_state(versioned(state(*world, **fields).encode(), node.state_version))
+    return node.apply_state(versioned(state(*world, **fields).encode(), node.run.version))
 
 
 def snapshot(**values: bytes) -> DecodedSnapshot:
@@ -121,24 +126,24 @@ class TestTime:
 
     def test_silence_is_for_ever_until_the_service_has_answered(self, clock: Clock) -> None:
         node = made(clock)
-        assert node.since_last_contact() == math.inf
-        node.on_contact()
+        assert node.connection.since_last_contact() == math.inf
+        node.connection.on_contact()
         clock.now += 3.0
-        assert node.since_last_contact() == 3.0
+        assert node.connection.since_last_contact() == 3.0
 
     def test_an_answer_ends_the_trouble(self, clock: Clock) -> None:
         node = made(clock)
-        node.on_connection_error(RendezvousConnectionError("away"))
-        assert node.connection_error is not None
-        node.on_contact()
-        assert node.connection_error is None
+        node.connection.on_error(RendezvousConnectionError("away"))
+        assert node.connection.error is not None
+        node.connection.on_contact()
+        assert node.connection.error is None
 
     def test_a_silent_member_is_missed_after_a_time_to_live_of_contact(self, clock: Clock) -> None:
         node = made(clock)
-        assert node.grace_remaining() == 15.0
+        assert node.connection.grace_remaining() == 15.0
         for seconds in (15.0, 10.0, 5.0, 0.0, 0.0):
-            node.on_contact()
-            assert node.grace_remaining() == seconds
+            node.connection.on_contact()
+            assert node.connection.grace_remaining() == seconds
             clock.now += INTERVAL
 
     @pytest.mark.parametrize(("signs", "longest"), [(3, 10.0), (2, 7.5)])
@@ -146,25 +151,25 @@ class TestTime:
         self, clock: Clock, signs: int, longest: float
     ) -> None:
         node = made(clock, signs=signs)
-        node.on_contact()
+        node.connection.on_contact()
         clock.now += longest
-        assert node.grace_remaining() == node.ttl - longest
-        node.on_contact()
-        assert node.grace_remaining() == node.ttl - longest
+        assert node.connection.grace_remaining() == node.ttl - longest
+        node.connection.on_contact()
+        assert node.connection.grace_remaining() == node.ttl - longest
         clock.now += longest + 0.5
-        assert node.grace_remaining() == node.ttl
-        node.on_contact()
-        assert node.grace_remaining() == node.ttl
+        assert node.connection.grace_remaining() == node.ttl
+        node.connection.on_contact()
+        assert node.connection.grace_remaining() == node.ttl
 
     def test_a_node_whose_lease_was_lost_gives_the_others_a_time_to_live_too(self, clock: Clock) -> None:
         node = made(clock)
-        node.on_contact()
+        node.connection.on_contact()
         clock.now += INTERVAL
-        node.reset_grace_period()
-        assert node.grace_remaining() == 15.0
-        node.on_contact()
+        node.connection.reset_grace_period()
+        assert node.connection.grace_remaining() == 15.0
+        node.connection.on_contact()
         clock.now += INTERVAL
-        assert node.grace_remaining() == 10.0
+        assert node.connection.grace_remaining() == 10.0
 
 
 class TestState:
@@ -194,30 +199,30 @@ class TestState:
     def test_an_older_state_changes_nothing(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
-        old = node.state_version
+        old = node.run.version
         shows(node, "b", "c", round=2)
-        now = node.state_version
+        now = node.run.version
         assert node.apply_state(old) == []
-        assert (node.state_version, node.state) == (now, state("b", "c", attempt=1, round=2))
+        assert (node.run.version, node.run.state) == (now, state("b", "c", attempt=1, round=2))
 
     def test_a_state_that_was_put_back_has_another_token(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
-        assert node.state_version is not None
-        back = replace(node.state_version, token="another")
+        assert node.run.version is not None
+        back = replace(node.run.version, token="another")
         assert node.apply_state(back) == []
-        assert node.state_version is back
+        assert node.run.version is back
 
     def test_a_state_that_was_there_and_is_not_has_vanished(self, clock: Clock) -> None:
         node = made(clock)
+        seen = []
         node.apply_state(None)
-        assert not node.state_missing
+        seen.append(node.run.presence)
         shows(node, "b", "c")
-        versioned = node.state_version
-        node.apply_state(None)
-        assert node.state_missing
-        node.apply_state(versioned)
-        assert not node.state_missing
+        for found in (None, node.run.version):
+            node.apply_state(found)
+            seen.append(node.run.presence)
+        assert seen == [Presence.THERE, Presence.MISSING, Presence.THERE]
 
     def test_eviction_is_reported_once_for_each_round(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
@@ -228,11 +233,11 @@ class TestState:
 
     def test_an_error_of_leading_ends_with_the_run(self, clock: Clock) -> None:
         node = made(clock)
-        node.fail(LEAD, OSError("no"), lasts=True)
+        node.failures.add(LEAD, OSError("no"), lasts=True)
         shows(node, "b", "c")
-        assert node.problem is not None
+        assert node.failures.lasting is not None
         shows(node, "b", "c", closed=ENOUGH)
-        assert node.problem is None
+        assert node.failures.lasting is None
 
 
 class TestStatus:
@@ -274,15 +279,15 @@ class TestStatus:
     def test_news_that_go_are_forgotten(self, clock: Clock) -> None:
         node = made(clock)
         node.apply_snapshot(snapshot(status=RunStatus(0, "gathering", 2, 0).encode()))
-        assert node.status is not None
+        assert node.run.status is not None
         node.apply_snapshot(snapshot())
-        assert node.status is None
+        assert node.run.status is None
 
     def test_what_cannot_be_read_is_looked_at_again(self, clock: Clock) -> None:
         node = made(clock)
         with pytest.raises(RendezvousStateError):
             node.apply_snapshot(snapshot(status=b"[]"))
-        assert node.snapshot is None
+        assert node.run.snapshot is None
 
 
 class TestLeader:
@@ -292,63 +297,57 @@ class TestLeader:
             (EventKind.LEADER_CHANGED, 0, "b", "it holds the leader's lease")
         ]
         assert node.apply_snapshot(snapshot(leader=claim("b").encode())) == []
-        assert node.leader == claim("b")
+        assert node.run.leader == claim("b")
         assert [event.node for event in node.apply_leader(claim("c"))] == ["c"]
         assert node.apply_snapshot(snapshot()) == []
-        assert node.leader is None
+        assert node.run.leader is None
         assert [event.node for event in node.apply_leader(claim("c"))] == ["c"]
 
     def test_a_view_older_than_its_election_ends_no_lead(self, clock: Clock) -> None:
         node = made(clock)
         node.apply_leader(claim("a"))
-        node.leading = True
+        node.begin_term()
         node.apply_leader(None)
         assert node.leading
-        assert node.leader == claim("a")
+        assert node.run.leader == claim("a")
 
     def test_who_leads_steps_down_when_another_does(self, clock: Clock) -> None:
         node = made(clock)
         node.apply_leader(claim("a"))
-        node.leading = True
+        node.begin_term()
         node.apply_leader(claim("a"))
         assert node.leading
         node.apply_leader(claim("b"))
         assert not node.leading
-        assert node.leader == claim("b")
+        assert node.run.leader == claim("b")
 
     @pytest.mark.parametrize(("leader", "healed"), [(claim("a"), False), (None, False), (claim("b"), True)])
     def test_an_error_of_leading_ends_when_another_leads(
         self, clock: Clock, leader: LeaderRecord | None, healed: bool
     ) -> None:
         node = made(clock)
-        node.fail(LEAD, OSError("no"), lasts=True)
+        node.failures.add(LEAD, OSError("no"), lasts=True)
         node.apply_leader(leader)
-        assert (node.problem is None) is healed
+        assert (node.failures.lasting is None) is healed
 
     def test_who_steps_down_knows_no_leader(self, clock: Clock) -> None:
         node = made(clock)
         node.apply_leader(claim("a"))
-        node.leading = True
+        node.begin_term()
         node.step_down()
         assert not node.leading
-        assert node.leader is None
+        assert node.run.leader is None
 
-    @pytest.mark.parametrize(
-        ("change", "may"),
-        [
-            ({}, True),
-            ({"record": None}, False),
-            ({"lease": None}, False),
-            ({"settled": False}, False),
-            ({"closing": True}, False),
-            ({"stands_from": 1000.0}, True),
-            ({"stands_from": 1000.5}, False),
-        ],
-    )
-    def test_who_is_registered_may_lead(self, clock: Clock, change: dict[str, Any], may: bool) -> None:
+    @pytest.mark.parametrize("state", NodeState)
+    def test_who_is_registered_may_lead(self, clock: Clock, state: NodeState) -> None:
         node = made(clock, last_round=0)
-        node.lease = Granted()
-        vars(node).update(change)
+        node.registration.state = state
+        assert node.may_lead() is (state is NodeState.REGISTERED)
+
+    @pytest.mark.parametrize(("stands_from", "may"), [(1000.0, True), (1000.5, False)])
+    def test_who_has_resigned_rests(self, clock: Clock, stands_from: float, may: bool) -> None:
+        node = made(clock, last_round=0)
+        node.stands_from = stands_from
         assert node.may_lead() is may
 
     @pytest.mark.parametrize(
@@ -356,7 +355,7 @@ class TestLeader:
     )
     def test_what_is_over_is_not_led(self, clock: Clock, more: dict[str, Any], may: bool) -> None:
         node = made(clock, last_round=0)
-        node.lease = Granted()
+        node.registration.lease = Granted()
         shows(node, "b", "c", **more)
         assert node.may_lead() is may
         assert node.sees_no_leader() is may
@@ -378,41 +377,41 @@ class TestLeader:
     ) -> None:
         node = made(clock, last_round=0)
         node.apply_snapshot(snapshot() if there is None else snapshot(leader=there.encode()))
-        node.leader, node.leading = believed, leading
+        node.run.leader, node.term = believed, int(leading)
         assert node.sees_no_leader() is unseen
-        node.record = None
+        node.registration.record = None
         assert not node.sees_no_leader()
 
     def test_before_its_first_snapshot_it_sees_no_leader(self, clock: Clock) -> None:
         node = made(clock, last_round=0)
-        node.leader = claim("b")
+        node.run.leader = claim("b")
         assert node.sees_no_leader()
 
 
 class TestRefusal:
     def test_what_runs_is_joined(self, clock: Clock) -> None:
         node = made(clock)
-        node.raise_if_cannot_join()
+        refusals.raise_if_cannot_join(node)
         shows(node, "b", "c")
-        node.raise_if_cannot_join()
+        refusals.raise_if_cannot_join(node)
 
     def test_a_later_attempt_takes_no_node_of_this_one(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c", attempt=3, closed=DONE)
         with pytest.raises(RendezvousClosedError, match=r"is at attempt 3; this node belongs to attempt 1\. "):
-            node.raise_if_cannot_join()
+            refusals.raise_if_cannot_join(node)
 
     def test_a_run_that_was_removed_takes_no_node_that_took_part_in_it(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
-        node.run_deleted = True
+        node.run.presence = Presence.DELETED
         with pytest.raises(RendezvousClosedError, match="'run' was removed from the service while this node took part"):
-            node.raise_if_cannot_join()
+            refusals.raise_if_cannot_join(node)
 
     def test_an_earlier_attempt_may_be_closed(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c", attempt=0, closed=DONE, max_nodes=9)
-        node.raise_if_cannot_join()
+        refusals.raise_if_cannot_join(node)
 
     @pytest.mark.parametrize(
         ("closed", "last_round", "kind"),
@@ -428,7 +427,7 @@ class TestRefusal:
         node = made(clock, last_round=last_round, round=1)
         shows(node, "b", "c", closed=closed)
         with pytest.raises(kind, match=closed.reason) as refused:
-            node.raise_if_cannot_join()
+            refusals.raise_if_cannot_join(node)
         assert type(refused.value) is kind
 
     @pytest.mark.parametrize("low, high", [(1, 4), (2, 5)])  # noqa: PT006 - two numbers
@@ -436,7 +435,7 @@ class TestRefusal:
         node = made(clock)
         shows(node, "b", "c", min_nodes=low, max_nodes=high)
         with pytest.raises(RendezvousParameterError, match=f"{low} to {high} nodes; this node asks for 2 to 4"):
-            node.raise_if_cannot_join()
+            refusals.raise_if_cannot_join(node)
 
     @pytest.mark.parametrize(("attempt", "refused"), [(1, True), (0, False)])
     def test_before_its_first_world_they_are_those_of_the_attempts_leader(
@@ -446,16 +445,16 @@ class TestRefusal:
         shows(node, "b", "c", attempt=0, max_nodes=9)
         node.apply_leader(claim(attempt=attempt, high=5))
         if not refused:
-            node.raise_if_cannot_join()
+            refusals.raise_if_cannot_join(node)
             return
         with pytest.raises(RendezvousParameterError, match="2 to 5 nodes"):
-            node.raise_if_cannot_join()
+            refusals.raise_if_cannot_join(node)
 
     def test_an_error_that_lasts_is_raised(self, clock: Clock) -> None:
         node = made(clock)
-        node.fail(KEEP, RendezvousStateError("corrupt"), lasts=True)
+        node.failures.add(KEEP, RendezvousStateError("corrupt"), lasts=True)
         with pytest.raises(RendezvousStateError, match="corrupt"):
-            node.raise_if_cannot_join()
+            refusals.raise_if_cannot_join(node)
 
 
 class TestStanding:
@@ -494,18 +493,19 @@ class TestStanding:
         self, clock: Clock, world: str, closed: Closed | None, runs: bool
     ) -> None:
         node = made(clock)
-        assert node.running() is None
+        assert node.run.running() is None
         shows(node, *world, closed=closed)
-        assert (node.running() is node.state) is runs
+        assert (node.run.running() is node.run.state) is runs
 
     @pytest.mark.parametrize(
-        ("settled", "left", "trusts"), [(True, 1.0, True), (True, 0.0, False), (False, 1.0, False)]
+        ("state", "left", "trusts"),
+        [(NodeState.REGISTERED, 1.0, True), (NodeState.REGISTERED, 0.0, False), (NodeState.REREGISTERING, 1.0, False)],
     )
     def test_a_world_is_trusted_while_the_lease_certainly_lives(
-        self, clock: Clock, settled: bool, left: float, trusts: bool
+        self, clock: Clock, state: NodeState, left: float, trusts: bool
     ) -> None:
         node = made(clock)
-        node.settled, node.lease_until = settled, clock.now + left
+        node.registration.state, node.registration.lease_until = state, clock.now + left
         assert node.has_valid_lease() is trusts
 
     @pytest.mark.parametrize(
@@ -524,7 +524,7 @@ class TestStanding:
         assert node.closed() is None
         shows(node, "b", "c", attempt=attempt, closed=closed)
         assert node.closed() == expected
-        node.run_deleted = True
+        node.run.presence = Presence.DELETED
         assert node.closed() == Closed("", "the run was removed from the service", done=False)
 
 
@@ -535,30 +535,30 @@ class TestWaiting:
         node = made(clock, last_round=0, round=1)
         shows(node, "a", "b")
         assert node.waiting() == 0
-        node.status = RunStatus(1, "running", 4, 2)
+        node.run.status = RunStatus(1, "running", 4, 2)
         assert node.waiting() == 2
-        node.status = RunStatus(2, "running", 4, 2)
+        node.run.status = RunStatus(2, "running", 4, 2)
         assert node.waiting() == 0
 
     def test_a_node_that_was_in_none_hears_those_of_the_round_that_runs(self, clock: Clock) -> None:
         node = made(clock)
-        node.status = RunStatus(0, "gathering", 4, 2)
+        node.run.status = RunStatus(0, "gathering", 4, 2)
         assert node.waiting() == 2
         shows(node, "b", "c", round=3)
         assert node.waiting() == 0
-        node.status = RunStatus(3, "running", 4, 1)
+        node.run.status = RunStatus(3, "running", 4, 1)
         assert node.waiting() == 1
 
     def test_a_node_that_was_in_a_round_hears_of_that_one(self, clock: Clock) -> None:
         node = made(clock, last_round=1, round=1)
         shows(node, "b", "c", round=2)
-        node.status = RunStatus(2, "running", 4, 2)
+        node.run.status = RunStatus(2, "running", 4, 2)
         assert node.waiting() == 0
 
     def test_an_evicted_node_hears_that_it_should_come(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
         shows(node, "b", "c", round=2)
-        node.status = RunStatus(2, "running", 4, 2)
+        node.run.status = RunStatus(2, "running", 4, 2)
         assert node.waiting() == 1
 
 
@@ -569,7 +569,7 @@ class TestAlone:
     def node(self, clock: Clock) -> Node:
         node = made(clock, last_round=1, round=1)
         shows(node, "a", "b")
-        node.status = RunStatus(1, "re-forming", 1, 1, (replace(LEFT, node="b"),))
+        node.run.status = RunStatus(1, "re-forming", 1, 1, (replace(LEFT, node="b"),))
         return node
 
     def test_it_waits_for_the_alone_timeout_from_when_it_knows(self, node: Node, clock: Clock) -> None:
@@ -579,13 +579,15 @@ class TestAlone:
         assert node.alone_until() == 1060.0
         assert node.alone() == 30.0
 
-    @pytest.mark.parametrize("change", ["connection_error", "record", "status"])
+    @pytest.mark.parametrize("change", ["connection.error", "registration.record", "run.status"])
     def test_whatever_makes_that_uncertain_lets_it_wait_anew(self, node: Node, clock: Clock, change: str) -> None:
         assert node.alone_until() == 1060.0
-        before = getattr(node, change)
-        setattr(node, change, RendezvousConnectionError("away") if change == "connection_error" else None)
+        part, name = change.split(".")
+        owner = getattr(node, part)
+        before = getattr(owner, name)
+        setattr(owner, name, RendezvousConnectionError("away") if name == "error" else None)
         assert node.alone_until() == math.inf
-        setattr(node, change, before)
+        setattr(owner, name, before)
         clock.now += 30.0
         assert node.alone_until() == 1090.0
 
@@ -593,78 +595,77 @@ class TestAlone:
 class TestFailures:
     def test_an_error_lasts_when_it_has_come_often_for_long(self, node: Node, clock: Clock) -> None:
         for times in range(1, LASTING_TIMES):
-            assert node.fail(KEEP, RendezvousStateError(f"error {times}")) == times
+            assert node.failures.add(KEEP, RendezvousStateError(f"error {times}")) == times
         clock.now += LASTING
-        assert node.problem is None
-        node.fail(KEEP, RendezvousStateError("the latest"))
-        assert str(node.problem) == "the latest"
+        assert node.failures.lasting is None
+        node.failures.add(KEEP, RendezvousStateError("the latest"))
+        assert str(node.failures.lasting) == "the latest"
 
     def test_an_error_that_came_seldom_does_not_last(self, node: Node, clock: Clock) -> None:
         # Time alone passes in a paused process, too.
         for _ in range(LASTING_TIMES - 1):
-            node.fail(KEEP, RendezvousStateError("corrupt"))
+            node.failures.add(KEEP, RendezvousStateError("corrupt"))
             clock.now += 60.0
-        assert node.problem is None
+        assert node.failures.lasting is None
 
     def test_an_error_that_came_often_in_no_time_does_not_last(self, node: Node, clock: Clock) -> None:
         for _ in range(9):
-            node.fail(KEEP, RendezvousStateError("corrupt"))
+            node.failures.add(KEEP, RendezvousStateError("corrupt"))
         clock.now += LASTING - 0.125
-        node.fail(KEEP, RendezvousStateError("corrupt"))
-        assert node.problem is None
-        assert node.failed(KEEP) == 10
+        node.failures.add(KEEP, RendezvousStateError("corrupt"))
+        assert node.failures.lasting is None
+        assert node.failures.count(KEEP) == 10
 
     def test_a_turn_that_ends_well_clears_the_error_of_its_own_loop(self, node: Node) -> None:
         for loop in (KEEP, WATCH):
-            node.fail(loop, RendezvousStateError(loop), lasts=True)
-        node.clear_failure(KEEP)
-        assert (node.failed(KEEP), node.failed(WATCH)) == (0, 1)
-        assert str(node.problem) == WATCH
-        node.clear_failure(WATCH)
-        assert node.problem is None
-        assert node.failure() is None
-        node.raise_problem()
+            node.failures.add(loop, RendezvousStateError(loop), lasts=True)
+        node.failures.clear(KEEP)
+        assert (node.failures.count(KEEP), node.failures.count(WATCH)) == (0, 1)
+        assert str(node.failures.lasting) == WATCH
+        node.failures.clear(WATCH)
+        assert node.failures.lasting is None
+        assert node.failures.any is None
+        node.failures.raise_lasting()
 
     @pytest.mark.parametrize("error", [RendezvousDeniedError("password"), RendezvousParameterError("option")])
     def test_what_trying_again_does_not_mend_lasts_at_once_and_stays(self, node: Node, error: RendezvousError) -> None:
-        node.fail(KEEP, error)
-        assert node.problem is error
-        node.fail(KEEP, RendezvousStateError("another"))
-        assert str(node.problem) == "another"
+        node.failures.add(KEEP, error)
+        assert node.failures.lasting is error
+        node.failures.add(KEEP, RendezvousStateError("another"))
+        assert str(node.failures.lasting) == "another"
 
     def test_an_unexpected_error_is_wrapped(self, node: Node) -> None:
-        node.fail(KEEP, OSError("oops"), lasts=True)
-        assert str(node.problem) == "Unexpected OSError: oops. Please report this."
-        assert isinstance(getattr(node.problem, "__cause__", None), OSError)
+        node.failures.add(KEEP, OSError("oops"), lasts=True)
+        assert str(node.failures.lasting) == "Unexpected OSError: oops. Please report this."
+        assert isinstance(getattr(node.failures.lasting, "__cause__", None), OSError)
 
     def test_a_passing_fault_is_no_failure_and_starts_no_count(self, node: Node, clock: Clock) -> None:
-        node.note_passing_failure(KEEP, RendezvousConnectionError("away"))
-        assert (node.failed(KEEP), node.problem) == (0, None)
+        node.failures.add_passing(KEEP, RendezvousConnectionError("away"))
+        assert (node.failures.count(KEEP), node.failures.lasting) == (0, None)
         clock.now += 60.0
         for _ in range(LASTING_TIMES):
-            node.fail(KEEP, RendezvousStateError("corrupt"))
-        assert node.failed(KEEP) == LASTING_TIMES
-        assert node.problem is None
+            node.failures.add(KEEP, RendezvousStateError("corrupt"))
+        assert node.failures.count(KEEP) == LASTING_TIMES
+        assert node.failures.lasting is None
 
     def test_a_passing_fault_does_not_hide_a_failure(self, node: Node) -> None:
-        node.fail(KEEP, RendezvousStateError("corrupt"))
-        node.note_passing_failure(KEEP, RendezvousConnectionError("away"))
-        assert str(node.failure()) == "corrupt"
+        node.failures.add(KEEP, RendezvousStateError("corrupt"))
+        node.failures.add_passing(KEEP, RendezvousConnectionError("away"))
+        assert str(node.failures.any) == "corrupt"
 
     def test_the_latest_passing_fault_counts(self, node: Node) -> None:
         for why in ("away", "still away"):
-            node.note_passing_failure(KEEP, RendezvousConnectionError(why))
-        assert str(node.failure()) == "still away"
+            node.failures.add_passing(KEEP, RendezvousConnectionError(why))
+        assert str(node.failures.any) == "still away"
 
     def test_who_gives_up_hears_of_what_does_not_last_too_but_first_of_what_does(self, node: Node) -> None:
-        node.note_passing_failure(WATCH, RendezvousConnectionError("away"))
-        node.raise_problem()
-        with pytest.raises(RendezvousConnectionError, match="away"):
-            node.raise_problem(lasting=False)
-        node.fail(KEEP, RendezvousStateError("corrupt"), lasts=True)
-        for lasting in (True, False):
-            with pytest.raises(RendezvousStateError, match="corrupt"):
-                node.raise_problem(lasting=lasting)
+        node.failures.add_passing(WATCH, RendezvousConnectionError("away"))
+        node.failures.raise_lasting()
+        assert str(node.failures.any) == "away"
+        node.failures.add(KEEP, RendezvousStateError("corrupt"), lasts=True)
+        assert str(node.failures.any) == "corrupt"
+        with pytest.raises(RendezvousStateError, match="corrupt"):
+            node.failures.raise_lasting()
 
     @pytest.fixture
     def node(self, clock: Clock) -> Node:

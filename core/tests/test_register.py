@@ -29,7 +29,7 @@ from rdzv import (
     Token,
 )
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.node import KEEP, LEAD, WATCH
+from rdzv.engine.failures import KEEP, LEAD, WATCH
 from rdzv.engine.register_adapter import RegisterAdapter
 
 from .memory import Fault, MemoryService, SlowBackend

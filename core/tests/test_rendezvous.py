@@ -212,7 +212,7 @@ class TestGathering:
 
     def test_the_last_call_lets_stragglers_in(self, run: Run) -> None:
         early = run.join(*run.nodes(2, last_call=1.0))
-        wait_until(lambda: run.handlers[0].is_closed() is False and run.handlers[0]._node.record)
+        wait_until(lambda: run.handlers[0].is_closed() is False and run.handlers[0]._node.registration.record)
         late = run.join(run.node(last_call=1.0))
         assert {future.result(10).world_size for future in early + late} == {3}
 
@@ -265,7 +265,7 @@ class TestGathering:
                 first = next(node for node in nodes if node.node_id == infos[0].nodes[0])
                 where = {str(info.bootstrap_store_info) for info in infos}
                 assert where == {str(RendezvousStoreInfo(*given[first.node_id]))}
-                assert given[first.node_id] == (first._local_addr, first._node.record.port)
+                assert given[first.node_id] == (first._local_addr, first._node.registration.record.port)
                 if end == "stays":
                     continue
                 first.leave("it makes room") if end == "leaves" else run.crash(first)
@@ -280,7 +280,7 @@ class TestGathering:
         nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         spare = run.join(run.node(2, 2))[0]
-        wait_until(lambda: run.handlers[-1]._node.record is not None)
+        wait_until(lambda: run.handlers[-1]._node.registration.record is not None)
         assert nodes[0].num_nodes_waiting() == 0
         nodes[0].shutdown()
         with pytest.raises(RendezvousGracefulExitError, match="the job is done"):
@@ -353,7 +353,7 @@ class TestGathering:
         run.gather(*nodes)
         run.crash(dies)
         leaves.leave("it is not needed")
-        wait_until(lambda: all(node.status and len(node.status.departures) == 2 for node in stay))
+        wait_until(lambda: all(node.run.status and len(node.run.status.departures) == 2 for node in stay))
         run.gather(*stay)
         for node in stay:
             node.shutdown()
@@ -376,7 +376,7 @@ class TestFaults:
                 simple.service.end(lease)
         wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
         wait_until(lambda: all(node.num_nodes_waiting() == 0 for node in nodes))
-        assert {node._node.state.round for node in nodes} == {1}
+        assert {node._node.run.state.round for node in nodes} == {1}
 
     def test_a_node_that_comes_back_to_a_closed_run_trusts_its_world_no_more(self, simple: Run) -> None:
         # The last node that ends removes the records, so the next attempt may not know that it is here.
@@ -388,7 +388,7 @@ class TestFaults:
             for lease in list(simple.service.leases):
                 simple.service.end(lease)
         wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
-        wait_until(lambda: not any(node._node.registering for node in nodes))
+        wait_until(lambda: not any(node._node.registration.writing for node in nodes))
         assert not any(node._node.has_valid_lease() for node in nodes)
 
     def test_an_evicted_node_gets_an_error(self, simple: Run) -> None:
@@ -411,9 +411,9 @@ class TestFaults:
         with listening() as events:
             # It cannot renew its lease, and hears all news.
             simple.backends[0].refuse(RendezvousConnectionError("it is cut off"), "keep_alive", "open_lease")
-            wait_until(lambda: all(node.status and node.status.departures for node in nodes))
+            wait_until(lambda: all(node.run.status and node.run.status.departures for node in nodes))
             simple.backends[0].accept()
-            wait_until(lambda: not any(node.status.departures for node in nodes))
+            wait_until(lambda: not any(node.run.status.departures for node in nodes))
         assert [event.node for event in events if event.kind is EventKind.NODE_LOST] == len(others) * [lost.node_id]
         assert EventKind.EVICTED not in {event.kind for event in events}
 
@@ -426,7 +426,7 @@ class TestFaults:
             with simple.service.changed:
                 for lease in simple.service.leases:
                     lease.ends += 1e6  # the service stands still, and its leases with it
-            wait_until(lambda: nodes[0]._node.clock() > nodes[0]._node.lease_until)
+            wait_until(lambda: nodes[0]._node.clock() > nodes[0]._node.registration.lease_until)
             for backend in simple.backends:
                 backend.reconnect()
             wait_until(lambda: all(node._node.has_valid_lease() for node in nodes))
@@ -436,14 +436,14 @@ class TestFaults:
     def test_the_log_tells_of_an_outage_and_of_its_end(
         self, simple: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
-        monkeypatch.setattr("rdzv.engine.connection_log._PATIENCE", 0.2)
+        monkeypatch.setattr("rdzv.engine.connection._PATIENCE", 0.2)
         simple.join(simple.node(2, 2))
-        wait_until(lambda: simple.handlers[0]._node.record)
+        wait_until(lambda: simple.handlers[0]._node.registration.record)
         simple.backends[0].disconnect("it is away")
         wait_until(lambda: "has answered no call" in caplog.text)
         simple.backends[0].reconnect()
         wait_until(lambda: "answers again" in caplog.text)
-        told = [record.getMessage() for record in caplog.records if record.name == "rdzv.engine.connection_log"]
+        told = [record.getMessage() for record in caplog.records if record.name == "rdzv.engine.connection"]
         assert len(told) == 2
         assert told[0].endswith("it is away")
 
@@ -518,7 +518,7 @@ class TestFaults:
         wait_until(lambda: "run/control/state" in simple.service.entries)
         wait_until(lambda: len(simple.service.under("run/nodes")) == 2)
         assert not any(node.is_closed() for node in nodes)
-        assert {node._node.state.round for node in nodes} == {1}
+        assert {node._node.run.state.round for node in nodes} == {1}
 
     @pytest.mark.parametrize("kind", ["memory", "leaseless"])
     def test_who_dies_with_a_service_that_forgot_is_missed(self, kind: str) -> None:
@@ -563,7 +563,7 @@ class TestWhatANodeMayAsk:
 
     def test_shutdown_of_a_node_that_only_waits_closes_nothing(self, run: Run) -> None:
         waiting = run.join(run.node(2, 2))[0]
-        wait_until(lambda: run.handlers[0]._node.record)
+        wait_until(lambda: run.handlers[0]._node.registration.record)
         run.handlers[0].shutdown()
         with pytest.raises(RendezvousClosedError, match="left"):
             waiting.result(10)
@@ -592,7 +592,7 @@ class TestWhatANodeMayAsk:
         pause = node._runner._pause
 
         def interrupt(until: float, *how: Any) -> None:
-            if threading.current_thread() is threading.main_thread() and node._node.record:
+            if threading.current_thread() is threading.main_thread() and node._node.registration.record:
                 raise KeyboardInterrupt
             pause(until, *how)
 
@@ -702,7 +702,7 @@ class TestCost:
 def test_two_threads_do_not_wait_as_one_node(simple: Run) -> None:
     node = simple.node()
     simple.join(node)
-    wait_until(lambda: node._node.record)
+    wait_until(lambda: node._node.registration.record)
     with pytest.raises(RendezvousError, match="Another thread"):
         node.next_rendezvous()
 
@@ -731,7 +731,7 @@ def test_torch_style_constructor() -> None:
         assert {info.bootstrap_store_info.master_addr for info in infos if info.bootstrap_store_info} == {"host"}
         assert nodes[0].get_backend() == "memory"
         assert nodes[0].get_run_id() == "job"
-        assert isinstance(nodes[0]._node.lease, Lease)
+        assert isinstance(nodes[0]._node.registration.lease, Lease)
 
 
 def test_a_store_is_of_no_use_after_shutdown_and_says_so_at_once(simple: Run) -> None:

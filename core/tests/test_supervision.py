@@ -90,11 +90,11 @@ class TestKeepAlive:
             lose_lease(run, first)
         # Its record is there again, and it cannot find out whether its world is still its own.
         wait_until(lambda: record_of(first) in run.service.entries)
-        wait_until(lambda: first._node.failed("keep"))
+        wait_until(lambda: first._node.failures.count("keep"))
         keeps_alive(backend)
         with run.service.changed:
             run.service.write(STATE, state, None)
-        wait_until(lambda: first._node.has_valid_lease() and not any(node._node.problem for node in nodes))
+        wait_until(lambda: first._node.has_valid_lease() and not any(node._node.failures.lasting for node in nodes))
         keeps_alive(backend)
         assert record_of(first) in run.service.entries
         assert (first.num_nodes_waiting(), first.is_closed()) == (0, False)
@@ -112,7 +112,7 @@ class TestKeepAlive:
         backend.accept()
         keeps_alive(backend)
         wait_until(lambda: record_of(nodes[0]) in run.service.entries)
-        wait_until(lambda: nodes[0]._node.failed("keep") == 0)
+        wait_until(lambda: nodes[0]._node.failures.count("keep") == 0)
         assert nodes[0].num_nodes_waiting() in {0, 1}  # 1: it was away for longer than its lease
 
     def test_lease_is_lost_and_the_service_takes_no_new_one_for_long(self, run: Run) -> None:
@@ -121,7 +121,7 @@ class TestKeepAlive:
         run.backends[0].refuse(OSError("no memory"), "open_lease")
         with run.service.changed:
             lose_lease(run, first)
-        wait_until(lambda: first._node.failed("keep") > 1)
+        wait_until(lambda: first._node.failures.count("keep") > 1)
         run.backends[0].accept()
         wait_until(lambda: record_of(first) in run.service.entries)
         keeps_alive(run.backends[0])
@@ -153,14 +153,14 @@ class TestKeepAlive:
         first, _ = nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         run.backends[0].refuse(RendezvousDeniedError("the token has expired"), "keep_alive")
-        wait_until(lambda: first._node.problem)
+        wait_until(lambda: first._node.failures.lasting)
         # The watch goes well all the while, and does not forget what is not its own.
         with run.service.changed:
             run.service.write("run/control/other", run.service.entries[STATE].value, None)
         with pytest.raises(RendezvousDeniedError, match="has expired"):
             first.num_nodes_waiting()
         run.backends[0].accept()
-        wait_until(lambda: first._node.problem is None)
+        wait_until(lambda: first._node.failures.lasting is None)
 
 
 class LeaderHits(MemoryBackend):
@@ -209,7 +209,7 @@ class TestLeading:
         wait_until(first.num_nodes_waiting)
         joining += run.join(first)
         assert {future.result(15).world_size for future in joining} == {2}
-        assert not first._node.failures
+        assert first._node.failures.any is None
 
     def test_leader_that_cannot_lead_makes_room_for_another(self, run: Run) -> None:
         first, second = run.nodes(2, 1, 3, last_call=5.0)
@@ -222,7 +222,7 @@ class TestLeading:
         waiting += run.join(third)
         assert {future.result(15).world_size for future in waiting} == {3}
         # It is no leader, and nothing keeps it from being a member.
-        wait_until(lambda: not first._node.failures)
+        wait_until(lambda: first._node.failures.any is None)
         assert [node.num_nodes_waiting() for node in (first, second, third)] == [0, 0, 0]
 
     def test_caller_of_the_only_node_learns_why_nobody_leads(self, run: Run) -> None:
@@ -251,7 +251,7 @@ class TestLeading:
         backend = run.backends[0]
         assert isinstance(backend, LeaderHits)
         backend.always = OSError("a bug")
-        wait_until(lambda: node._node.problem)
+        wait_until(lambda: node._node.failures.lasting)
         other.set_closed("enough")
         wait_until(lambda: node.closed)
         assert node.is_closed()
@@ -263,8 +263,8 @@ class TestLeading:
         # It remembers its round, and the service has forgotten everything.
         node._node.round = 3000
         run.gather(node)
-        assert node._node.state is not None
-        assert node._node.state.round == 3001
+        assert node._node.run.state is not None
+        assert node._node.run.state.round == 3001
         keeps_alive(run.backends[0])
         assert run.backends[0].calls["delete"] < 20
 
@@ -477,12 +477,12 @@ class TestJoinTimeout:
         run.backends[0].refuse(NO_SPACE, "open_lease")
         with run.service.changed:
             lose_lease(run, node)
-        wait_until(lambda: node._node.registering and node.connection_error)
+        wait_until(lambda: node._node.registration.writing and node.connection_error)
         with ends_within(2.0), pytest.raises(RendezvousTimeoutError, match="its disk is full") as late:
             node.next_rendezvous()
         assert "could not be reached" not in str(late.value)
         run.backends[0].accept()
-        wait_until(lambda: not node._node.registering)
+        wait_until(lambda: not node._node.registration.writing)
         assert run.gather(node)[0].round == 2
 
     def test_service_that_is_away_while_the_loop_registers_again(self, run: Run) -> None:
@@ -492,7 +492,7 @@ class TestJoinTimeout:
         run.backends[0].refuse(NO_SPACE, "open_lease")
         with run.service.changed:
             lose_lease(run, node)
-        wait_until(lambda: node._node.registering and node.connection_error)
+        wait_until(lambda: node._node.registration.writing and node.connection_error)
         run.backends[0].disconnect("the service is away")
         # Answers from before may be as young as the wait.
         with ends_within(2.0), pytest.raises(RendezvousError, match="the service is away") as late:
@@ -511,7 +511,7 @@ class TestJoinTimeout:
 def test_fork_while_the_parent_joins_says_whose_node_it_is(run: Run) -> None:
     node = run.node(2, 2)
     run.join(node)
-    wait_until(lambda: node._node.record)
+    wait_until(lambda: node._node.registration.record)
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

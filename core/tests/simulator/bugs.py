@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from rdzv.engine import leader, member, register_adapter, rules
 from rdzv.engine.client import RetryingClient
+from rdzv.engine.connection import Connection
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.node import Node
@@ -101,10 +102,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
         frozenset({2}),
-        (
-            Change(member._write_record, {"node.settled = not node.ever_registered": "pass"}),
-            Change(member._reregister, {"_lose_lease(node)": "_lose_lease(node)\n    node.settled = False"}),
-        ),
+        (Change(member._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
         ("near_miss",),
     ),
     "no-exclusivity": _bug(
@@ -146,7 +144,7 @@ BUGS: Final[dict[str, Bug]] = {
         {4},
         leader.elect,
         {
-            "    if node.leader is None:": "    applied = False\n    if node.leader is None:",
+            "    if node.run.leader is None:": "    applied = False\n    if node.run.leader is None:",
             "_, versioned = yield Put(": "applied, versioned = yield Put(",
             "if node.may_lead() and not node.leading and": "if applied and node.may_lead() and",
         },
@@ -157,7 +155,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A node returns an address of its own.",
         {1},
         member.join,
-        {"return node.state": "return replace(node.state, address=node.id)"},
+        {"    return state": "    return replace(state, address=node.id)"},
     ),
     "stale-address": _bug(
         "A round keeps the address of the round before, although another node may be its rank 0.",
@@ -233,7 +231,7 @@ BUGS: Final[dict[str, Bug]] = {
         "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
         member._ended,
-        {"rules.has_ended(state, records, node.status, node.id)": "True"},
+        {"rules.has_ended(state, records, node.run.status, node.id)": "True"},
         "left_alone",
     ),
     "lost-is-left": _bug(
@@ -264,8 +262,8 @@ BUGS: Final[dict[str, Bug]] = {
     "old-contact": _bug(
         "A leader counts on a contact that was before an outage, as long as there was none after it.",
         {10},
-        Node.grace_remaining,
-        {"self._contact_since is None or self._is_gap(now)": "self._contact_since is None"},
+        Connection.grace_remaining,
+        {"since is None or self.state is ConnectionState.LOST": "since is None"},
         "outage",
         leases_sleep=False,
     ),
@@ -273,7 +271,7 @@ BUGS: Final[dict[str, Bug]] = {
         "After an outage, a leader takes a member that is not back yet for dead.",
         {10},
         leader._LeaderTerm.decide,
-        {"self.node.grace_remaining() == 0": "True"},
+        {"self.node.connection.grace_remaining() == 0": "True"},
         "outage",
     ),
     "fresh-timeouts": _bug(
@@ -311,7 +309,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A node whose lease is newer than the loss of the state takes a service without data for a removed run.",
         {7},
         member._verify_state,
-        {"not node.state_missing or not node.settled": "not node.state_missing"},
+        {" or mine.state is not NodeState.REGISTERED": ""},
         "forget",
         "fail_many",
     ),
@@ -319,7 +317,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A node that waits takes the purge of an earlier attempt for the removal of its own.",
         {7},
         member._verify_state,
-        {"node.state.attempt == node.settings.attempt": "True"},
+        {"run.state.attempt == node.settings.attempt": "True"},
         "purge",
     ),
     "unforgotten": _bug(

@@ -114,7 +114,7 @@ def near_miss(context: SimulationContext, event: FaultEvent) -> None:
     one = victim(context, event, lambda machine: machine.working and not machine.node.leading)
     if one is None:
         return
-    lives_for = one.clock.seconds_until(one.node.lease_until) + context.plan.lag
+    lives_for = one.clock.seconds_until(one.node.registration.lease_until) + context.plan.lag
     seconds = lives_for + event.amount - 0.1
     goes = partial((_pause, _partition)[int(event.who * 100) % 2], context, one, seconds)
     if event.leader:
@@ -212,7 +212,7 @@ def garble(context: SimulationContext, event: FaultEvent) -> None:
     if level == "leases" or there.get(state_key(level), b"not ours") == b"not ours":
         return
     # Heartbeat leases have an id.
-    owners = {f"{HEARTBEATS}/{getattr(one.node.lease, 'id', None)}": one for one in context.machines}
+    owners = {f"{HEARTBEATS}/{getattr(one.node.registration.lease, 'id', None)}": one for one in context.machines}
     known = names(level, there)
     heartbeats = [key for key in owners if key in known]
     if heartbeats:
@@ -223,7 +223,7 @@ def garble(context: SimulationContext, event: FaultEvent) -> None:
 
 def unexpected(context: SimulationContext, event: FaultEvent) -> None:
     """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
-    if one := victim(context, event, lambda machine: machine.runner.hit is None and not machine.node.failures):
+    if one := victim(context, event, lambda machine: machine.runner.hit is None and machine.node.failures.any is None):
         loop = "lead" if event.leader else ("watch", "keep", "join")[int(event.who * 300) % 3]
         times = 1 + int(event.amount * 3)
         context.trace.log("{} meets {} unexpected errors: {}", one.name, times, loop)

@@ -233,7 +233,11 @@ class Machine:
 
     def _stepped(self) -> None:
         self._watcher.stepped(self)
-        if self.working and not self._looks and (self.node.waiting() or self.node.closed() or self.node.problem):
+        if (
+            self.working
+            and not self._looks
+            and (self.node.waiting() or self.node.closed() or self.node.failures.lasting)
+        ):
             # Programs look from time to time. As long as there is nothing to see, no look is simulated.
             self._looks = True
             self._context.timeline.after(self._rng.uniform(0.0, 0.3), self.process.does, self._look)
@@ -243,8 +247,8 @@ class Machine:
         self._looks = False
         if not self.working:
             return
-        if self.node.problem is not None:
-            self._watcher.refused(self, self.node.problem)
+        if self.node.failures.lasting is not None:
+            self._watcher.refused(self, self.node.failures.lasting)
             self.leave("it has a problem")
         elif self.node.closed():
             self._context.trace.log("{} sees that the run is closed, and ends", self.name)

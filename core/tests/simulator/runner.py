@@ -143,7 +143,7 @@ class SimulatedRunner:
 
     def stop(self) -> None:
         """End every coroutine, as the handler does at its end."""
-        self._node.closing = True
+        self._node.stop()
         self.kill()
 
     def kill(self) -> None:
@@ -258,9 +258,9 @@ class SimulatedRunner:
 
         def answer(result: Any, error: BaseException | None) -> None:
             if error is None:
-                self._node.on_contact()
+                self._node.connection.on_contact()
             elif isinstance(error, RendezvousConnectionError) and not isinstance(error, RendezvousDeniedError):
-                self._node.on_connection_error(error)
+                self._node.connection.on_error(error)
                 pause = pause_within(self._clock.seconds_until(planned.deadline), next(pauses))
                 if pause is not None:
                     self._timeline.after(pause, self._process.does, attempt)

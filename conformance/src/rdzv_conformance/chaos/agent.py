@@ -218,7 +218,7 @@ class Agent:
                 return False
             self._event_log.write("joins")
         info = self._handler.next_rendezvous()
-        where, mine = info.bootstrap_store_info, self._handler._node.record
+        where, mine = info.bootstrap_store_info, self._handler._node.registration.record
         self._event_log.write(
             "returns",
             round=info.round,
@@ -260,7 +260,7 @@ class Agent:
         """Write down until when the lease certainly lives, if that has changed; returns that moment."""
         node = self._handler._node
         with self._handler._runner._changed:
-            now, until = time.monotonic(), node.lease_until
+            now, until = time.monotonic(), node.registration.lease_until
             trusts = node.has_valid_lease() and not node.is_evicted()
         if trusts and until != before:
             self._event_log.write("trusts", at=now, round=info.round, size=info.world_size, until=until)

@@ -134,17 +134,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def status(self) -> RunStatus | None:
         """The latest news of the run as this node knows it; None if there was none."""
-        return self._node.status
+        return self._node.run.status
 
     @property
     def connection_error(self) -> RendezvousConnectionError | None:
         """Why the service could not be reached lately; None while it can be."""
-        return self._node.connection_error
+        return self._node.connection.error
 
     @property
     def since_last_contact(self) -> float:
         """Seconds since the service last answered; infinite if it never did."""
-        return self._node.since_last_contact()
+        return self._node.connection.since_last_contact()
 
     @property
     def alone(self) -> float | None:
@@ -250,7 +250,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._stopped = True
         # If the service cannot be reached, leaving is limited to one keep-alive interval.
         patience = (
-            self._settings.timeout.close if self._node.connection_error is None else self._settings.keep_alive_interval
+            self._settings.timeout.close if self._node.connection.error is None else self._settings.keep_alive_interval
         )
         deadline = time.monotonic() + patience.total_seconds()
         try:
@@ -280,7 +280,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
         self._runner.run(member.wait_until_connected(self._node, deadline))
         if self._node.closed() is None:
-            self._node.raise_problem()
+            self._node.failures.raise_lasting()
 
     def _check_process(self) -> None:
         if os.getpid() != self._process:

@@ -14,7 +14,8 @@ from ..hooks import Event, EventKind
 from . import rules
 from .client import DecodedSnapshot, VersionedValue
 from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
-from .node import LEAD, Node
+from .failures import LEAD
+from .node import Node
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
@@ -30,6 +31,7 @@ from .records import (
     decode,
     pending_key,
 )
+from .run_view import Presence
 from .supervisor import is_passing, supervised
 
 __all__ = ["elect", "garbage", "lead", "resign"]
@@ -51,11 +53,13 @@ STATUS_INTERVAL = 1.0
 
 def elect(node: Node, deadline: float) -> Coroutine[None]:
     """Stand for election if there is no leader: the first write of the leader's key is applied."""
-    if not node.may_lead() or node.snapshot is None:
+    if not node.may_lead() or node.run.snapshot is None:
         return
-    if node.leader is None:
-        before = node.snapshot.raw(LEADER_KEY)
-        _, versioned = yield Put(LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.lease)
+    if node.run.leader is None:
+        before = node.run.snapshot.raw(LEADER_KEY)
+        _, versioned = yield Put(
+            LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.registration.lease
+        )
         there = (
             decode(LeaderRecord, versioned.payload)
             if versioned is not None and not versioned.envelope.deleted
@@ -63,12 +67,11 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         )
         if there is not None and (events := node.apply_leader(there)):
             yield Emit(tuple(events))
-    if node.may_lead() and not node.leading and node.leader is not None and node.leader.node == node.id:
+    if node.may_lead() and not node.leading and node.run.leader is not None and node.run.leader.node == node.id:
         # Won just now, or long ago by a write whose reply was lost.
-        node.leading = True
-        node.term += 1
+        term = node.begin_term()
         try:
-            yield SpawnLeader(node.term)
+            yield SpawnLeader(term)
         except Exception:
             # Without its loop it does not lead.
             node.step_down()
@@ -87,7 +90,7 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
         deadline: Until when to try.
         lease: What its claim hangs on; None: the lease that the node has.
     """
-    lease = lease or node.lease
+    lease = lease or node.registration.lease
     node.step_down()
     versioned = yield Read(LEADER_KEY, deadline)
     while versioned is not None and not versioned.envelope.deleted:
@@ -116,7 +119,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
     snapshot: DecodedSnapshot | None = None
 
     def leads() -> bool:
-        return node.leading and node.term == term
+        return node.term == term
 
     def turn() -> Coroutine[None]:
         nonlocal snapshot
@@ -128,7 +131,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
             snapshot = yield from own_term.turn(seen)
         except RendezvousConnectionError as error:
             seconds = node.clock() - own_term.done_at
-            if is_passing(error) and seconds >= node.ttl and node.grace_remaining() == 0:
+            if is_passing(error) and seconds >= node.ttl and node.connection.grace_remaining() == 0:
                 # The service has answered this node's other calls all the time: it is no outage.
                 raise RendezvousError(f"What a leader asks for has failed for {seconds:.1f} s: {error}") from error
             raise
@@ -136,7 +139,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
     try:
         yield from supervised(node, LEAD, turn, leads, most=FAILURES)
         if leads() and not node.closing:
-            logger.warning("node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failure())
+            logger.warning("node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failures.any)
             node.stands_from = node.clock() + node.interval
             yield from resign(node, node.stands_from)
     except Exception as error:
@@ -162,7 +165,7 @@ def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | No
     _, now = yield Put(STATE_KEY, decision.state.encode(), node.background_deadline(), previous=versioned)
     if events := node.apply_state(now):
         yield Emit(tuple(events))
-    if node.state_missing:
+    if node.run.presence is Presence.MISSING:
         # Trying again at once is of no use: first the keeper finds out what became of the state.
         yield WaitForChange(node.clock() + node.interval)
 
@@ -211,9 +214,9 @@ class _LeaderTerm:
 
     def __post_init__(self) -> None:
         self.done_at = self.node.clock()
-        self.last_status = self.node.status
+        self.last_status = self.node.run.status
         self.last_status_at = self.node.clock()
-        if (state := self.node.state) is not None:
+        if (state := self.node.run.state) is not None:
             # The leader that published this round may have died before it removed anything.
             self.swept = max(0, state.round - 3)
 
@@ -223,9 +226,9 @@ class _LeaderTerm:
         records = self.read(snapshot)
         if events := self.arrivals(records):
             yield Emit(events)
-        decision = self.decide(node.state, records)
+        decision = self.decide(node.run.state, records)
         if isinstance(decision, rules.Publish):
-            state, versioned = node.state, node.state_version
+            state, versioned = node.run.state, node.run.version
             if state is not None and (decision.loses_member or state.attempt < decision.state.attempt):
                 yield from _declare_pending_round(node, state, decision.state.round)
             # The snapshot may be older than the state: read again with the token in hand.
@@ -263,7 +266,7 @@ class _LeaderTerm:
 
     def arrivals(self, records: Collection[NodeRecord]) -> tuple[Event, ...]:
         """An event for each waiting node that was not there before."""
-        world = frozenset(self.node.state.world if self.node.state else ())
+        world = frozenset(self.node.run.state.world if self.node.run.state else ())
         new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
         self.known = {node.id for node in records}
         return tuple(
@@ -280,7 +283,7 @@ class _LeaderTerm:
             self.node.limits(),
             quorum_for=0.0 if self.quorum_since is None else now - self.quorum_since,
             last_call=self.node.settings.timeout.last_call.total_seconds(),
-            trusted=self.node.grace_remaining() == 0,
+            trusted=self.node.connection.grace_remaining() == 0,
             known=self.last_status,
             assign=self.node.assign,
         )
@@ -297,7 +300,7 @@ class _LeaderTerm:
         By what is there, not by what this leader has published: the one before may have died, and the
         reply to a write may have been lost.
         """
-        state, snapshot = self.node.state, self.node.snapshot
+        state, snapshot = self.node.run.state, self.node.run.snapshot
         if state is None or snapshot is None:
             return
         for prefix in garbage(snapshot, state, state.round):
@@ -313,7 +316,7 @@ class _LeaderTerm:
     def recheck_after(self, hold: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""
         # Once an interval in any case, to see that this node leads no more.
-        moments = [self.node.interval, hold.recheck_after, self.node.grace_remaining() or None]
+        moments = [self.node.interval, hold.recheck_after, self.node.connection.grace_remaining() or None]
         return min(moment for moment in moments if moment is not None)
 
     def publish_status(self, status: RunStatus) -> Coroutine[float]:
@@ -321,13 +324,13 @@ class _LeaderTerm:
         last_status = self.last_status
         if last_status is None or last_status.round != status.round:
             # What nodes take for granted: all of the world are there.
-            world = self.node.state.world if self.node.state else ()
+            world = self.node.run.state.world if self.node.run.state else ()
             last_status = RunStatus(status.round, "running", len(world), 0)
         now = self.node.clock()
         # A delete that was applied too late may have removed the status.
         taken = (
             self.status_version is not None
-            and self.node.status is None
+            and self.node.run.status is None
             and now - self.last_status_at > self.node.interval
         )
         if status == last_status and not taken:
@@ -339,7 +342,7 @@ class _LeaderTerm:
         before = (
             None
             if taken
-            else self.status_version or (self.node.snapshot.raw(STATUS_KEY) if self.node.snapshot else None)
+            else self.status_version or (self.node.run.snapshot.raw(STATUS_KEY) if self.node.run.snapshot else None)
         )
         applied, self.status_version = yield Put(
             STATUS_KEY, status.encode(), self.node.background_deadline(), previous=before

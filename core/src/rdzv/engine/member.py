@@ -6,7 +6,6 @@ of no more use when it leaves, it removes.
 """
 
 import logging
-import math
 from dataclasses import replace
 
 from ..backend import Lease
@@ -16,9 +15,9 @@ from ..errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousError,
-    RendezvousTimeoutError,
+    again,
 )
-from . import leader, rules
+from . import leader, refusals, rules
 from .client import DecodedSnapshot, VersionedValue
 from .effects import (
     Coroutine,
@@ -34,7 +33,8 @@ from .effects import (
     Wait,
     WaitForChange,
 )
-from .node import KEEP, LEAD, WATCH, Node, has_lasted, unexpected
+from .failures import KEEP, LEAD, WATCH, has_lasted, unexpected
+from .node import Node
 from .records import (
     CONTROL,
     HEARTBEATS,
@@ -52,7 +52,9 @@ from .records import (
     node_key,
     nodes_in,
 )
+from .registration import NodeState, Trigger
 from .rules import MembershipState
+from .run_view import Presence
 from .supervisor import is_passing, supervised
 
 __all__ = ["close", "join", "keep_alive_loop", "leave", "wait_until_connected", "watch_loop"]
@@ -70,12 +72,12 @@ def watch_loop(node: Node) -> Coroutine[None]:
     """Keep the node's snapshot of ``control`` fresh, until it closes."""
 
     def turn() -> Coroutine[None]:
-        if node.snapshot is None or node.failed(WATCH):
+        if node.run.snapshot is None or node.failures.count(WATCH):
             # What has failed is looked at again at once: a wait may be a long one.
-            snapshot = yield ReadAll(CONTROL, node.background_deadline(), node.snapshot)
+            snapshot = yield ReadAll(CONTROL, node.background_deadline(), node.run.snapshot)
         else:
             patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
-            snapshot = yield Wait(CONTROL, node.snapshot, node.clock() + patience)
+            snapshot = yield Wait(CONTROL, node.run.snapshot, node.clock() + patience)
         if events := node.apply_snapshot(snapshot):
             yield Emit(tuple(events))
         yield from leader.elect(node, node.background_deadline())
@@ -91,14 +93,14 @@ def wait_until_connected(node: Node, deadline: float) -> Coroutine[None]:
         RendezvousError: What is there cannot be used.
     """
     started = node.clock()
-    while node.snapshot is None:
-        node.raise_problem()
+    while node.run.snapshot is None:
+        node.failures.raise_lasting()
         if node.closing:
             raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         if node.clock() >= deadline:
-            if node.connection_error is None:
-                node.raise_problem(lasting=False)
-            raise node.unreachable(started)
+            if node.connection.error is None and (error := node.failures.any) is not None:
+                raise again(error)
+            raise refusals.unreachable(node, started)
         yield WaitForChange(deadline)
 
 
@@ -111,7 +113,7 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
         yield Sleep(due)
         # Until it has gone well it is due: how long to pause after a failure is not decided here.
         due = sent = node.clock()
-        if node.record is not None and not node.closing:
+        if node.registration.record is not None and not node.closing:
             yield from _renew(node, sent)
         due = sent + node.interval
 
@@ -120,45 +122,49 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
 
 def _renew(node: Node, sent: float) -> Coroutine[None]:
     """Renew the lease; register again if it has ended, or if registering again has not succeeded yet."""
-    lease = node.lease
+    mine = node.registration
+    lease = mine.lease
     if lease is not None:
         alive = yield KeepAlive(lease, sent + node.interval)
-        if node.lease is not lease:
+        if mine.lease is not lease:
             return
         if not alive:
             yield from _reregister(node, node.background_deadline())
             return
-        node.lease_until = sent + lease.ttl
+        mine.lease_until = sent + lease.ttl
         yield from _verify_state(node, lease)
-    done = node.lease is not None and (node.settled or node.closed() is not None)
-    if not done and not node.registering:
+    done = mine.state is NodeState.REGISTERED or (mine.lease is not None and node.closed() is not None)
+    if not done and not mine.writing:
         yield from _register(node, node.background_deadline())
 
 
 def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
     """Find out whether the state is gone although our lease lives: then the run was removed."""
-    # A lease that is not settled may be younger than the loss; its fence puts the state back.
-    if not node.state_missing or not node.settled:
+    # The lease of a node that registers again may be younger than the loss; its fence puts the state back.
+    run, mine = node.run, node.registration
+    if run.presence is not Presence.MISSING or mine.state is not NodeState.REGISTERED:
         return
     versioned = yield Read(STATE_KEY, node.background_deadline())
-    if versioned is None and node.state_version is not None:
+    if versioned is None and run.version is not None:
         # Asked once more: a service that has forgotten everything may have done so since the lease was renewed.
         alive = yield KeepAlive(lease, node.background_deadline())
-        if node.lease is not lease or not node.state_missing:
+        if mine.lease is not lease or run.presence is not Presence.MISSING:
             return
         if not alive:
             yield from _reregister(node, node.background_deadline())
             return
-        assert node.state is not None  # noqa: S101 - what is held was read
+        assert run.state is not None  # noqa: S101 - what has a version was read
+        run.version = None
         # What an earlier attempt has left may be purged while this one begins.
-        node.run_deleted, node.state_version = node.state.attempt == node.settings.attempt, None
+        if run.state.attempt == node.settings.attempt:
+            run.presence = Presence.DELETED
     yield from _apply_and_emit(node, versioned)
 
 
 def _lose_lease(node: Node) -> None:
     """Trust nothing that hung on the lease."""
-    node.lease, node.lease_until = None, -math.inf
-    node.clear_failure(LEAD)
+    node.registration.lose_lease()
+    node.failures.clear(LEAD)
     if node.leading:
         node.step_down()
 
@@ -172,7 +178,7 @@ def _reregister(node: Node, deadline: float) -> Coroutine[None]:
     logger.warning("node '%s' has lost its lease in '%s' and registers again", node.id, node.settings.run)
     _lose_lease(node)
     # Where the service lost it, the others have lost theirs, too.
-    node.reset_grace_period()
+    node.connection.reset_grace_period()
     yield from _register(node, deadline)
 
 
@@ -188,23 +194,25 @@ def _register(node: Node, deadline: float) -> Coroutine[None]:
         RendezvousError: What is there cannot be used.
         Exception: The backend's own, if it lasts.
     """
-    pauses = node.pauses()
-    while node.registering and not node.closing:
+    mine, pauses = node.registration, node.pauses()
+    while mine.writing and not node.closing:
         if node.clock() >= deadline:
             raise RendezvousConnectionError(
-                f"it is being written: {node.connection_error or 'its last call is not over'}"
+                f"it is being written: {node.connection.error or 'its last call is not over'}"
             )
         yield WaitForChange(deadline)
-    node.registering = True
+    mine.writing = True
     strange: list[float] = []
     try:
         while not node.closing:
             try:
                 yield from _write_record(node, deadline)
-                if not node.settled:
+                mine.on(Trigger.WRITTEN)
+                if mine.state is NodeState.REREGISTERING:
                     yield from _fence(node, deadline)
                     # A world of a closed attempt ends with the lease: the last node that ends removes its records.
-                    node.settled = node.closed() is None
+                    if node.closed() is None:
+                        mine.on(Trigger.FENCED)
                 return
             except Exception as error:
                 if isinstance(error, RendezvousError) and not is_passing(error):
@@ -218,27 +226,28 @@ def _register(node: Node, deadline: float) -> Coroutine[None]:
                     raise
                 yield Sleep(now + pause)
     finally:
-        node.registering = False
+        mine.writing = False
 
 
 def _write_record(node: Node, deadline: float) -> Coroutine[None]:
-    while (record := node.record) is not None and not node.closing:
+    mine = node.registration
+    while (record := mine.record) is not None and not node.closing:
         if node.clock() >= deadline:
             raise RendezvousConnectionError("each lease was over before the record was written")
-        if node.lease is None:
+        if mine.lease is None:
             opened = node.clock()
             lease = yield OpenLease(node.ttl, min(deadline, node.background_deadline()))
-            node.lease, node.lease_until = lease, opened + lease.ttl
-            node.settled = not node.ever_registered
+            mine.lease, mine.lease_until = lease, opened + lease.ttl
             continue
-        before, node.ever_registered = node.record_version, True
+        before = mine.version
+        mine.on(Trigger.SENT)
         # Conditional, although nobody else writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
         until = min(deadline, node.background_deadline())
-        applied, node.record_version = yield Put(record.key, record.encode(), until, previous=before, lease=node.lease)
-        if applied and record == node.record:
+        applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
+        if applied and record == mine.record:
             return
-        if not applied and _same(before, node.record_version):
+        if not applied and _same(before, mine.version):
             _lose_lease(node)
 
 
@@ -262,10 +271,10 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
             if not _has_pending_round(control, decode(State, versioned.payload).round):
                 return
             payload = versioned.payload
-        elif node.state is not None:
+        elif node.run.state is not None:
             # The service has lost its data: write the last known state again.
-            node.state_version = None
-            payload = node.state.encode()
+            node.run.version = None
+            payload = node.run.state.encode()
         else:
             return
         applied, now = yield Put(STATE_KEY, payload, min(deadline, node.background_deadline()), previous=versioned)
@@ -292,33 +301,33 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[Stat
     Raises:
         RendezvousTimeoutError: There was no such world until the deadline.
         RendezvousConnectionError: The service could not be reached until then.
-        RendezvousError: See `Node.raise_if_cannot_join`.
+        RendezvousError: See `refusals.raise_if_cannot_join`.
     """
     started = deadline - node.settings.timeout.join.total_seconds()
     yield from wait_until_connected(node, deadline)
-    node.raise_if_cannot_join()
+    refusals.raise_if_cannot_join(node)
     mine = node.settings
-    node.record = NodeRecord(
+    node.registration.record = NodeRecord(
         node.id, mine.attempt, node.round, mine.min_nodes, mine.max_nodes, address, port, mine.labels
     )
     node.alone_since = None
     try:
         yield from _register_to_join(node, started, deadline)
         while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
-            node.raise_if_cannot_join()
-            if node.record is None:
+            refusals.raise_if_cannot_join(node)
+            if node.registration.record is None:
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
             alone_until = node.alone_until()
             patience = min(deadline, alone_until)
             if (now := node.clock()) >= patience:
                 yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
                 break
-            seen = node.state_version, node.problem, node.record
+            seen = node.run.version, node.failures.lasting, node.registration.record
             yield from _ensure_leader(node, deadline)
             # News that came during the call has woken no waiter: then look before waiting.
-            if seen == (node.state_version, node.problem, node.record):
+            if seen == (node.run.version, node.failures.lasting, node.registration.record):
                 yield WaitForChange(
-                    min(patience, node.clock() + NO_LEADER_TIMEOUT) if node.leader is None else patience
+                    min(patience, node.clock() + NO_LEADER_TIMEOUT) if node.run.leader is None else patience
                 )
     except GeneratorExit:
         raise
@@ -326,12 +335,13 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[Stat
         # Ctrl-C too: a node that does not wait any more must not be counted.
         yield from _deregister(node, node.clock() + node.interval / 2)
         raise
-    assert node.state is not None  # noqa: S101 - a member has seen the state
-    node.round = node.state.round
-    if node.id == node.state.world[0] and (node.state.address, node.state.port) != (address, port):
+    state = node.run.state
+    assert state is not None  # noqa: S101 - a member has seen the state
+    node.round = state.round
+    if node.id == state.world[0] and (state.address, state.port) != (address, port):
         # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
         return (yield from join(node, address, port, deadline))
-    return node.state
+    return state
 
 
 def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
@@ -341,9 +351,9 @@ def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[
     except RendezvousError as error:
         if not is_passing(error):
             raise
-        if node.since_last_contact() > node.clock() - started:
+        if node.connection.since_last_contact() > node.clock() - started:
             yield from _probe_service(node, started)
-        raise node.unregistered(started, error) from error
+        raise refusals.unregistered(node, started, error) from error
     except Exception as error:
         raise unexpected(error) from error
 
@@ -357,7 +367,7 @@ def _probe_service(node: Node, started: float) -> Coroutine[None]:
     try:
         yield Read(STATE_KEY, node.clock() + node.interval / 2)
     except RendezvousConnectionError as error:
-        raise node.unreachable(started) from error
+        raise refusals.unreachable(node, started) from error
 
 
 def _ensure_leader(node: Node, deadline: float) -> Coroutine[None]:
@@ -381,89 +391,32 @@ def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[Non
     Raises:
         RendezvousTimeoutError: There is no such world.
     """
-    record = node.record
-    reason: Exception | None = node.failure()
+    record = node.registration.record
+    reason: Exception | None = node.failures.any
     # The deadline is over: what is left to do takes less than an interval in all.
     patience = node.clock() + node.interval / 2
-    live: list[NodeRecord] = []
-    count = ""
+    live: list[NodeRecord] | None = None
     try:
         snapshot = yield ReadAll(NODES, node.clock() + node.interval / 4)
         live = [record for record in nodes_in(snapshot) if record.left is None]
-        if len(live) < node.settings.min_nodes:
-            count = f": {len(live)} of at least {node.settings.min_nodes} nodes"
         yield from _deregister(node, patience)
         yield from _apply_and_emit(node, (yield Read(STATE_KEY, patience)))
         if node.membership() is MembershipState.MEMBER:
             # It was published before the record was gone.
-            node.record = record
+            node.registration.record = record
             yield from _reregister(node, patience)
             if node.membership() is MembershipState.MEMBER:
                 return
     except Exception as error:
         logger.debug("node '%s' gives up: %r", node.id, error)
         reason = error
-    because = f" The last error: {reason}" if reason else ""
-    timeout = RendezvousTimeoutError(f"{_missing_nodes(node, live, waited, alone=alone)}{because}")
-    timeout.summary = f"gave up after {waited:.1f} s{count}"
-    raise timeout from reason
-
-
-def _missing_nodes(node: Node, live: list[NodeRecord], waited: float, *, alone: bool) -> str:
-    needed = node.settings.min_nodes
-    missing = max(0, needed - len(live))
-    state = node.running()
-    inside = rules.active_members(state, live) if state is not None else []
-    names = ", ".join(sorted(record.id for record in live)) or "none"
-    message = (
-        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
-        f"{len(live)} of at least {needed} nodes {_are(len(live))} here ({names}), {missing} {_are(missing)} missing."
-    )
-    message += _what_runs(node, len(inside))
-    if alone:
-        seconds = node.settings.timeout.alone.total_seconds()
-        message += (
-            f" No other node has come for {seconds:g} s: look at why the others have left, then start the run again. "
-            "Where a new node takes longer to come, give a longer alone_timeout (as long as join_timeout: no wait ends "
-            "early)."
-        )
-    elif not missing and not inside:
-        message += _why_no_world(node, waited)
-    return message
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
-
-
-def _what_runs(node: Node, inside: int) -> str:
-    state, status = node.running(), node.status
-    if state is None:
-        return ""
-    lost = status.departures if status is not None and status.round == state.round else ()
-    gone = "; ".join(
-        f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}" for departure in lost
-    )
-    if not inside:
-        return f" Of round {state.round}, {gone}." if gone else ""
-    nodes = f"{inside} node{'s' * (inside != 1)}"
-    return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
-
-
-def _why_no_world(node: Node, waited: float) -> str:
-    """Why there is no world although nodes enough are here."""
-    seconds = node.settings.timeout.last_call.total_seconds()
-    if waited > seconds + leader.STATUS_INTERVAL and (node.status is None or node.status.phase != "last call"):
-        return " No leader has published a world of them: the log of the node that leads says more."
-    return (
-        f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "
-        "give a longer join_timeout, or a shorter last_call_timeout."
-    )
+    raise refusals.timed_out(node, live, waited, alone=alone, reason=reason) from reason
 
 
 def _deregister(node: Node, deadline: float) -> Coroutine[None]:
     """Deregister: with the lease the record and the lead vanish, now or when it runs out."""
-    lease, node.record = node.lease, None
+    lease = node.registration.lease
+    node.registration.withdraw()
     _lose_lease(node)
     if lease is None:
         return
@@ -491,19 +444,19 @@ def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[Non
 
 def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
     """Leave for good, saying why; the run goes on for the others."""
-    record, lease = node.record, node.lease
+    record, lease = node.registration.record, node.registration.lease
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
-        node.record = None
-        yield from _write_leave_record(replace(record, left=reason), node.record_version, lease, deadline)
+        node.registration.withdraw()
+        yield from _write_leave_record(replace(record, left=reason), node.registration.version, lease, deadline)
     else:
         yield from _deregister(node, deadline)
-    if not node.ever_registered:
+    if node.registration.state is NodeState.NEW:
         return
     # Also if it does not know that it leads: it may be elected by a write that was on its way.
     # On the lease that it had, also where a caller that waited has just given that up.
     leads = yield from leader.resign(node, deadline, lease)
-    node.lease = None
+    node.registration.lease = None
     if node.membership() is MembershipState.SUPERSEDED:
         # The next attempt removes all but what this node has written since.
         yield Delete(node_key(node.settings.attempt, node.id), deadline)
@@ -537,7 +490,7 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         records = nodes_in(snapshot)
         if any(record.left is None for record in records):
             return
-        state = node.state
+        state = node.run.state
         if state is None or node.closed() is not None:
             break
         if control.get(STATE_KEY) is None:
@@ -557,7 +510,7 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     Only names that are never used again: even a request that is applied too late does no harm.
     (At worst a leader of the next attempt publishes its status again, or another is elected.)
     """
-    state, attempt = node.state, node.settings.attempt
+    state, attempt = node.run.state, node.settings.attempt
     number = state.round if state is not None else 0
     ended = [f"{STORE}/{number}" for number in range(max(1, number - 2), number + 1)]
     if state is not None and node.closed() is not None:
@@ -567,7 +520,7 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
         return ended + leader.garbage(pending, state, state.round + 1)
     if state is None:
         return [*ended, STATUS_KEY, *(record.key for record in records)]
-    if rules.has_ended(state, records, node.status, node.id):
+    if rules.has_ended(state, records, node.run.status, node.id):
         return ended + [record.key for record in records]
     # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
     return []

@@ -11,7 +11,6 @@ from ..hooks import Event
 from ..threads import start_thread
 from . import effects
 from .client import RetryingClient
-from .connection_log import Outage
 from .effects import Coroutine, Effect
 from .leader import lead
 from .node import Node
@@ -35,7 +34,6 @@ class Runner:
         self._node = node
         self._client = client
         self._emit = emit
-        self._outage = Outage(node.settings.run, node.backend)
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         # Apart, so that who only sleeps is not woken by every step of the others.
@@ -85,8 +83,7 @@ class Runner:
     def on_connection_error(self, error: RendezvousConnectionError) -> None:
         """Note that the service did not answer."""
         with self._changed:
-            self._node.on_connection_error(error)
-            self._outage.on_connection_error(error)
+            self._node.connection.on_error(error)
 
     def stop(self, timeout: float) -> None:
         """End every coroutine: close the service under it, then wait for the threads.
@@ -95,7 +92,7 @@ class Runner:
             timeout: Seconds to wait for each thread.
         """
         with self._changed:
-            self._node.closing = True
+            self._node.stop()
             threads = self._threads
             self._changed.notify_all()
             self._stopped.notify_all()
@@ -115,7 +112,7 @@ class Runner:
                 return
             logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
             with self._changed:
-                self._node.fail(name, error, lasts=True)
+                self._node.failures.add(name, error, lasts=True)
                 self._changed.notify_all()
 
     def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
@@ -140,8 +137,7 @@ class Runner:
             case _:
                 result = call(client, effect)
         with self._changed:
-            self._node.on_contact()
-            self._outage.on_contact()
+            self._node.connection.on_contact()
         return result
 
 

@@ -38,14 +38,14 @@ def supervised(
             yield from turn()
         except Exception as error:
             if isinstance(error, RendezvousConnectionError) and is_passing(error):
-                node.note_passing_failure(loop, error)
+                node.failures.add_passing(loop, error)
                 logger.debug("the loop '%s' of node '%s': %s", loop, node.id, error)
             elif not node.closing:
                 failures += 1
-                first = node.fail(loop, error) == 1
+                first = node.failures.add(loop, error) == 1
                 logger.log(
                     # What lasts at once is for the caller to say.
-                    logging.WARNING if first and node.problem is None else logging.DEBUG,
+                    logging.WARNING if first and node.failures.lasting is None else logging.DEBUG,
                     "the loop '%s' of node '%s' has failed, and starts again: %r",
                     loop,
                     node.id,
@@ -54,7 +54,7 @@ def supervised(
                 )
             yield Sleep(node.clock() + next(pauses))
         else:
-            node.clear_failure(loop)
+            node.failures.clear(loop)
             pauses, failures = node.pauses(), 0
 
 

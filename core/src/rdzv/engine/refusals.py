@@ -1,0 +1,166 @@
+"""Why a caller gets no world: the errors of `next_rendezvous`, in words."""
+
+from collections.abc import Collection
+
+from ..errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousTimeoutError,
+)
+from . import rules
+from .node import Node
+from .records import NodeRecord, State
+from .run_view import Presence
+
+__all__ = ["raise_if_cannot_join", "timed_out", "unreachable", "unregistered"]
+
+STATUS_DELAY = 1.0
+"""Seconds for which the news of a leader may be older than what it does; see `leader.STATUS_INTERVAL`."""
+
+
+def raise_if_cannot_join(node: Node) -> None:
+    """Raise what keeps a node from waiting for a world.
+
+    Raises:
+        RendezvousError: A loop of the node fails, and not just for a moment.
+        RendezvousClosedError: The attempt is closed or superseded, or the run was removed.
+        RendezvousGracefulExitError: The job is done, and this node was never needed.
+        RendezvousParameterError: The run has other limits.
+    """
+    if node.run.state is not None:
+        _refuse_what_is_over(node, node.run.state)
+    if node.run.presence is Presence.DELETED:
+        raise RendezvousClosedError(
+            f"The rendezvous '{node.settings.run}' was removed from the service while this node took part in it. "
+            "Start the nodes again to begin anew."
+        )
+    node.failures.raise_lasting()
+    _check_limits(node)
+
+
+def _refuse_what_is_over(node: Node, state: State) -> None:
+    run = f"The rendezvous '{node.settings.run}'"
+    mine, closed = node.settings.attempt, state.closed
+    if state.attempt > mine:
+        raise RendezvousClosedError(
+            f"{run} is at attempt {state.attempt}; this node belongs to attempt {mine}. "
+            f"Start it with attempt {state.attempt} to join that one, with a higher one to supersede it, or "
+            "under another run id."
+        )
+    if state.attempt == mine and closed is not None:
+        if closed.done and node.is_waiting():
+            raise RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
+        raise RendezvousClosedError(
+            f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
+            f"than {mine} or another run id."
+        )
+
+
+def _check_limits(node: Node) -> None:
+    settings, state = node.settings, node.run.state
+    mine = (settings.min_nodes, settings.max_nodes)
+    there = state if state is not None and state.attempt == settings.attempt else node.run.leader
+    if there is None or there.attempt != settings.attempt:
+        return
+    theirs = (there.min_nodes, there.max_nodes)
+    if theirs != mine:
+        raise RendezvousParameterError(
+            f"The rendezvous '{settings.run}' was started for {theirs[0]} to {theirs[1]} nodes; "
+            f"this node asks for {mine[0]} to {mine[1]}. All nodes of a run need the same limits; to start the "
+            f"run anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove "
+            "what its nodes have left behind with `rdzv close --purge`."
+        )
+
+
+def unreachable(node: Node, since: float) -> RendezvousConnectionError:
+    """The error for a service that has not answered since that moment."""
+    error = RendezvousConnectionError(
+        f"The service of the rendezvous '{node.settings.run}' on backend '{node.backend}' could not be reached "
+        f"within {node.clock() - since:.1f} s: "
+        f"{node.connection.error or 'no answer. Is it up, and is the endpoint right?'}"
+    )
+    error.__cause__ = node.connection.error
+    return error
+
+
+def unregistered(node: Node, since: float, error: RendezvousError) -> RendezvousTimeoutError:
+    """The error for a record that the service has not taken since that moment, although it is there."""
+    return RendezvousTimeoutError(
+        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within "
+        f"{node.clock() - since:.1f} s: the record of node '{node.id}' could not be written: {error}"
+    )
+
+
+def timed_out(
+    node: Node, live: Collection[NodeRecord] | None, waited: float, *, alone: bool, reason: Exception | None
+) -> RendezvousTimeoutError:
+    """The error for a world that did not come.
+
+    Args:
+        node: The node that gives up.
+        live: The records of the nodes that have not left; None: they could not be read.
+        waited: For how many seconds the node has waited.
+        alone: It ends because all others of its world are gone, and no other has come.
+        reason: The last error; None: there was none.
+    """
+    because = f" The last error: {reason}" if reason else ""
+    error = RendezvousTimeoutError(f"{_missing_nodes(node, live or (), waited, alone=alone)}{because}")
+    least = node.settings.min_nodes
+    short = live is not None and len(live) < least
+    error.summary = f"gave up after {waited:.1f} s" + (f": {len(live or ())} of at least {least} nodes" * short)
+    return error
+
+
+def _missing_nodes(node: Node, live: Collection[NodeRecord], waited: float, *, alone: bool) -> str:
+    needed = node.settings.min_nodes
+    missing = max(0, needed - len(live))
+    state = node.run.running()
+    inside = rules.active_members(state, live) if state is not None else []
+    names = ", ".join(sorted(record.id for record in live)) or "none"
+    message = (
+        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
+        f"{len(live)} of at least {needed} nodes {_are(len(live))} here ({names}), {missing} {_are(missing)} missing."
+    )
+    message += _what_runs(node, len(inside))
+    if alone:
+        seconds = node.settings.timeout.alone.total_seconds()
+        message += (
+            f" No other node has come for {seconds:g} s: look at why the others have left, then start the run again. "
+            "Where a new node takes longer to come, give a longer alone_timeout (as long as join_timeout: no wait ends "
+            "early)."
+        )
+    elif not missing and not inside:
+        message += _why_no_world(node, waited)
+    return message
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _what_runs(node: Node, inside: int) -> str:
+    state, status = node.run.running(), node.run.status
+    if state is None:
+        return ""
+    lost = status.departures if status is not None and status.round == state.round else ()
+    gone = "; ".join(
+        f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}" for departure in lost
+    )
+    if not inside:
+        return f" Of round {state.round}, {gone}." if gone else ""
+    nodes = f"{inside} node{'s' * (inside != 1)}"
+    return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
+
+
+def _why_no_world(node: Node, waited: float) -> str:
+    """Why there is no world although nodes enough are here."""
+    seconds = node.settings.timeout.last_call.total_seconds()
+    if waited > seconds + STATUS_DELAY and (node.run.status is None or node.run.status.phase != "last call"):
+        return " No leader has published a world of them: the log of the node that leads says more."
+    return (
+        f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "
+        "give a longer join_timeout, or a shorter last_call_timeout."
+    )

@@ -1,0 +1,48 @@
+"""What one node sees of its run in the service."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from .client import DecodedSnapshot, VersionedValue
+from .records import LeaderRecord, RunStatus, State
+
+__all__ = ["Presence", "RunView"]
+
+
+class Presence(Enum):
+    """Whether the state that a node knows is still in the service."""
+
+    THERE = "it is, or there was none yet"
+    MISSING = "it seems to be gone; that is not verified yet"
+    DELETED = "it is gone although this node's lease lives: the run was removed"
+
+
+@dataclass
+class RunView:
+    """What the service shows of a run.
+
+    Attributes:
+        snapshot: What it holds under ``control``; None until it was seen once.
+        state: The published state, None before the first.
+        version: The versioned value that the state came from: its token is the condition of the next write. None: a
+            state would be the first.
+        presence: Whether it is still there.
+        status: The leader's news of the run.
+        leader: Who leads.
+    """
+
+    snapshot: DecodedSnapshot | None = None
+    state: State | None = None
+    version: VersionedValue | None = None
+    presence: Presence = Presence.THERE
+    status: RunStatus | None = None
+    leader: LeaderRecord | None = None
+
+    def running(self) -> State | None:
+        """The state while a round is running; else None."""
+        return self.state if self.state is not None and self.state.world and self.state.closed is None else None
+
+    def found(self, there: bool) -> None:
+        """Note whether the state was found in the service. A run that was removed stays so."""
+        if self.presence is not Presence.DELETED:
+            self.presence = Presence.THERE if there else Presence.MISSING
