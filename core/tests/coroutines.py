@@ -7,12 +7,11 @@ from typing import Any, Generic, TypeVar
 from rdzv.backend import ABSENT, Snapshot
 from rdzv.engine import effects
 from rdzv.engine.client import DecodedSnapshot, RetryingClient, VersionedValue
-from rdzv.engine.effects import Coroutine, Effect, Put
+from rdzv.engine.effects import Call, Coroutine, Effect, Put
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.node import Node
 from rdzv.engine.records import LEADER_KEY, NodeRecord, State
 from rdzv.engine.registration import NodeState
-from rdzv.engine.runner import call
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import MemoryBackend, MemoryService
@@ -145,8 +144,10 @@ class Harness:
                     return snapshot
                 self.now = max(self.now, deadline)
                 return since
+            case Call():
+                answer = effect.perform(self.client)
             case _:
-                answer = call(self.client, effect)
+                raise TypeError(f"{effect!r} is for a runner")
         for node in self.nodes:
             node.connection.on_contact()
         return answer

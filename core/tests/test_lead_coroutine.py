@@ -430,6 +430,29 @@ class TestReforming:
         lead.coroutine.to(Wait)
         assert state_of(harness).round == 1
 
+    def test_the_log_of_the_leader_names_who_is_evicted_and_why(
+        self, harness: Harness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        write(harness, "b", last_round=1)
+        lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
+        harness.now += TTL
+        lead.coroutine.to_write(STATE_KEY)
+        assert not caplog.messages
+        lead.go()
+        (line,) = caplog.messages
+        assert "round 2 of 'run' is formed without node 'c', rank 2 of the round before: its lease ran out" in line
+
+    def test_a_round_that_another_leader_published_evicts_nobody_here(
+        self, harness: Harness, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        write(harness, "b", last_round=1)
+        lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
+        harness.now += TTL
+        lead.coroutine.to_write(STATE_KEY)
+        harness.publish(running("a", "b", round=2))
+        lead.go()
+        assert not caplog.messages
+
     def test_a_member_that_dies_unannounced_between_the_looks_is_announced_first(self, harness: Harness) -> None:
         write(harness, "bc", last_round=1)
         lead = Leader(harness, state=running("a", "b", "c"), last_round=1)

@@ -26,15 +26,15 @@ class TestNobody:
 
 
 class TestBereavement:
-    @pytest.mark.parametrize(("left", "loses_member"), [("c", True), ("", True), ("cd", False)])
-    def test_a_world_loses_a_member_that_went_without_a_leave_record(self, left: str, loses_member: bool) -> None:
+    @pytest.mark.parametrize(("left", "evicted"), [("c", ["d"]), ("", ["c", "d"]), ("cd", [])])
+    def test_a_member_that_went_without_a_leave_record_is_evicted(self, left: str, evicted: list[str]) -> None:
         back = [node(name, last_round=1) for name in "ab"]
         decision = decide(state("a", "b", "c", "d"), *back, *(node(name, left="drained") for name in left))
         assert isinstance(decision, Publish)
-        assert decision.loses_member is loses_member
+        assert [departure.node for departure in decision.evicted] == evicted
 
     def test_a_first_world_is_not(self) -> None:
-        assert decide(None, *map(node, "abcd")) == Publish(state(*"abcd", address="a.host"), loses_member=False)
+        assert decide(None, *map(node, "abcd")) == Publish(state(*"abcd", address="a.host"))
 
 
 class TestAttempts:

@@ -10,7 +10,6 @@ from rdzv.engine import effects, leader
 from rdzv.engine.client import ATTEMPT, DecodedSnapshot, RetryingClient, backoff
 from rdzv.engine.effects import Coroutine, Effect
 from rdzv.engine.node import Node
-from rdzv.engine.runner import call
 
 from .clock import NodeClock, Timeline
 from .connection import Connection
@@ -230,7 +229,7 @@ class SimulatedRunner:
                 self._later(running, 0.0)
             case effects.Wait(prefix, since, deadline):
                 self._wait(running, prefix, since, self._clock.seconds_until(deadline))
-            case _:
+            case effects.Call():
                 self._call(running, effect)
 
     def _wait(self, running: RunningCoroutine, prefix: str, since: DecodedSnapshot, seconds: float) -> None:
@@ -242,11 +241,11 @@ class SimulatedRunner:
 
         self._connection.wait(prefix, since, seconds, answer)
 
-    def _call(self, running: RunningCoroutine, effect: Effect) -> None:
+    def _call(self, running: RunningCoroutine, effect: effects.Call) -> None:
         """Make a call, again and again until its deadline, as `RetryingClient` does."""
         turn, pauses = running.turn, backoff(self._node.rng)
         try:
-            planned: _Planned = call(self._client, effect)
+            planned: _Planned = effect.perform(self._client)
         except RendezvousError as error:
             self._later(running, 0.0, error)
             return

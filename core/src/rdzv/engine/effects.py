@@ -7,15 +7,17 @@ in virtual time. So the code that is simulated is the code that runs.
 Deadlines and moments are seconds on the node's own monotonic clock.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ..backend import Lease
 from ..hooks import Event
-from .client import DecodedSnapshot, VersionedValue
+from .client import DecodedSnapshot, RetryingClient, VersionedValue
 
 __all__ = [
+    "Call",
     "Coroutine",
     "Delete",
     "Effect",
@@ -33,21 +35,39 @@ __all__ = [
 ]
 
 
+class Call(ABC):
+    """A call to the service: retried until its deadline, and settled if a reply is lost."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def perform(self, client: RetryingClient) -> Any:
+        """Make the call; returns its answer."""
+
+
 @dataclass(frozen=True, slots=True)
-class Read:
+class Read(Call):
     """Read one key; answers ``VersionedValue | None``."""
 
     key: str
     deadline: float
 
+    def perform(self, client: RetryingClient) -> VersionedValue | None:
+        """See `Call`."""
+        return client.read(self.key, self.deadline)
+
 
 @dataclass(frozen=True, slots=True)
-class ReadAll:
+class ReadAll(Call):
     """Read a prefix; answers a `DecodedSnapshot`."""
 
     prefix: str
     deadline: float
     before: DecodedSnapshot | None = None
+
+    def perform(self, client: RetryingClient) -> DecodedSnapshot:
+        """See `Call`."""
+        return client.read_all(self.prefix, self.deadline, self.before)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +80,7 @@ class Wait:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Put(Call):
     """Write a key under a condition; answers ``(applied, VersionedValue | None)``. See `RetryingClient.put`."""
 
     key: str
@@ -70,37 +90,59 @@ class Put:
     lease: Lease | None = None
     deleted: bool = False
 
+    def perform(self, client: RetryingClient) -> tuple[bool, VersionedValue | None]:
+        """See `Call`."""
+        return client.put(
+            self.key, self.payload, self.deadline, previous=self.previous, lease=self.lease, deleted=self.deleted
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Call):
     """Remove a prefix."""
 
     prefix: str
     deadline: float
 
+    def perform(self, client: RetryingClient) -> None:
+        """See `Call`."""
+        return client.delete(self.prefix, self.deadline)
+
 
 @dataclass(frozen=True, slots=True)
-class OpenLease:
+class OpenLease(Call):
     """Open a lease; answers a `Lease`."""
 
     ttl: float
     deadline: float
 
+    def perform(self, client: RetryingClient) -> Lease:
+        """See `Call`."""
+        return client.open_lease(self.ttl, self.deadline)
+
 
 @dataclass(frozen=True, slots=True)
-class KeepAlive:
+class KeepAlive(Call):
     """Renew a lease; answers False if it has ended."""
 
     lease: Lease
     deadline: float
 
+    def perform(self, client: RetryingClient) -> bool:
+        """See `Call`."""
+        return client.keep_alive(self.lease, self.deadline)
+
 
 @dataclass(frozen=True, slots=True)
-class Revoke:
+class Revoke(Call):
     """End a lease and remove its keys."""
 
     lease: Lease
     deadline: float
+
+    def perform(self, client: RetryingClient) -> None:
+        """See `Call`."""
+        return client.revoke(self.lease, self.deadline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +173,7 @@ class SpawnLeader:
     term: int
 
 
-Effect = (
-    Read | ReadAll | Wait | Put | Delete | OpenLease | KeepAlive | Revoke | Sleep | WaitForChange | Emit | SpawnLeader
-)
+Effect = Call | Wait | Sleep | WaitForChange | Emit | SpawnLeader
 
 _R = TypeVar("_R")
 

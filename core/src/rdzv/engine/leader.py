@@ -162,7 +162,16 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
 
 
 def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | None) -> Coroutine[None]:
-    _, now = yield Put(STATE_KEY, decision.state.encode(), node.background_deadline(), previous=versioned)
+    applied, now = yield Put(STATE_KEY, decision.state.encode(), node.background_deadline(), previous=versioned)
+    for member in decision.evicted if applied else ():
+        logger.warning(
+            "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
+            decision.state.round,
+            node.settings.run,
+            member.node,
+            member.rank,
+            member.cause,
+        )
     if events := node.apply_state(now):
         yield Emit(tuple(events))
     if node.run.presence is Presence.MISSING:
@@ -229,13 +238,13 @@ class _LeaderTerm:
         decision = self.decide(node.run.state, records)
         if isinstance(decision, rules.Publish):
             state, versioned = node.run.state, node.run.version
-            if state is not None and (decision.loses_member or state.attempt < decision.state.attempt):
+            if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
                 yield from _declare_pending_round(node, state, decision.state.round)
             # The snapshot may be older than the state: read again with the token in hand.
             snapshot = yield ReadAll(NODES, node.background_deadline(), snapshot)
             again = self.decide(state, self.read(snapshot))
             # A member may have died between the two reads, without a pending round: then once more.
-            if isinstance(again, rules.Publish) and again.loses_member <= decision.loses_member:
+            if isinstance(again, rules.Publish) and (decision.evicted or not again.evicted):
                 yield from _publish(node, again, versioned)
             return snapshot
         status_due_in = yield from self.publish_status(decision.status)

@@ -36,13 +36,13 @@ class Publish:
 
     Attributes:
         state: The new state.
-        loses_member: It forms a world although a member of the one before is missing without having left.
-            That member might be coming back at this very moment, so the leader says first what it
+        evicted: The members of the world before that have not left, and that the new one is formed without.
+            One of them might be coming back at this very moment, so the leader says first what it
             is about to do, and then looks once more.
     """
 
     state: State
-    loses_member: bool = False
+    evicted: tuple[Departure, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,8 +189,8 @@ def decide(
     members = frozenset(state.world)
     survivors = sum(node.id in members for node in waiting)
     if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or quorum_for >= last_call:
-        loses_member = any(not departure.left for departure in departed.values())
-        return Publish(_next_round(state, waiting, assign or sticky_ranks), loses_member)
+        evicted = tuple(departure for departure in departed.values() if not departure.left)
+        return Publish(_next_round(state, waiting, assign or sticky_ranks), evicted)
     return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=last_call - quorum_for)
 
 

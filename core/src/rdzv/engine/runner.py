@@ -134,28 +134,8 @@ class Runner:
             case effects.Wait(prefix, since, deadline):
                 # Silence is no keep-alive, so a watch does not count as contact.
                 return client.wait(prefix, since, deadline)
-            case _:
-                result = call(client, effect)
+            case effects.Call():
+                result = effect.perform(client)
         with self._changed:
             self._node.connection.on_contact()
         return result
-
-
-def call(client: RetryingClient, effect: Effect) -> Any:
-    """The one call to the service that an effect stands for."""
-    match effect:
-        case effects.Read(key, deadline):
-            return client.read(key, deadline)
-        case effects.ReadAll(prefix, deadline, before):
-            return client.read_all(prefix, deadline, before)
-        case effects.Put(key, payload, deadline, previous, lease, deleted):
-            return client.put(key, payload, deadline, previous=previous, lease=lease, deleted=deleted)
-        case effects.Delete(prefix, deadline):
-            return client.delete(prefix, deadline)
-        case effects.OpenLease(ttl, deadline):
-            return client.open_lease(ttl, deadline)
-        case effects.KeepAlive(lease, deadline):
-            return client.keep_alive(lease, deadline)
-        case effects.Revoke(lease, deadline):
-            return client.revoke(lease, deadline)
-    raise TypeError(f"{effect!r} is no call")
