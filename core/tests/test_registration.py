@@ -21,7 +21,7 @@ def test_a_state_and_a_trigger_have_one_line_at_most() -> None:
     assert len(TABLE) == len(TRANSITIONS)
 
 
-@pytest.mark.parametrize(("state", "trigger"), product(NodeState, Trigger))
+@pytest.mark.parametrize(("state", "trigger"), [*product(NodeState, Trigger)])
 def test_what_is_not_in_the_table_changes_nothing(state: NodeState, trigger: Trigger) -> None:
     assert after(trigger, state=state) is TABLE.get((state, trigger), state)
 
