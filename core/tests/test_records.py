@@ -48,7 +48,7 @@ def test_record_comes_back_as_it_was(record: Any) -> None:
 def test_field_of_another_type_is_refused(record: Any, field: str, value: Any) -> None:
     fields = json.loads(record.encode())
     assert field in fields
-    with pytest.raises(RendezvousStateError):
+    with pytest.raises(RendezvousStateError, match=field):
         decode(type(record), json.dumps(fields | {field: value}).encode())
 
 

@@ -65,7 +65,7 @@ class Group:
 
 GROUPS: Final = (
     Group(
-        ("rdzv.engine.rules", "rdzv.engine.records", "rdzv.engine.envelope"),
+        ("rdzv.engine.rules", "rdzv.engine.records", "rdzv.engine.codec", "rdzv.engine.envelope"),
         ("records", "rules", "rules_decisions", "envelope", "envelope_bytes"),
     ),
     Group(("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"), ("node",)),

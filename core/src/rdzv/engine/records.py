@@ -1,18 +1,14 @@
-"""What is written down about a run: state, status, leader and node, each a small JSON record.
+"""What is written down about a run: state, status, leader and node, each a small JSON record."""
 
-Nothing that is read is ever executed, and nothing is believed before its types were checked:
-whatever does not fit is a `RendezvousStateError`.
-"""
-
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from ..backend import STATE_KEY
 from ..errors import RendezvousStateError
 from .client import DecodedSnapshot
+from .codec import LOCAL, Record, decode
 
 __all__ = [
     "CONTROL",
@@ -49,8 +45,6 @@ HEARTBEATS: Final = "heartbeats"
 """The same for their heartbeats, where a service has no leases."""
 STORE: Final = "store"
 
-_SCHEMA: Final = 1
-
 
 def pending_key(number: int) -> str:
     """Where a leader says that it is about to form this round; no round has the number of another."""
@@ -78,7 +72,7 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class State(Record):
     """The published state of a run: one value, replaced as a whole and never edited.
 
     Attributes:
@@ -102,38 +96,9 @@ class State:
     max_nodes: int
     closed: Closed | None = None
 
-    def encode(self) -> bytes:
-        """The JSON for the service."""
-        closed = self.closed and {"by": self.closed.by, "reason": self.closed.reason, "done": self.closed.done}
-        return _encode(
-            attempt=self.attempt,
-            round=self.round,
-            world=self.world,
-            address=self.address,
-            port=self.port,
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            closed=closed,
-        )
-
-    @classmethod
-    def parse(cls, fields: "_Fields") -> "State":
-        """Build it from checked JSON."""
-        closed = fields.record("closed")
-        return cls(
-            fields.number("attempt"),
-            fields.number("round"),
-            fields.texts("world"),
-            fields.text("address"),
-            fields.number("port"),
-            fields.number("min_nodes"),
-            fields.number("max_nodes"),
-            Closed(closed.text("by"), closed.text("reason"), closed.flag("done")) if closed else None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class NodeRecord:
+class NodeRecord(Record):
     """What a node says of itself: "here I am, the last round I took part in is k".
 
     Attributes:
@@ -159,62 +124,22 @@ class NodeRecord:
     port: int
     labels: Mapping[str, str] = field(default_factory=dict)
     left: str | None = None
-    order: int = 0
+    order: int = field(default=0, metadata=LOCAL)
 
     @property
     def key(self) -> str:
         """Where the node keeps it."""
         return node_key(self.attempt, self.id)
 
-    def encode(self) -> bytes:
-        """The JSON for the service."""
-        return _encode(
-            id=self.id,
-            attempt=self.attempt,
-            last_round=self.last_round,
-            min_nodes=self.min_nodes,
-            max_nodes=self.max_nodes,
-            address=self.address,
-            port=self.port,
-            labels=dict(self.labels),
-            left=self.left,
-        )
-
-    @classmethod
-    def parse(cls, fields: "_Fields") -> "NodeRecord":
-        """Build it from checked JSON."""
-        return cls(
-            fields.text("id"),
-            fields.number("attempt"),
-            fields.number("last_round"),
-            fields.number("min_nodes"),
-            fields.number("max_nodes"),
-            fields.text("address"),
-            fields.number("port"),
-            fields.mapping("labels"),
-            fields.optional_text("left"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class LeaderRecord:
+class LeaderRecord(Record):
     """Who leads, and with which limits: those of the first node hold for all."""
 
     node: str
     attempt: int
     min_nodes: int
     max_nodes: int
-
-    def encode(self) -> bytes:
-        """The JSON for the service."""
-        return _encode(node=self.node, attempt=self.attempt, min_nodes=self.min_nodes, max_nodes=self.max_nodes)
-
-    @classmethod
-    def parse(cls, fields: "_Fields") -> "LeaderRecord":
-        """Build it from checked JSON."""
-        return cls(
-            fields.text("node"), fields.number("attempt"), fields.number("min_nodes"), fields.number("max_nodes")
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +160,7 @@ class Departure:
 
 
 @dataclass(frozen=True, slots=True)
-class RunStatus:
+class RunStatus(Record):
     """The status of a run: what members and waiting nodes need without reading everything.
 
     Attributes:
@@ -243,7 +168,7 @@ class RunStatus:
         phase: ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` or ``closed``.
         present: How many live nodes there are.
         waiting: How many nodes wait for a new world that would differ from the running one.
-        lost: The members of the round that are gone.
+        departures: The members of the round that are gone.
     """
 
     round: int
@@ -252,52 +177,8 @@ class RunStatus:
     waiting: int
     departures: tuple[Departure, ...] = ()
 
-    def encode(self) -> bytes:
-        """The JSON for the service."""
-        departures = [
-            {"node": one.node, "rank": one.rank, "left": one.left, "cause": one.cause} for one in self.departures
-        ]
-        return _encode(
-            round=self.round, phase=self.phase, present=self.present, waiting=self.waiting, departures=departures
-        )
 
-    @classmethod
-    def parse(cls, fields: "_Fields") -> "RunStatus":
-        """Build it from checked JSON."""
-        return cls(
-            fields.number("round"),
-            fields.text("phase"),
-            fields.number("present"),
-            fields.number("waiting"),
-            tuple(
-                Departure(one.text("node"), one.number("rank"), one.flag("left"), one.text("cause"))
-                for one in fields.records("departures")
-            ),
-        )
-
-
-_R = TypeVar("_R", State, NodeRecord, LeaderRecord, RunStatus)
-
-
-def decode(kind: type[_R], payload: bytes) -> _R:
-    """Read a record.
-
-    Raises:
-        RendezvousStateError: The bytes are not such a record.
-    """
-    try:
-        value = json.loads(payload)
-        fields = _Fields(value)
-        if fields.number("schema") != _SCHEMA:
-            raise ValueError(f"its schema is {fields.number('schema')}")
-        return kind.parse(fields)
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise RendezvousStateError(
-            f"The service holds a {kind.__name__.lower()} that this version cannot read ({error!r}): {payload[:80]!r}"
-        ) from error
-
-
-def nodes_in(snapshot: DecodedSnapshot) -> list["NodeRecord"]:
+def nodes_in(snapshot: DecodedSnapshot) -> list[NodeRecord]:
     """The node records in a view, in order of arrival. One that cannot be read is skipped, and logged."""
     found = []
     for key, versioned in sorted(snapshot.valid_entries().items(), key=lambda item: item[1].order):
@@ -306,56 +187,3 @@ def nodes_in(snapshot: DecodedSnapshot) -> list["NodeRecord"]:
         except RendezvousStateError as error:
             logger.warning("ignoring '%s': %s", key, error)
     return found
-
-
-def _encode(**fields: Any) -> bytes:
-    return json.dumps({"schema": _SCHEMA, **fields}, separators=(",", ":")).encode()
-
-
-class _Fields:
-    """A JSON object whose fields are asked for by type."""
-
-    def __init__(self, value: Any) -> None:
-        if not isinstance(value, dict):
-            raise TypeError("not an object")
-        self._value: dict[str, Any] = value
-
-    def _get(self, name: str, kind: type[Any]) -> Any:
-        value = self._value[name]
-        # bool is an int in Python, but not in a record.
-        if type(value) is not kind:
-            raise TypeError(f"{name} is {value!r}")
-        return value
-
-    def text(self, name: str) -> str:
-        return str(self._get(name, str))
-
-    def number(self, name: str) -> int:
-        number = int(self._get(name, int))
-        if number < 0:
-            raise ValueError(f"{name} is {number}")
-        return number
-
-    def flag(self, name: str) -> bool:
-        return bool(self._get(name, bool))
-
-    def optional_text(self, name: str) -> str | None:
-        return None if self._value[name] is None else self.text(name)
-
-    def texts(self, name: str) -> tuple[str, ...]:
-        values = self._get(name, list)
-        if not all(type(value) is str for value in values):
-            raise TypeError(f"{name} is {values!r}")
-        return tuple(values)
-
-    def mapping(self, name: str) -> dict[str, str]:
-        value: dict[str, Any] = self._get(name, dict)
-        if not all(type(item) is str for item in value.values()):
-            raise TypeError(f"{name} is {value!r}")
-        return value
-
-    def record(self, name: str) -> "_Fields | None":
-        return None if self._value[name] is None else _Fields(self._value[name])
-
-    def records(self, name: str) -> list["_Fields"]:
-        return [_Fields(value) for value in self._get(name, list)]
