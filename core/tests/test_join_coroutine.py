@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from rdzv.backend import Entry, Lease, Snapshot
-from rdzv.engine import member
+from rdzv.engine import join, leave, watch
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
 from rdzv.engine.envelope import Envelope
@@ -57,7 +57,7 @@ def writing_its_record() -> tuple[Node, Coroutine[State], Put]:
     settings = RendezvousSettings("run", 2, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
     node = Node(settings, "memory", clock=lambda: 0.0)
     node.apply_snapshot(DecodedSnapshot(Snapshot()))
-    coroutine = member.join(node, "127.0.0.1", 29500, 600.0)
+    coroutine = join.join(node, "127.0.0.1", 29500, 600.0)
     assert isinstance(next(coroutine), OpenLease)
     registered = coroutine.send(Granted())
     assert isinstance(registered, Put)
@@ -105,7 +105,7 @@ def test_node_that_has_missed_nothing_waits() -> None:
     assert another_leads(coroutine) == WaitForChange(600.0)
 
 
-@pytest.mark.parametrize(("now", "until"), [(0.0, member.NO_LEADER_TIMEOUT), (599.5, 600.0)])
+@pytest.mark.parametrize(("now", "until"), [(0.0, watch.NO_LEADER_TIMEOUT), (599.5, 600.0)])
 def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
     node, coroutine = asking_for_the_lead()
     node.clock = lambda: now
@@ -115,7 +115,7 @@ def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float,
 
 def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
     node, _, registered = writing_its_record()
-    leaving = member.leave(node, "enough", 600.0)
+    leaving = leave.leave(node, "enough", 600.0)
     last = next(leaving)
     assert isinstance(last, Put)
     assert last.previous is None
@@ -128,7 +128,7 @@ def test_node_that_leaves_while_its_record_is_on_its_way_replaces_it() -> None:
 
 def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
     node, _ = asking_for_the_lead()
-    leaving = member.leave(node, "enough", 600.0)
+    leaving = leave.leave(node, "enough", 600.0)
     last = next(leaving)
     assert isinstance(last, Put)
     assert leaving.send((True, held(last.payload))) == Read(LEADER_KEY, 600.0)
@@ -144,7 +144,7 @@ def resigning() -> tuple[Node, Coroutine[None]]:
     """A node that leaves, believes to lead, and has asked who does."""
     node, _ = asking_for_the_lead()
     node.begin_term()
-    leaving = member.leave(node, "enough", 600.0)
+    leaving = leave.leave(node, "enough", 600.0)
     last = next(leaving)
     assert isinstance(last, Put)
     assert leaving.send((True, held(last.payload))) == Read(LEADER_KEY, 600.0)
@@ -169,7 +169,7 @@ def test_node_whose_lead_is_taken_while_it_resigns_takes_nothing_back() -> None:
 
 def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:
     node, _, _ = writing_its_record()
-    leaving = member.leave(node, "enough", 600.0)
+    leaving = leave.leave(node, "enough", 600.0)
     next(leaving)
     assert not isinstance(leaving.send((False, None)), Put)
 
@@ -328,7 +328,7 @@ class TestRegistering:
     """A service that takes no record."""
 
     def join(self, harness: Harness, node: Node) -> Stepper[State]:
-        return harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+        return harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
 
     def fail(self, harness: Harness, coroutine: Stepper[State], error: Exception) -> None:
         """Let every write fail; what is slept is slept."""
@@ -385,7 +385,7 @@ class TestRegistering:
 
 def test_a_node_that_leaves_while_it_waits_waits_no_more(harness: Harness) -> None:
     node = harness.node()
-    coroutine = harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+    coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
     coroutine.to(WaitForChange)
     node.registration.record = None
     with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
@@ -395,7 +395,7 @@ def test_a_node_that_leaves_while_it_waits_waits_no_more(harness: Harness) -> No
 def waits_for(harness: Harness, state: State) -> Stepper[State]:
     """The coroutine of a node, which offers port 1 of a.host, once this world was published."""
     node = harness.node()
-    coroutine = harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+    coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
     coroutine.to(WaitForChange)
     node.apply_state(harness.publish(state))
     return coroutine
@@ -426,7 +426,7 @@ class TestElecting:
 
     @pytest.fixture
     def coroutine(self, harness: Harness) -> Stepper[State]:
-        coroutine = harness.stepper(member.join(harness.node(), "a.host", 1, harness.now + 1.0))
+        coroutine = harness.stepper(join.join(harness.node(), "a.host", 1, harness.now + 1.0))
         assert coroutine.to_write(LEADER_KEY).deadline == harness.now + 1.0
         return coroutine
 
@@ -447,7 +447,7 @@ class TestGivingUp:
         """The error of a node that waits as long as it may."""
         deadline = harness.now + node.settings.timeout.join.total_seconds()
         with pytest.raises(RendezvousTimeoutError) as late:
-            harness.run(member.join(node, "a.host", 1, deadline))
+            harness.run(join.join(node, "a.host", 1, deadline))
         began, here = "The rendezvous 'run' on backend 'memory' did not complete within ", ""
         message = str(late.value)
         assert message.startswith(began)
@@ -509,12 +509,12 @@ class TestGivingUp:
         node, began = harness.node(), harness.now
         node.round = 1
         with pytest.raises(RendezvousTimeoutError, match=r"within 60\.0 s: .* No other node has come for 60 s: "):
-            harness.run(member.join(node, "a.host", 1, harness.now + 600.0))
+            harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
         assert harness.now == began + 60.0
 
     def test_nobody_is_here(self, harness: Harness) -> None:
         node = harness.node()
-        coroutine = harness.stepper(member.join(node, "a.host", 1, harness.now + 600.0))
+        coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
         while not (isinstance(coroutine.effect, ReadAll) and coroutine.effect.prefix == NODES):
             coroutine.go()
         harness.end_leases()

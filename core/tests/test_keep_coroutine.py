@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine import member
+from rdzv.engine import keep_alive, watch
 from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Sleep, Wait, WaitForChange
 from rdzv.engine.failures import KEEP, WATCH
 from rdzv.engine.node import Node
@@ -64,38 +64,38 @@ class TestWatching:
     def test_a_node_looks_once_and_then_waits_for_changes(self, harness: Harness) -> None:
         node = harness.node()
         node.run.snapshot = None
-        watch = harness.stepper(member.watch_loop(node))
-        assert watch.effect == ReadAll(CONTROL, node.background_deadline(), None)
-        watch.go()
-        assert isinstance(watch.effect, Wait)
-        assert watch.effect.deadline == harness.now + member.WATCH_TIMEOUT
+        loop = harness.stepper(watch.watch_loop(node))
+        assert loop.effect == ReadAll(CONTROL, node.background_deadline(), None)
+        loop.go()
+        assert isinstance(loop.effect, Wait)
+        assert loop.effect.deadline == harness.now + watch.WATCH_TIMEOUT
         harness.publish(running("b", "c"))
-        assert isinstance(watch.go(), Emit)
-        watch.to(Wait)
+        assert isinstance(loop.go(), Emit)
+        loop.to(Wait)
         assert node.run.state == running("b", "c")
 
     def test_while_nobody_leads_it_looks_more_often(self, harness: Harness) -> None:
         node = harness.registered()
-        watch = harness.stepper(member.watch_loop(node))
-        assert isinstance(watch.effect, Wait)
-        assert watch.effect.deadline == harness.now + member.NO_LEADER_TIMEOUT
-        watch.go()
-        assert isinstance(watch.effect, Put)
-        assert watch.effect.key == LEADER_KEY
+        loop = harness.stepper(watch.watch_loop(node))
+        assert isinstance(loop.effect, Wait)
+        assert loop.effect.deadline == harness.now + watch.NO_LEADER_TIMEOUT
+        loop.go()
+        assert isinstance(loop.effect, Put)
+        assert loop.effect.key == LEADER_KEY
 
     @pytest.mark.parametrize("error", [AWAY, RendezvousStateError("corrupt")])
     def test_what_has_failed_is_read_again_after_a_pause(self, harness: Harness, error: RendezvousError) -> None:
         node = harness.node()
-        watch = harness.stepper(member.watch_loop(node))
-        assert isinstance(watch.throw(error), Sleep)
-        watch.go()
-        assert isinstance(watch.effect, Wait if error is AWAY else ReadAll)
+        loop = harness.stepper(watch.watch_loop(node))
+        assert isinstance(loop.throw(error), Sleep)
+        loop.go()
+        assert isinstance(loop.effect, Wait if error is AWAY else ReadAll)
 
     def test_it_ends_when_the_node_closes(self, harness: Harness) -> None:
         node = harness.node()
-        watch = harness.stepper(member.watch_loop(node))
+        loop = harness.stepper(watch.watch_loop(node))
         node.stop()
-        assert watch.go() is None
+        assert loop.go() is None
 
 
 class TestWaitUntilConnected:
@@ -106,7 +106,7 @@ class TestWaitUntilConnected:
         return node
 
     def test_it_ends_when_the_service_was_seen(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
         assert connecting.effect == WaitForChange(harness.now + 30.0)
         harness.show(node)
         assert connecting.send(None) is None
@@ -114,13 +114,13 @@ class TestWaitUntilConnected:
     def test_a_service_that_was_not_seen_until_the_deadline_could_not_be_reached(
         self, harness: Harness, node: Node
     ) -> None:
-        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
         node.connection.on_error(AWAY)
         with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s: away"):
             connecting.go()
 
     def test_a_service_that_answers_what_cannot_be_used_is_not_unreachable(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
         node.failures.add(WATCH, RendezvousStateError("corrupt"))
         with pytest.raises(RendezvousStateError, match="corrupt"):
             connecting.go()
@@ -128,7 +128,7 @@ class TestWaitUntilConnected:
     def test_a_service_that_is_away_now_is_unreachable_whatever_it_has_answered(
         self, harness: Harness, node: Node
     ) -> None:
-        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
         node.failures.add(WATCH, RendezvousStateError("corrupt"))
         node.connection.on_error(AWAY)
         with pytest.raises(RendezvousConnectionError, match="could not be reached"):
@@ -136,16 +136,16 @@ class TestWaitUntilConnected:
 
     def test_a_service_of_which_nothing_was_heard_gave_no_answer(self, harness: Harness, node: Node) -> None:
         with pytest.raises(RendezvousConnectionError, match="no answer"):
-            harness.run(member.wait_until_connected(node, harness.now + 30.0))
+            harness.run(watch.wait_until_connected(node, harness.now + 30.0))
 
     def test_an_error_that_lasts_is_not_waited_out(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
         node.failures.add(WATCH, RendezvousDeniedError("wrong password"))
         with pytest.raises(RendezvousDeniedError, match="wrong password"):
             connecting.send(None)
 
     def test_it_ends_when_the_node_leaves(self, harness: Harness, node: Node) -> None:
-        connecting = harness.stepper(member.wait_until_connected(node, harness.now + 30.0))
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
         node.stop()
         with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
             connecting.send(None)
@@ -155,7 +155,7 @@ class TestKeeping:
     def test_a_lease_is_renewed_once_an_interval(self, harness: Harness) -> None:
         node = harness.registered()
         began = harness.now
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         for times in range(1, 4):
             assert keep.effect == Sleep(began + times * INTERVAL)
             sent = began + times * INTERVAL
@@ -169,7 +169,7 @@ class TestKeeping:
     @pytest.mark.parametrize("why", ["no record", "closing"])
     def test_who_is_not_there_renews_nothing(self, harness: Harness, why: str) -> None:
         node = harness.registered()
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         if why == "no record":
             node.registration.record = None
             assert isinstance(keep.go(), Sleep)
@@ -179,7 +179,7 @@ class TestKeeping:
 
     def test_a_renewal_that_fails_is_tried_again_after_a_pause(self, harness: Harness) -> None:
         node = harness.registered()
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.go()
         assert isinstance(keep.throw(AWAY), Sleep)
         pause = harness.now
@@ -193,7 +193,7 @@ class TestKeeping:
         node.round = 1
         node.connection.on_contact()
         lost = node.registration.lease
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         harness.end_leases()
         keep.to(OpenLease)
         assert not node.leading
@@ -210,14 +210,14 @@ class TestKeeping:
     def test_who_comes_back_still_knows_who_leads(self, harness: Harness) -> None:
         harness.put(LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
         node = harness.registered()
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         keep.send(False)
         assert node.run.leader == LeaderRecord("b", 0, 2, 4)
 
     def test_an_answer_for_a_lease_that_is_replaced_says_nothing(self, harness: Harness) -> None:
         node = harness.registered()
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         node.registration.lease, node.registration.lease_until = (
             harness.client.open_lease(TTL, harness.now),
@@ -231,7 +231,7 @@ class TestKeeping:
         harness.publish(running("a", "b"))
         harness.show(node)
         node.registration.lose_lease()
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         assert isinstance(keep.go(), OpenLease)
         keep.to(Sleep)
         assert node.registration.state is NodeState.REGISTERED
@@ -242,7 +242,7 @@ class TestKeeping:
         harness.publish(running("a", "b"))
         harness.show(node)
         node.registration.state = NodeState.REREGISTERING
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         keep.go()
         assert isinstance(keep.effect, Put)
@@ -255,7 +255,7 @@ class TestKeeping:
         harness.publish(running("a", "b", closed=ENOUGH))
         harness.show(node)
         node.registration.state = NodeState.REREGISTERING
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
 
@@ -265,7 +265,7 @@ class TestKeeping:
     ) -> None:
         node = harness.registered()
         node.registration.writing, node.registration.state = True, state
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
 
@@ -282,7 +282,7 @@ class TestRemoval:
         """The coroutine that keeps its lease, about to read a state that is gone."""
         harness.client.delete(STATE_KEY, harness.now)
         harness.show(node)
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(Read)
         return keep
 
@@ -292,7 +292,7 @@ class TestRemoval:
         harness.client.delete(STATE_KEY, harness.now)
         harness.show(node)
         assert node.closed() is None
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert keep.go() == Read(STATE_KEY, node.background_deadline())
         # The service may have forgotten everything, the lease too, after it has renewed that.
@@ -320,7 +320,7 @@ class TestRemoval:
     def test_a_service_that_forgets_everything_after_a_keep_alive_has_not_removed_the_run(
         self, harness: Harness, node: Node
     ) -> None:
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         node.run.presence = Presence.MISSING
         assert isinstance(keep.send(True), Read)
@@ -347,7 +347,7 @@ class TestRemoval:
         harness.client.delete(STATE_KEY, harness.now)
         harness.show(node)
         node.registration.state, node.registration.writing = NodeState.REREGISTERING, True
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
         assert node.closed() is None
@@ -355,7 +355,7 @@ class TestRemoval:
     def test_a_state_that_is_there_after_all_is_looked_at(self, harness: Harness, node: Node) -> None:
         node.apply_state(None)
         harness.publish(running("a", "b", round=2))
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(Read)
         keep.to(Sleep)
         assert node.closed() is None
@@ -363,7 +363,7 @@ class TestRemoval:
         assert node.run.presence is Presence.THERE
 
     def test_nothing_is_asked_while_the_state_is_there(self, harness: Harness, node: Node) -> None:
-        keep = harness.stepper(member.keep_alive_loop(node))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
 
@@ -393,7 +393,7 @@ class TestRegister:
         return node
 
     def register(self, harness: Harness, node: Node, seconds: float = 60.0) -> Stepper[None]:
-        return harness.stepper(member._register(node, harness.now + seconds))
+        return harness.stepper(keep_alive.register(node, harness.now + seconds))
 
     def test_a_new_node_opens_a_lease_and_writes_its_record_and_that_is_all(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node)
@@ -516,7 +516,7 @@ class TestRegister:
     @pytest.mark.parametrize("there", [False, True], ids=["the first write", "a later one"])
     def test_a_lease_on_which_nothing_can_be_written_is_over(self, harness: Harness, node: Node, there: bool) -> None:
         if there:
-            harness.run(member._register(node, harness.now + 60.0))
+            harness.run(keep_alive.register(node, harness.now + 60.0))
             assert node.registration.record is not None
             node.registration.record = replace(node.registration.record, last_round=1)
         coroutine = self.register(harness, node)
@@ -555,7 +555,7 @@ class TestFence:
         return node
 
     def test_a_read_is_enough_if_no_leader_forms_a_round(self, harness: Harness, node: Node) -> None:
-        coroutine = harness.stepper(member._register(node, harness.now + 60.0))
+        coroutine = harness.stepper(keep_alive.register(node, harness.now + 60.0))
         looked = coroutine.to(ReadAll)
         assert looked == ReadAll(CONTROL, node.background_deadline())
         assert not node.has_valid_lease()
@@ -568,7 +568,7 @@ class TestFence:
         self, harness: Harness, node: Node, pending: str, writes: int
     ) -> None:
         declare_pending(harness, pending)
-        harness.run(member._register(node, harness.now + 60.0))
+        harness.run(keep_alive.register(node, harness.now + 60.0))
         assert harness.writes(STATE_KEY) == writes
         assert node.registration.state is NodeState.REGISTERED
         # Nothing but the epoch is new.
@@ -576,7 +576,7 @@ class TestFence:
 
     def test_what_others_write_meanwhile_is_looked_at_again(self, harness: Harness, node: Node) -> None:
         declare_pending(harness, "2")
-        coroutine = harness.stepper(member._fence(node, harness.now + 1.0))
+        coroutine = harness.stepper(keep_alive._fence(node, harness.now + 1.0))
         assert coroutine.to(ReadAll).deadline == harness.now + 1.0
         assert coroutine.to(Put).deadline == harness.now + 1.0
         harness.publish(running("b", "c", round=2))
@@ -590,20 +590,20 @@ class TestFence:
         node = harness.registered()
         harness.publish(running("a", "b"))
         declare_pending(harness, "2")
-        harness.run(member._fence(node, harness.now + 60.0))
+        harness.run(keep_alive._fence(node, harness.now + 60.0))
         assert node.run.state == running("a", "b")
         assert harness.writes(STATE_KEY) == 2
 
     def test_where_there_is_no_state_there_is_nothing_to_fence(self, harness: Harness) -> None:
         node = harness.registered()
-        coroutine = harness.stepper(member._fence(node, harness.now + 60.0))
+        coroutine = harness.stepper(keep_alive._fence(node, harness.now + 60.0))
         coroutine.to(ReadAll)
         assert coroutine.go() is None
         assert STATE_KEY not in harness.names()
 
     def test_a_service_that_lost_its_data_gets_the_state_again(self, harness: Harness, node: Node) -> None:
         harness.forget()
-        harness.run(member._register(node, harness.now + 60.0))
+        harness.run(keep_alive.register(node, harness.now + 60.0))
         held = harness.read(STATE_KEY)
         assert held is not None
         assert decode(State, held.payload) == running("a", "b")
@@ -612,7 +612,7 @@ class TestFence:
 
     def test_if_others_have_begun_anew_meanwhile_theirs_stands(self, harness: Harness, node: Node) -> None:
         harness.forget()
-        coroutine = harness.stepper(member._fence(node, harness.now + 60.0))
+        coroutine = harness.stepper(keep_alive._fence(node, harness.now + 60.0))
         coroutine.to(Put)
         harness.publish(running("b", "c"))
         coroutine.end()
@@ -621,18 +621,18 @@ class TestFence:
 
     def test_a_world_of_a_run_that_is_over_is_not_trusted_again(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b", closed=ENOUGH))
-        harness.run(member._register(node, harness.now + 60.0))
+        harness.run(keep_alive.register(node, harness.now + 60.0))
         assert node.registration.state is NodeState.REREGISTERING
         assert not node.has_valid_lease()
 
     def test_a_node_that_closes_looks_at_nothing_more(self, harness: Harness, node: Node) -> None:
         node.stop()
-        assert harness.stepper(member._fence(node, harness.now + 60.0)).effect is None
+        assert harness.stepper(keep_alive._fence(node, harness.now + 60.0)).effect is None
 
 
 def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:
     node = harness.registered()
-    keep = harness.stepper(member.keep_alive_loop(node))
+    keep = harness.stepper(keep_alive.keep_alive_loop(node))
     keep.to(KeepAlive)
     keep.throw(AWAY)
     assert str(node.failures.any) == "away"

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine import member
+from rdzv.engine import leave
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
@@ -60,7 +60,7 @@ def write(harness: Harness, *records: NodeRecord) -> None:
 
 class TestClosing:
     def close(self, node: Node, harness: Harness, *, done: bool = False) -> Any:
-        return harness.stepper(member.close(node, "enough", done, harness.now + 30.0))
+        return harness.stepper(leave.close(node, "enough", done, harness.now + 30.0))
 
     @pytest.mark.parametrize("done", [True, False])
     def test_it_learns_who_closed_the_run_and_why(self, harness: Harness, done: bool) -> None:
@@ -100,7 +100,7 @@ class TestClosing:
 
 class TestLeaving:
     def leave(self, node: Node, harness: Harness) -> Any:
-        return harness.stepper(member.leave(node, "drained", harness.now + 30.0))
+        return harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
 
     def test_a_node_that_never_wrote_anything_asks_for_nothing(self, harness: Harness) -> None:
         assert self.leave(harness.node(), harness).effect is None
@@ -197,7 +197,7 @@ class TestCleaningUp:
         write(harness, *records)
         harness.put(STATUS_KEY, more.get("status", RunStatus(0, "gathering", 1, 0)).encode())
         harness.show(node)
-        leaving = harness.stepper(member.leave(node, "drained", harness.now + 30.0))
+        leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.end()
         assert {effect.deadline for effect in leaving.taken if isinstance(effect, Delete | ReadAll)} <= {
             harness.now + 30.0
@@ -242,7 +242,7 @@ class TestCleaningUp:
         harness.publish(running("a", "b"))
         harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "too hot"),)).encode())
         harness.show(node)
-        leaving = harness.stepper(member.leave(node, "drained", harness.now + 30.0))
+        leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         assert leaving.to_write(STATUS_KEY).deadline == harness.now + 30.0
         leaving.end()
         held = harness.read(STATUS_KEY)
@@ -256,7 +256,7 @@ class TestCleaningUp:
         harness.publish(running("a", "b"))
         write(harness, record("b", left="drained"))
         harness.show(node)
-        leaving = harness.stepper(member.leave(node, "drained", harness.now + 30.0))
+        leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.to_write(STATUS_KEY)
         write(harness, record("c"))
         news = RunStatus(1, "re-forming", 1, 0)
@@ -273,7 +273,7 @@ class TestCleaningUp:
         harness.publish(running("b", "c", round=2))
         lost = (Departure("b", 0, True, "disk full"), Departure("c", 1, True, "drained"))
         harness.put(STATUS_KEY, RunStatus(2, "abandoned", 0, 0, lost).encode())
-        harness.run(member.leave(node, "drained", harness.now + 30.0))
+        harness.run(leave.leave(node, "drained", harness.now + 30.0))
         held = harness.read(STATUS_KEY)
         assert held is not None
         assert decode(RunStatus, held.payload) == RunStatus(2, "abandoned", 0, 0, lost)
@@ -282,7 +282,7 @@ class TestCleaningUp:
         harness.publish(running("a", "b"))
         harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0).encode())
         harness.show(node)
-        leaving = harness.stepper(member.leave(node, "drained", harness.now + 30.0))
+        leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.to_write(STATUS_KEY)
         harness.forget()
         leaving.end()
@@ -291,7 +291,7 @@ class TestCleaningUp:
     def test_a_closed_run_gets_no_last_status(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b", closed=ENOUGH))
         harness.show(node)
-        leaving = harness.stepper(member.leave(node, "drained", harness.now + 30.0))
+        leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.end()
         assert not any(isinstance(effect, Put) and effect.key == STATUS_KEY for effect in leaving.taken)
 

@@ -71,7 +71,10 @@ GROUPS: Final = (
     Group(("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"), ("node",)),
     Group(("rdzv.engine.registration",), ("registration", "keep_coroutine")),
     Group(("rdzv.engine.refusals",), ("node", "join_coroutine")),
-    Group(("rdzv.engine.member",), ("join_coroutine", "keep_coroutine", "leave_coroutine")),
+    Group(
+        ("rdzv.engine.watch", "rdzv.engine.keep_alive", "rdzv.engine.join", "rdzv.engine.leave"),
+        ("join_coroutine", "keep_coroutine", "leave_coroutine"),
+    ),
     Group(("rdzv.engine.leader",), ("lead_coroutine",)),
     Group(("rdzv.engine.handler",), ("dynamic_handler",)),
 )

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from rdzv.engine import leader, member, register_adapter, rules
+from rdzv.engine import join, keep_alive, leader, leave, register_adapter, rules
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.envelope import Envelope
@@ -88,7 +88,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced-return": _bug(
         "A node that lost its lease writes its record again, and does not fence the state.",
         {2},
-        member._fence,
+        keep_alive._fence,
         {"if not _has_pending_round(control, decode(State, versioned.payload).round):": "if True:"},
         "near_miss",
     ),
@@ -102,7 +102,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
         frozenset({2}),
-        (Change(member._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
+        (Change(keep_alive._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
         ("near_miss",),
     ),
     "no-exclusivity": _bug(
@@ -154,7 +154,7 @@ BUGS: Final[dict[str, Bug]] = {
     "own-address": _bug(
         "A node returns an address of its own.",
         {1},
-        member.join,
+        join.join,
         {"    return state": "    return replace(state, address=node.id)"},
     ),
     "stale-address": _bug(
@@ -212,14 +212,14 @@ BUGS: Final[dict[str, Bug]] = {
     "timeout-closes-run": _bug(
         "A node whose join timeout is over closes the run for all.",
         {7},
-        member._on_join_timeout,
+        join._on_join_timeout,
         {"    raise timeout": '    yield from close(node, "I give up", False, patience)\n    raise timeout'},
         "interrupt",
     ),
     "last-node-removes-next-attempt": _bug(
         "The last node that ends removes the records of the next attempt, too.",
         {2, 4},
-        member._ended,
+        leave._ended,
         {'f"{NODES}/{attempt}"': "NODES"},
         "close",
         "relaunch",
@@ -230,7 +230,7 @@ BUGS: Final[dict[str, Bug]] = {
     "store-under-member": _bug(
         "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
-        member._ended,
+        leave._ended,
         {"rules.has_ended(state, records, node.run.status, node.id)": "True"},
         "left_alone",
     ),
@@ -308,7 +308,7 @@ BUGS: Final[dict[str, Bug]] = {
     "hasty-removal": _bug(
         "A node whose lease is newer than the loss of the state takes a service without data for a removed run.",
         {7},
-        member._verify_state,
+        keep_alive._verify_state,
         {" or mine.state is not NodeState.REGISTERED": ""},
         "forget",
         "fail_many",
@@ -316,7 +316,7 @@ BUGS: Final[dict[str, Bug]] = {
     "foreign-removal": _bug(
         "A node that waits takes the purge of an earlier attempt for the removal of its own.",
         {7},
-        member._verify_state,
+        keep_alive._verify_state,
         {"run.state.attempt == node.settings.attempt": "True"},
         "purge",
     ),
@@ -331,7 +331,7 @@ BUGS: Final[dict[str, Bug]] = {
     "keep-ends": _bug(
         "The loop that keeps the lease alive ends with the first error that is not a silent service's.",
         {4},
-        member.keep_alive_loop,
+        keep_alive.keep_alive_loop,
         {
             "return supervised(node, KEEP, turn)": """\
 def loop() -> Coroutine[None]:
@@ -368,10 +368,10 @@ while leads() and not node.closing:
         frozenset({12}),
         (
             Change(
-                member._register_to_join,
+                join._register_to_join,
                 {"yield from _register(node, deadline)": "yield from _register(node, math.inf)"},
             ),
-            Change(member.join, {"_ensure_leader(node, deadline)": "_ensure_leader(node, math.inf)"}),
+            Change(join.join, {"_ensure_leader(node, deadline)": "_ensure_leader(node, math.inf)"}),
         ),
         ("outage", "partition", "fail"),
         {"patience": (5.0,)},

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 from rdzv import Event, EventKind, RendezvousError, RendezvousSettings, RendezvousTimeout
-from rdzv.engine import member
+from rdzv.engine import join, keep_alive, leave, watch
 from rdzv.engine.effects import Coroutine, Put
 from rdzv.engine.node import Node
 from rdzv.engine.records import STORE, State
@@ -78,8 +78,8 @@ class Machine:
         self._looks = False
         self.settings = self._settings()
         self._set_up()
-        self.runner.start(member.watch_loop(self.node), raise_error, kind="watch")
-        self.runner.start(member.keep_alive_loop(self.node), raise_error, kind="keep")
+        self.runner.start(watch.watch_loop(self.node), raise_error, kind="watch")
+        self.runner.start(keep_alive.keep_alive_loop(self.node), raise_error, kind="keep")
         self.join()
 
     def _settings(self) -> RendezvousSettings:
@@ -141,8 +141,8 @@ class Machine:
         self.place = place = (f"{self.name}.host{number}", number)
 
         def coroutine() -> Coroutine[State]:
-            yield from member.wait_until_connected(self.node, deadline)
-            state = yield from member.join(self.node, *place, deadline)
+            yield from watch.wait_until_connected(self.node, deadline)
+            state = yield from join.join(self.node, *place, deadline)
             # It had given up already, and its lease: the others may have missed it.
             self.disturbed |= self.clock() >= deadline
             return state
@@ -170,13 +170,13 @@ class Machine:
     def close(self, reason: str) -> None:
         """Call ``set_closed``."""
         self._context.closers.add(self.name)
-        self.runner.start(member.close(self.node, reason, False, self._soon()), _tolerate)
+        self.runner.start(leave.close(self.node, reason, False, self._soon()), _tolerate)
 
     def shut_down(self) -> None:
         """Call ``shutdown``: from a member, the job is done."""
         if self.node.is_member():
             self._context.closers.add(self.name)
-            self._end(member.close(self.node, "the job is done", True, self._soon()))
+            self._end(leave.close(self.node, "the job is done", True, self._soon()))
         else:
             self.leave("it has shut down")
 
@@ -196,7 +196,7 @@ class Machine:
         def coroutine() -> Coroutine[None]:
             if first is not None:
                 yield from first
-            yield from member.leave(self.node, reason, self._soon())
+            yield from leave.leave(self.node, reason, self._soon())
 
         self.runner.start(coroutine(), self._ended)
 

@@ -5,8 +5,8 @@ Everything that happens follows from the plan.
 
 from typing import TYPE_CHECKING
 
-from rdzv.engine.member import WATCH_TIMEOUT
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, STATE_KEY, STATUS_KEY
+from rdzv.engine.watch import WATCH_TIMEOUT
 
 from .connection import OvertimeError, names
 from .faults import FAULTS

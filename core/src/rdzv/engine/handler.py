@@ -17,7 +17,7 @@ from ..handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from ..parameters import RendezvousParameters
 from ..settings import RendezvousSettings, RendezvousTimeout
 from ..store import KeyValueStore, PrefixStore, Store
-from . import member, rules
+from . import join, keep_alive, leave, rules, watch
 from .client import RetryingClient
 from .heartbeats import HeartbeatLeases
 from .node import Node
@@ -187,10 +187,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
         plugins.check_health(self._settings.run_id, self._settings.labels)
         self._start()
         # Only after a first contact is it known which of this machine's addresses leads to the service.
-        self._runner.run(member.wait_until_connected(self._node, deadline))
+        self._runner.run(watch.wait_until_connected(self._node, deadline))
         address = self._local_addr or self._keys.local_address
         with _reserved_port(address) as port:
-            return self._runner.run(member.join(self._node, address, port, deadline))
+            return self._runner.run(join.join(self._node, address, port, deadline))
 
     def is_closed(self) -> bool:
         """See `RendezvousHandler`. Answers from what this node knows; only the first call may wait."""
@@ -255,8 +255,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         deadline = time.monotonic() + patience.total_seconds()
         try:
             if closes:
-                self._runner.run(member.close(self._node, "the job is done", True, deadline))
-            self._runner.run(member.leave(self._node, reason, deadline))
+                self._runner.run(leave.close(self._node, "the job is done", True, deadline))
+            self._runner.run(leave.leave(self._node, reason, deadline))
         except Exception as error:
             # Of any class, for a backend may have a bug: a node that ends must not fail for that.
             logger.warning("node '%s' could not leave '%s' in order: %r", self._node.id, self._settings.run, error)
@@ -271,14 +271,14 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def _close(self, reason: str, done: bool) -> None:
         self._start()
         deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
-        self._runner.run(member.close(self._node, reason, done, deadline))
+        self._runner.run(leave.close(self._node, reason, done, deadline))
 
     def _look(self) -> None:
         if self._stopped and os.getpid() == self._process:
             return
         self._start()
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
-        self._runner.run(member.wait_until_connected(self._node, deadline))
+        self._runner.run(watch.wait_until_connected(self._node, deadline))
         if self._node.closed() is None:
             self._node.failures.raise_lasting()
 
@@ -298,8 +298,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 )
             if not self._started:
                 self._started = True
-                self._runner.start("watch", member.watch_loop(self._node))
-                self._runner.start("keep", member.keep_alive_loop(self._node))
+                self._runner.start("watch", watch.watch_loop(self._node))
+                self._runner.start("keep", keep_alive.keep_alive_loop(self._node))
 
     def _info(self, state: State) -> RendezvousInfo:
         return RendezvousInfo(

@@ -42,7 +42,7 @@ class Transition(NamedTuple):
         source: The state before.
         trigger: What happens.
         target: The state after.
-        effects: The effects by which the coroutines of `member` bring it about; none: it happens to the node.
+        effects: The effects by which a coroutine brings it about; none: it happens to the node.
     """
 
     source: NodeState

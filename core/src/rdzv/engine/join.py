@@ -1,0 +1,136 @@
+"""The coroutine of a node that joins: it registers, waits for a world that includes it, or gives up."""
+
+import logging
+
+from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from . import leader, refusals
+from .effects import Coroutine, Read, ReadAll, WaitForChange
+from .failures import unexpected
+from .keep_alive import apply_and_emit, deregister, register, reregister
+from .node import Node
+from .records import NODES, STATE_KEY, NodeRecord, State, nodes_in
+from .rules import MembershipState
+from .supervisor import is_passing
+from .watch import NO_LEADER_TIMEOUT, wait_until_connected
+
+__all__ = ["join"]
+
+logger = logging.getLogger(__name__)
+
+
+def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[State]:
+    """Take part in the next round; returns the state whose world includes this node.
+
+    Raises:
+        RendezvousTimeoutError: There was no such world until the deadline.
+        RendezvousConnectionError: The service could not be reached until then.
+        RendezvousError: See `refusals.raise_if_cannot_join`.
+    """
+    started = deadline - node.settings.timeout.join.total_seconds()
+    yield from wait_until_connected(node, deadline)
+    refusals.raise_if_cannot_join(node)
+    mine = node.settings
+    node.registration.record = NodeRecord(
+        node.id, mine.attempt, node.round, mine.min_nodes, mine.max_nodes, address, port, mine.labels
+    )
+    node.alone_since = None
+    try:
+        yield from _register_to_join(node, started, deadline)
+        while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
+            refusals.raise_if_cannot_join(node)
+            if node.registration.record is None:
+                raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
+            alone_until = node.alone_until()
+            patience = min(deadline, alone_until)
+            if (now := node.clock()) >= patience:
+                yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
+                break
+            seen = node.run.version, node.failures.lasting, node.registration.record
+            yield from _ensure_leader(node, deadline)
+            # News that came during the call has woken no waiter: then look before waiting.
+            if seen == (node.run.version, node.failures.lasting, node.registration.record):
+                yield WaitForChange(
+                    min(patience, node.clock() + NO_LEADER_TIMEOUT) if node.run.leader is None else patience
+                )
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # Ctrl-C too: a node that does not wait any more must not be counted.
+        yield from deregister(node, node.clock() + node.interval / 2)
+        raise
+    state = node.run.state
+    assert state is not None  # noqa: S101 - a member has seen the state
+    node.round = state.round
+    if node.id == state.world[0] and (state.address, state.port) != (address, port):
+        # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
+        return (yield from join(node, address, port, deadline))
+    return state
+
+
+def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
+    """Write the record of a node that joins."""
+    try:
+        yield from register(node, deadline)
+    except RendezvousError as error:
+        if not is_passing(error):
+            raise
+        if node.connection.since_last_contact() > node.clock() - started:
+            yield from _probe_service(node, started)
+        raise refusals.unregistered(node, started, error) from error
+    except Exception as error:
+        raise unexpected(error) from error
+
+
+def _probe_service(node: Node, started: float) -> Coroutine[None]:
+    """Find out whether the service refuses what we write, or is not there at all.
+
+    Raises:
+        RendezvousConnectionError: It does not answer.
+    """
+    try:
+        yield Read(STATE_KEY, node.clock() + node.interval / 2)
+    except RendezvousConnectionError as error:
+        raise refusals.unreachable(node, started) from error
+
+
+def _ensure_leader(node: Node, deadline: float) -> Coroutine[None]:
+    try:
+        yield from leader.elect(node, min(deadline, node.background_deadline()))
+    except RendezvousDeniedError:
+        raise
+    except Exception as error:
+        # Another may win; if not, there is another time. What lasts, the watch meets, too.
+        logger.debug("electing a leader of '%s': %r", node.settings.run, error)
+
+
+def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[None]:
+    """Withdraw, unless a world was published meanwhile that includes this node.
+
+    Args:
+        node: Which gives up.
+        waited: For how many seconds it has waited.
+        alone: It ends because all others of its world are gone, and no other has come.
+
+    Raises:
+        RendezvousTimeoutError: There is no such world.
+    """
+    record = node.registration.record
+    reason: Exception | None = node.failures.any
+    # The deadline is over: what is left to do takes less than an interval in all.
+    patience = node.clock() + node.interval / 2
+    live: list[NodeRecord] | None = None
+    try:
+        snapshot = yield ReadAll(NODES, node.clock() + node.interval / 4)
+        live = [record for record in nodes_in(snapshot) if record.left is None]
+        yield from deregister(node, patience)
+        yield from apply_and_emit(node, (yield Read(STATE_KEY, patience)))
+        if node.membership() is MembershipState.MEMBER:
+            # It was published before the record was gone.
+            node.registration.record = record
+            yield from reregister(node, patience)
+            if node.membership() is MembershipState.MEMBER:
+                return
+    except Exception as error:
+        logger.debug("node '%s' gives up: %r", node.id, error)
+        reason = error
+    raise refusals.timed_out(node, live, waited, alone=alone, reason=reason) from reason

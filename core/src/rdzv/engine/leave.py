@@ -1,0 +1,133 @@
+"""The coroutines of a node that leaves or closes the run.
+
+The last one to leave says why the round ended, and removes what no node will need again.
+"""
+
+from dataclasses import replace
+
+from ..backend import Lease
+from . import leader, rules
+from .client import VersionedValue
+from .effects import Coroutine, Delete, Put, Read, ReadAll
+from .keep_alive import apply_and_emit, deregister, same_version
+from .node import Node
+from .records import (
+    CONTROL,
+    HEARTBEATS,
+    LEADER_KEY,
+    NODES,
+    PENDING,
+    STATE_KEY,
+    STATUS_KEY,
+    STORE,
+    Closed,
+    NodeRecord,
+    RunStatus,
+    State,
+    decode,
+    node_key,
+    nodes_in,
+)
+from .registration import NodeState
+from .rules import MembershipState
+
+__all__ = ["close", "leave"]
+
+
+def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[None]:
+    """Close this node's attempt, unless it is closed already: the first reason stands."""
+    while True:
+        versioned = yield Read(STATE_KEY, deadline)
+        state = decode(State, versioned.payload) if versioned else None
+        closed = rules.close(state, Closed(node.id, reason, done), node.limits())
+        if closed is None:
+            yield from apply_and_emit(node, versioned)
+            return
+        applied, versioned = yield Put(STATE_KEY, closed.encode(), deadline, previous=versioned)
+        yield from apply_and_emit(node, versioned)
+        if applied:
+            return
+
+
+def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
+    """Leave for good, saying why; the run goes on for the others."""
+    record, lease = node.registration.record, node.registration.lease
+    if record is not None and lease is not None and node.closed() is None:
+        # The record stays until its lease runs out, so that the leader reads the reason.
+        node.registration.withdraw()
+        yield from _write_leave_record(replace(record, left=reason), node.registration.version, lease, deadline)
+    else:
+        yield from deregister(node, deadline)
+    if node.registration.state is NodeState.NEW:
+        return
+    # Also if it does not know that it leads: it may be elected by a write that was on its way.
+    # On the lease that it had, also where a caller that waited has just given that up.
+    leads = yield from leader.resign(node, deadline, lease)
+    node.registration.lease = None
+    if node.membership() is MembershipState.SUPERSEDED:
+        # The next attempt removes all but what this node has written since.
+        yield Delete(node_key(node.settings.attempt, node.id), deadline)
+    elif leads is None:
+        yield from _collect_garbage(node, reason, deadline)
+
+
+def _write_leave_record(
+    record: NodeRecord, before: VersionedValue | None, lease: Lease, deadline: float
+) -> Coroutine[None]:
+    """Replace the record by its last version, also one that was still on its way when this node decided to leave."""
+    while True:
+        applied, now = yield Put(record.key, record.encode(), deadline, previous=before, lease=lease)
+        if applied or same_version(before, now):
+            return
+        before = now
+
+
+def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None]:
+    """If this node is the last one, say why the round ended, and collect the garbage if no other may come back.
+
+    Nobody leads: a leader looks here after it has resigned.
+    """
+    while True:
+        # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What
+        # this node knew of the state is not enough: others may have had a round, or purged the run.
+        control = yield ReadAll(CONTROL, deadline)
+        yield from apply_and_emit(node, control.get(STATE_KEY))
+        status = control.raw(STATUS_KEY)
+        snapshot = yield ReadAll(NODES, deadline)
+        records = nodes_in(snapshot)
+        if any(record.left is None for record in records):
+            return
+        state = node.run.state
+        if state is None or node.closed() is not None:
+            break
+        if control.get(STATE_KEY) is None:
+            return
+        known = decode(RunStatus, status.payload) if status is not None else None
+        last = rules.last_status(state, records, known, node.id, reason).encode()
+        applied, _ = yield Put(STATUS_KEY, last, deadline, previous=status)
+        if applied:
+            break
+    for prefix in (yield from _ended(node, records, deadline)):
+        yield Delete(prefix, deadline)
+
+
+def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:
+    """The garbage after the last node has left.
+
+    Only names that are never used again: even a request that is applied too late does no harm.
+    (At worst a leader of the next attempt publishes its status again, or another is elected.)
+    """
+    state, attempt = node.run.state, node.settings.attempt
+    number = state.round if state is not None else 0
+    ended = [f"{STORE}/{number}" for number in range(max(1, number - 2), number + 1)]
+    if state is not None and node.closed() is not None:
+        # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
+        pending = yield ReadAll(PENDING, deadline)
+        ended += [LEADER_KEY, STATUS_KEY, f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
+        return ended + leader.garbage(pending, state, state.round + 1)
+    if state is None:
+        return [*ended, STATUS_KEY, *(record.key for record in records)]
+    if rules.has_ended(state, records, node.run.status, node.id):
+        return ended + [record.key for record in records]
+    # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
+    return []

@@ -1,0 +1,53 @@
+"""The coroutine that watches a run, and its first look."""
+
+from ..errors import RendezvousClosedError, again
+from . import leader, refusals
+from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
+from .failures import WATCH
+from .node import Node
+from .records import CONTROL
+from .supervisor import supervised
+
+__all__ = ["wait_until_connected", "watch_loop"]
+
+WATCH_TIMEOUT = 30.0
+"""Seconds after which a watch without news is made again."""
+
+NO_LEADER_TIMEOUT = 1.0
+"""The same while there is no leader: an election may have failed, and no other node may try."""
+
+
+def watch_loop(node: Node) -> Coroutine[None]:
+    """Keep the node's snapshot of ``control`` fresh, until it closes."""
+
+    def turn() -> Coroutine[None]:
+        if node.run.snapshot is None or node.failures.count(WATCH):
+            # What has failed is looked at again at once: a wait may be a long one.
+            snapshot = yield ReadAll(CONTROL, node.background_deadline(), node.run.snapshot)
+        else:
+            patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
+            snapshot = yield Wait(CONTROL, node.run.snapshot, node.clock() + patience)
+        if events := node.apply_snapshot(snapshot):
+            yield Emit(tuple(events))
+        yield from leader.elect(node, node.background_deadline())
+
+    return supervised(node, WATCH, turn)
+
+
+def wait_until_connected(node: Node, deadline: float) -> Coroutine[None]:
+    """Wait until the service has been seen once.
+
+    Raises:
+        RendezvousConnectionError: It was not seen until the deadline.
+        RendezvousError: What is there cannot be used.
+    """
+    started = node.clock()
+    while node.run.snapshot is None:
+        node.failures.raise_lasting()
+        if node.closing:
+            raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
+        if node.clock() >= deadline:
+            if node.connection.error is None and (error := node.failures.any) is not None:
+                raise again(error)
+            raise refusals.unreachable(node, started)
+        yield WaitForChange(deadline)
