@@ -21,6 +21,8 @@ killed now, or exists no more, is an error as well. What lives is printed as soo
 
 import argparse
 import ast
+import copy
+import inspect
 import logging
 import os
 import signal
@@ -29,13 +31,12 @@ import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import Enum
-from importlib.abc import InspectLoader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import spec_from_loader
 from pathlib import Path
-from typing import Final
+from types import CodeType
+from typing import Any, Final
 
 import pytest
 
@@ -96,23 +97,22 @@ class Mutant:
     Attributes:
         name: Module, function, what was there and what is there instead.
         module: What it is imported as.
+        function: The function in it, with its class in front.
         tree: The module as it is; all its mutants share it.
         swap: What is there, and what is there instead.
     """
 
     name: str
     module: str
+    function: str
     tree: ast.Module
     swap: Swap
 
     @property
-    def source(self) -> str:
-        """All of the module. It is made when it is asked for: that takes longer than anything else here."""
-        old, new = self.swap
-        _Exchange(old, new).visit(self.tree)
-        source = ast.unparse(self.tree)
-        _Exchange(new, old).visit(self.tree)
-        return source
+    def changed(self) -> ast.Module:
+        """All of the module, with the change."""
+        changed = copy.deepcopy(self.tree, {id(self.swap[0]): self.swap[1]})
+        return ast.fix_missing_locations(changed)
 
 
 # Making mutants.
@@ -140,24 +140,13 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     for function, (old, new) in list(_swaps_in_functions(tree)):
         name = f"{short}.{function}: {ast.unparse(old)} -> {ast.unparse(new)}"
         seen[name] += 1
-        yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, tree, (old, new))
+        yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, function, tree, (old, new))
 
 
 def all_mutants(group: Group) -> list[Mutant]:
     """The mutants of all modules of a group."""
     sources = {module: SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in group.modules}
     return [mutant for module, path in sources.items() for mutant in mutants(module, path.read_text())]
-
-
-class _Exchange(ast.NodeTransformer):
-    """Puts one expression in the place of another."""
-
-    def __init__(self, old: ast.expr, new: ast.expr) -> None:
-        self._old = old
-        self._new = new
-
-    def visit(self, node: ast.AST) -> ast.AST:
-        return self._new if node is self._old else self.generic_visit(node)
 
 
 def _swaps_in_functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, Swap]]:
@@ -211,29 +200,37 @@ def _swaps(node: ast.AST) -> Iterator[Swap]:
 # Trying them.
 
 
-class _Stand(MetaPathFinder, InspectLoader):
-    """Imports a mutant in the place of its module."""
-
-    def __init__(self, mutant: Mutant) -> None:
-        self._mutant = mutant
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> ModuleSpec | None:
-        return spec_from_loader(fullname, self) if fullname == self._mutant.module else None
-
-    def is_package(self, fullname: str) -> bool:
-        return False
-
-    def get_source(self, fullname: str) -> str:
-        return self._mutant.source
+def put_in_place(mutant: Mutant) -> None:
+    """Give a function of an imported module the code that it has in the mutant."""
+    code = next(_codes(compile(mutant.changed, mutant.module, "exec"), mutant.function))
+    found: Any = sys.modules[mutant.module]
+    for name in mutant.function.split("."):
+        found = inspect.getattr_static(found, name)
+    if isinstance(found, property):
+        found = found.fget
+    found = getattr(found, "__func__", found)
+    if hasattr(found, "cache_clear"):
+        found.cache_clear()
+    inspect.unwrap(found).__code__ = code
 
 
-def try_out(mutant: Mutant | None, group: Group) -> Noticed:
-    """Who notices a mutant (None: nothing is changed); to be called once in a process that has not imported rdzv."""
+def _codes(code: CodeType, function: str) -> Iterator[CodeType]:
+    """The code of a function, within that of its module."""
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            if inner.co_qualname == function:
+                yield inner
+            yield from _codes(inner, function)
+
+
+def try_out(mutant: Mutant | None, session: pytest.Session) -> Noticed:
+    """Who notices a mutant (None: nothing is changed); to be called once in a process."""
     if mutant is not None:
-        sys.meta_path.insert(0, _Stand(mutant))
-    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    if _fails(group.tests):
-        return Noticed.BY_TESTS
+        put_in_place(mutant)
+    for item, following in zip(session.items, [*session.items[1:], None], strict=True):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if session.testsfailed:
+            return Noticed.BY_TESTS
     sys.path.insert(0, str(ROOT / "core" / "tests"))
     from simulator.search import run_seeds
 
@@ -241,39 +238,38 @@ def try_out(mutant: Mutant | None, group: Group) -> Noticed:
     return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOBODY
 
 
-def _fails(names: Sequence[str]) -> bool:
-    files = (str(ROOT / "core" / "tests" / f"test_{name}.py") for name in names)
-    return pytest.main(["--exitfirst", "--quiet", "-p", "no:cacheprovider", *files]) != 0
+class _Trials:
+    """A plugin that runs the tests that were collected for each mutant, in a process of its own, on all cores."""
+
+    def __init__(self, chosen: Sequence[Mutant | None]) -> None:
+        self.found: dict[int, Noticed] = {}
+        self._chosen = chosen
+        self._running: dict[int, int] = {}
+
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        """Try them all. What is imported and collected once is there for all of them."""
+        # Two a core: half of their time is waiting, for threads of the tests and for the disk.
+        at_once = 2 * len(os.sched_getaffinity(0))
+        for number, mutant in enumerate(self._chosen):
+            if len(self._running) == at_once:
+                self._reap()
+            self._running[_fork(mutant, session)] = number
+            _show(f"{number} of {len(self._chosen)}", lasts=False)
+        while self._running:
+            self._reap()
+        return True
+
+    def _reap(self) -> None:
+        pid, status = os.wait()
+        number = self._running.pop(pid)
+        noticed = Noticed.BY_HANGING if os.WIFSIGNALED(status) else Noticed(os.waitstatus_to_exitcode(status))
+        self.found[number] = noticed
+        mutant = self._chosen[number]
+        if mutant is not None and noticed is Noticed.BY_NOBODY:
+            _show(f"lives: {mutant.name}")
 
 
-def try_all(chosen: Sequence[Mutant | None], group: Group) -> list[Noticed]:
-    """Who notices which; each in a process of its own, on all cores. What no test notices is printed at once."""
-    found: dict[int, Noticed] = {}
-    running: dict[int, int] = {}
-    # Two a core: half of their time is waiting, for threads of the tests and for the disk.
-    at_once = 2 * len(os.sched_getaffinity(0))
-
-    def reap() -> None:
-        number = _reap(running, found)
-        if (mutant := chosen[number]) is not None and found[number] is Noticed.BY_NOBODY:
-            print(
-                f"\r\x1b[Klives: {mutant.name}" if sys.stderr.isatty() else f"lives: {mutant.name}",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    for number, mutant in enumerate(chosen):
-        if len(running) == at_once:
-            reap()
-        running[_fork(mutant, group)] = number
-        if sys.stderr.isatty():
-            print(f"\r\x1b[K{number} of {len(chosen)}", end="", file=sys.stderr, flush=True)
-    while running:
-        reap()
-    return [found[number] for number in range(len(chosen))]
-
-
-def _fork(mutant: Mutant | None, group: Group) -> int:
+def _fork(mutant: Mutant | None, session: pytest.Session) -> int:
     pid = os.fork()
     if pid == 0:
         noticed = Noticed.BY_TESTS
@@ -283,7 +279,7 @@ def _fork(mutant: Mutant | None, group: Group) -> int:
             nowhere = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nowhere, stream)
-            noticed = try_out(mutant, group)
+            noticed = try_out(mutant, session)
         except Exception:
             noticed = Noticed.BY_SIMULATOR
         finally:
@@ -291,12 +287,23 @@ def _fork(mutant: Mutant | None, group: Group) -> int:
     return pid
 
 
-def _reap(running: dict[int, int], found: dict[int, Noticed]) -> int:
-    pid, status = os.wait()
-    hangs = os.WIFSIGNALED(status)
-    number = running.pop(pid)
-    found[number] = Noticed.BY_HANGING if hangs else Noticed(os.waitstatus_to_exitcode(status))
-    return number
+def _show(text: str, *, lasts: bool = True) -> None:
+    """Print to stderr, which pytest may capture; what does not last is for a terminal only."""
+    if sys.__stderr__ is not None and (lasts or sys.__stderr__.isatty()):
+        start, end = ("\r\x1b[K", "\n" if lasts else "") if sys.__stderr__.isatty() else ("", "\n")
+        print(f"{start}{text}", end=end, file=sys.__stderr__, flush=True)
+
+
+def try_all(chosen: Sequence[Mutant], group: Group) -> dict[str, Noticed]:
+    """Who notices which. What no test notices is printed at once."""
+    trials = _Trials([None, *chosen])
+    files = [str(ROOT / "core" / "tests" / f"test_{name}.py") for name in group.tests]
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
+    with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
+        pytest.main(["--quiet", "--capture=no", "-p", "no:cacheprovider", *files], plugins=[trials])
+    if trials.found.get(0) is not Noticed.BY_NOBODY:
+        sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
+    return {mutant.name: trials.found[number] for number, mutant in enumerate(chosen, 1)}
 
 
 # Judging them.
@@ -327,9 +334,8 @@ def main(arguments: Sequence[str]) -> None:
     os.chdir(ROOT)
     found: dict[str, Noticed] = {}
     for group, some in chosen.items():
-        if some and try_all([None], group) != [Noticed.BY_NOBODY]:
-            sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
-        found |= zip((mutant.name for mutant in some), try_all(some, group), strict=True)
+        if some:
+            found |= try_all(some, group)
     reasons = tomllib.loads(EXPLAINED.read_text())
     explained = {name: reason for name, reason in reasons.items() if name in found or name not in there}
     wrong = complaints(found, explained)
