@@ -197,7 +197,7 @@ class TestEnding:
         node = run.node(1, 1)
         node.next_rendezvous()
         run.backends[0].disconnect()
-        wait_until(lambda: node.connection.error is not None)
+        wait_until(lambda: node.connection_error is not None)
         began = time.monotonic()
         assert node.shutdown() is False
         # For a keep-alive interval, not for the five seconds of the close timeout.

@@ -353,7 +353,7 @@ class TestGathering:
         run.gather(*nodes)
         run.crash(dies)
         leaves.leave("it is not needed")
-        wait_until(lambda: all(node.run.status and len(node.run.status.departures) == 2 for node in stay))
+        wait_until(lambda: all(node.status and len(node.status.departures) == 2 for node in stay))
         run.gather(*stay)
         for node in stay:
             node.shutdown()
@@ -411,9 +411,9 @@ class TestFaults:
         with listening() as events:
             # It cannot renew its lease, and hears all news.
             simple.backends[0].refuse(RendezvousConnectionError("it is cut off"), "keep_alive", "open_lease")
-            wait_until(lambda: all(node.run.status and node.run.status.departures for node in nodes))
+            wait_until(lambda: all(node.status and node.status.departures for node in nodes))
             simple.backends[0].accept()
-            wait_until(lambda: not any(node.run.status.departures for node in nodes))
+            wait_until(lambda: not any(node.status.departures for node in nodes))
         assert [event.node for event in events if event.kind is EventKind.NODE_LOST] == len(others) * [lost.node_id]
         assert EventKind.EVICTED not in {event.kind for event in events}
 

@@ -155,7 +155,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A node returns an address of its own.",
         {1},
         join.join,
-        {"    return state": "    return replace(state, address=node.id)"},
+        {"    return state": "    import dataclasses\n    return dataclasses.replace(state, address=node.id)"},
     ),
     "stale-address": _bug(
         "A round keeps the address of the round before, although another node may be its rank 0.",
@@ -213,7 +213,12 @@ BUGS: Final[dict[str, Bug]] = {
         "A node whose join timeout is over closes the run for all.",
         {7},
         join._on_join_timeout,
-        {"    raise timeout": '    yield from close(node, "I give up", False, patience)\n    raise timeout'},
+        {
+            "    raise refusals.timed_out(": """\
+    from rdzv.engine.leave import close
+    yield from close(node, "I give up", False, patience)
+    raise refusals.timed_out("""
+        },
         "interrupt",
     ),
     "last-node-removes-next-attempt": _bug(
@@ -369,9 +374,9 @@ while leads() and not node.closing:
         (
             Change(
                 join._register_to_join,
-                {"yield from _register(node, deadline)": "yield from _register(node, math.inf)"},
+                {"yield from register(node, deadline)": "yield from register(node, float('inf'))"},
             ),
-            Change(join.join, {"_ensure_leader(node, deadline)": "_ensure_leader(node, math.inf)"}),
+            Change(join.join, {"_ensure_leader(node, deadline)": "_ensure_leader(node, float('inf'))"}),
         ),
         ("outage", "partition", "fail"),
         {"patience": (5.0,)},
@@ -380,7 +385,7 @@ while leads() and not node.closing:
         "The new token of a state that was put back is not learnt, so no write of it wins any more.",
         {4},
         Node.apply_state,
-        {"self.state_version = versioned\n        return []": "pass\n        return []"},
+        {"self.run.version = versioned\n        return []": "pass\n        return []"},
         "corrupt",
     ),
 }

@@ -6,7 +6,7 @@ from typing import Final
 
 from rdzv.engine.effects import Effect, Put
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import HEARTBEATS, STATE_KEY, STORE, State, decode
+from rdzv.engine.records import HEARTBEATS, STATE_KEY, STORE, State, decode, pending_key
 
 from .connection import garbled, names, state_key
 from .machine import Machine, SimulationContext
@@ -332,9 +332,11 @@ def _purge(context: SimulationContext) -> None:
     if state.closed is None or any(one.settings.attempt <= state.attempt for one in context.living()):
         return
     context.trace.log("what attempt {} has left is removed", state.attempt)
-    for number in range(state.round + 1):
+    for number in range(state.round + 2):
         context.service.delete(f"{STORE}/{number}", timeout=1.0)
+        context.service.delete(pending_key(number), timeout=1.0)
     tombstone = Envelope.wrap(b"", writer="purge", previous=before, deleted=True)
+    context.purged = True
     context.service.put(STATE_KEY, tombstone.pack(), expect=entry.token, timeout=1.0)
     context.service.delete(STATE_KEY, timeout=1.0)
 

@@ -288,6 +288,7 @@ class SimulationContext:
         corrupt: The state was overwritten for a while, so nodes may have to say so.
         closers: The ids of the nodes that had orders to close the run.
         data_lost: The service has forgotten what it had confirmed: who relied on it may be wrong.
+        purged: The state was removed, and the numbers of rounds began anew.
         stores: Whether programs use the store of their round.
         arrive: Lets a new node come.
     """
@@ -304,6 +305,7 @@ class SimulationContext:
     corrupt: bool = False
     closers: set[str] = field(default_factory=set)
     data_lost: bool = False
+    purged: bool = False
     stores: bool = True
     arrive: Callable[[], None] = lambda: None
 

@@ -5,7 +5,7 @@ Everything that happens follows from the plan.
 
 from typing import TYPE_CHECKING
 
-from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, STATE_KEY, STATUS_KEY
+from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATE_KEY, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
 from .connection import OvertimeError, names
@@ -140,6 +140,9 @@ class Simulation:
         if context.plan.late or context.plan.lost:
             # What was written to them first may be applied once more, after they are gone.
             leaves |= {STATUS_KEY, LEADER_KEY}
+        if context.purged:
+            # A leader that knew the removed state may have declared a number that its own attempt never reaches.
+            leaves.add(PENDING)
         left = sorted(key for key in self.left if not key.startswith(tuple(leaves)))
         if left and not context.data_lost:
             raise Violation(13, f"the run has ended and leaves {', '.join(left)}")
