@@ -368,7 +368,7 @@ class TestGathering:
         assert (put.previous, put.deadline) == (None, began + TTL)
         # It reads the nodes a second time, after the token of the state was known.
         assert [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, ReadAll)] == [NODES, NODES]
-        assert not any(isinstance(effect, Put) and "intent" in effect.key for effect in lead.coroutine.taken)
+        assert not any(isinstance(effect, Put) and "pending" in effect.key for effect in lead.coroutine.taken)
 
     def test_who_goes_between_the_two_looks_is_in_no_world(self, harness: Harness) -> None:
         write(harness, "bcd")
@@ -401,7 +401,7 @@ class TestReforming:
         assert put.previous == before
         assert decode(State, put.payload).round == 2
         # Nobody is missing: it is not announced.
-        assert not any(isinstance(effect, Put) and "intent" in effect.key for effect in lead.coroutine.taken)
+        assert not any(isinstance(effect, Put) and "pending" in effect.key for effect in lead.coroutine.taken)
 
     def test_a_member_without_a_record_is_missed_after_a_time_to_live(self, harness: Harness) -> None:
         write(harness, "b")

@@ -224,6 +224,13 @@ class TestState:
             seen.append(node.run.presence)
         assert seen == [Presence.THERE, Presence.MISSING, Presence.THERE]
 
+    def test_a_run_that_was_removed_stays_so_for_a_node_that_took_part_in_it(self, clock: Clock) -> None:
+        node = made(clock)
+        node.run.presence = Presence.DELETED
+        shows(node, "b", "c")
+        node.apply_state(None)
+        assert node.run.presence is Presence.DELETED
+
     def test_eviction_is_reported_once_for_each_round(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
         events = shows(node, "b", "c", round=2)

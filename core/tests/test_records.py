@@ -1,6 +1,8 @@
 """What is written down comes back as it was, and nothing else is believed."""
 
 import json
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -58,6 +60,17 @@ def test_missing_field_is_refused(field: str) -> None:
     del fields[field]
     with pytest.raises(RendezvousStateError, match=field):
         decode(NodeRecord, json.dumps(fields).encode())
+
+
+def test_labels_may_be_any_mapping() -> None:
+    labels = MappingProxyType({"rack": "7"})
+    assert decode(NodeRecord, replace(NODE, labels=labels).encode()).labels == {"rack": "7"}
+
+
+def test_the_order_of_arrival_is_the_services_and_is_not_written() -> None:
+    written = replace(NODE, order=7).encode()
+    assert "order" not in json.loads(written)
+    assert decode(NodeRecord, written).order == 0
 
 
 @pytest.mark.parametrize("payload", [b"[]", b"1", b"null", b'"schema"'])

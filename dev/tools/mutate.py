@@ -69,7 +69,10 @@ GROUPS: Final = (
         ("rdzv.engine.rules", "rdzv.engine.records", "rdzv.engine.codec", "rdzv.engine.envelope"),
         ("records", "rules", "rules_decisions", "envelope", "envelope_bytes"),
     ),
-    Group(("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"), ("node",)),
+    Group(
+        ("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"),
+        ("node", "connection"),
+    ),
     Group(("rdzv.engine.registration",), ("registration", "keep_coroutine")),
     Group(("rdzv.engine.refusals",), ("node", "join_coroutine")),
     Group(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousStateError, RendezvousTimeout
-from rdzv.engine.node import KEEP, LEAD, WATCH
+from rdzv.engine.failures import KEEP, LEAD, WATCH
 from rdzv_conformance import RegisterConformance
 
 from rdzv_c10d.store import stores

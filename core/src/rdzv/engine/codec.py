@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from types import UnionType
-from typing import Any, Final, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ..errors import RendezvousStateError
 
@@ -37,8 +37,8 @@ def decode(kind: type[_R], payload: bytes) -> _R:
         RendezvousStateError: The bytes are not such a record.
     """
     try:
-        value = json.loads(payload)
-        record: _R = _reader(kind)(value)
+        value, hint = json.loads(payload), cast("Any", kind)
+        record: _R = _reader(hint)(value)
         if _natural(value["schema"]) != _SCHEMA:
             raise ValueError(f"its schema is {value['schema']}")
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -52,7 +52,8 @@ def _plain(value: Any) -> Any:
     """What `json` knows, of a dataclass or a mapping."""
     if isinstance(value, Mapping):
         return dict(value)
-    return {name: getattr(value, name) for name in _written(type(value))}
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _written(kind)}
 
 
 @cache
@@ -65,7 +66,7 @@ def _reader(hint: Any) -> _Reader:
     """What reads a value of a type, and raises if it is of another."""
     if is_dataclass(hint):
         return _object_reader(hint)
-    inner = [_reader(part) for part in get_args(hint) if part not in (type(None), Ellipsis)]
+    inner = [_reader(part) for part in get_args(hint)]
     if get_origin(hint) is UnionType:
         return lambda value: None if value is None else inner[0](value)
     if get_origin(hint) is tuple:

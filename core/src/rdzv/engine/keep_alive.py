@@ -52,7 +52,7 @@ def _renew(node: Node, sent: float) -> Coroutine[None]:
             return
         mine.lease_until = sent + lease.ttl
         yield from _verify_state(node, lease)
-    done = mine.state is NodeState.REGISTERED or (mine.lease is not None and node.closed() is not None)
+    done = mine.state is NodeState.REGISTERED or node.closed() is not None
     if not done and not mine.writing:
         yield from register(node, node.background_deadline())
 
