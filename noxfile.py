@@ -160,6 +160,12 @@ def capabilities(session: nox.Session) -> None:
     session.run(sys.executable, "dev/tools/capabilities.py", *map(str, reports.values()))
 
 
+@nox.session
+def pictures(session: nox.Session) -> None:
+    """Draw the pictures of docs/architecture.md from the packages, the table of states and the steps of a round."""
+    session.run(sys.executable, "dev/tools/pictures.py")
+
+
 @nox.session(name="torch-names")
 def torch_names(session: nox.Session) -> None:
     """Name what is new in PyTorch's rendezvous: `torch-names [SITE-PACKAGES]`, a folder that has another torch."""
