@@ -59,6 +59,12 @@ def test_pictures_are_those_that_the_tool_draws(tool: Any) -> None:
     assert [path.name for path, svg in drawn.items() if path.read_text() != svg] == [], "python3 dev.py pictures"
 
 
+@pytest.mark.parametrize("name", ["packages", "states", "round"])
+def test_pictures_stand_in_the_page_and_know_the_dark(name: str) -> None:
+    assert f"](architecture/{name}.svg)" in (ROOT / "docs" / "architecture.md").read_text()
+    assert "@media (prefers-color-scheme:dark)" in PICTURES[name].read_text()
+
+
 def test_every_transition_is_in_the_picture() -> None:
     picture = PICTURES["states"].read_text()
     assert arrows_of(picture) == lines_of(*TRANSITIONS)

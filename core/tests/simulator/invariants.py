@@ -1,4 +1,4 @@
-"""What must hold, checked after every step. The numbers are those of the design (docs/architecture.md)."""
+"""What must hold, checked after every step. The numbers are those of docs/guarantees.md."""
 
 from rdzv import (
     Event,

@@ -1,7 +1,7 @@
 """Whether a history keeps the invariants. Pure: events in, findings out.
 
-The numbers are those of the design (docs/architecture.md), and the words those of the simulator. What
-they mean for events that were seen from outside, and only by those who took part:
+The numbers are those of docs/guarantees.md, and the words those of the simulator. What they mean for events that
+were seen from outside, and only by those who took part:
 
 1. All who return from a round return the same nodes in the same order, the address that its rank 0 offered for
    it and the rank that follows, and find the same mark in its store; each one's rounds rise.
