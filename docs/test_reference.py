@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 import rdzv
 
 DOCS = Path(__file__).parent
@@ -24,6 +25,24 @@ def test_files_to_open_exist() -> None:
         path for path in paths if not any((at / path).exists() for at in (ROOT, ROOT / "core/src/rdzv", *plugins))
     ]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("question", "file", "there"),
+    [
+        ("ranks", "core/src/rdzv/engine/rules.py", "def sticky_ranks("),
+        ("an option of a backend", "plugins/etcd-v3/src/rdzv_etcd_v3/options.py", "OPTIONS: Final = ("),
+        ("a subcommand", "launchers/cli/src/rdzv_cli/command.py", "add_parser(commands)"),
+        ("evicted", "core/src/rdzv/engine/leader.py", "is formed without node"),
+    ],
+)
+def test_a_newcomer_finds_the_file(question: str, file: str, there: str) -> None:
+    link, page = "docs/architecture.md#to-change-x-open-y", (DOCS / "architecture.md").read_text()
+    assert f"]({link})" in (ROOT / "README.md").read_text()
+    table = page.partition("\n## To change X, open Y\n")[2].partition("\n## ")[0]
+    (row,) = [line for line in table.splitlines() if question in line.split(" | ")[0]]
+    assert file.removeprefix("core/src/rdzv/") in row
+    assert there in (ROOT / file).read_text()
 
 
 def test_page_of_guarantees_has_the_defaults() -> None:
