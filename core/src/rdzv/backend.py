@@ -2,7 +2,7 @@
 
 A *register backend* is PyTorch's own: a compare-and-set register. A *key-value backend* has keys; it is what
 every backend of ours implements, and what the core derives everything else from: the register,
-the roster, leader election and the shared store.
+the nodes' records, leader election and the shared store.
 
 An author writes about seven methods and declares what the service cannot do. Backends do not
 retry, do not wrap values and do not keep state about rendezvous: the core does, once for all.
@@ -293,7 +293,7 @@ class KeyValueBackend(RendezvousBackend):
 
         Returns:
             `PutOutcome.UNKNOWN` whenever the write may have been applied but no answer came. A lease
-            that has ended makes the put LOST.
+            that has ended makes the put a `PutOutcome.CONFLICT`.
 
         Raises:
             RendezvousConnectionError: The service could not be reached; nothing was written.

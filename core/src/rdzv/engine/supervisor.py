@@ -22,8 +22,8 @@ def supervised(
 ) -> Coroutine[None]:
     """Take one turn after the other until the node closes, whatever exceptions they raise.
 
-    A service that does not answer is a passing fault (`Node.connection_error` knows of it). Any other error is recorded
-    under the loop's name, and the next turn that ends well clears it: see `Node.fail`.
+    A service that does not answer is a passing fault. Any other error is recorded under the loop's name, and the next
+    turn that ends well clears it: see `Failures`.
 
     Args:
         node: The node that the loop belongs to.
