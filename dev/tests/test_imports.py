@@ -2,6 +2,7 @@
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -69,6 +70,18 @@ def test_a_sibling_imports_what_is_public(module: Path) -> None:
     ]
     private += [name for name in uses_of_core(tree) if name not in public_names("rdzv") and name != "__version__"]
     assert private == []
+
+
+@pytest.mark.parametrize("source", SIBLINGS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_package_declares_what_it_imports(source: Path) -> None:
+    ours = {path.name for other in SOURCES for path in other.iterdir()}
+    trees = [ast.parse(path.read_text()) for path in source.rglob("*.py")]
+    found = [node for tree in trees for node in ast.walk(tree)]
+    names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
+    names |= {str(node.module) for node in found if isinstance(node, ast.ImportFrom) and node.level == 0}
+    project = tomllib.loads((source.parent / "pyproject.toml").read_text())["project"]
+    declared = {re.split(r"[^\w-]", need)[0].replace("-", "_") for need in [project["name"], *project["dependencies"]]}
+    assert {name.partition(".")[0] for name in names} & ours <= declared
 
 
 def name_of(path: Path, source: Path) -> str:
