@@ -52,7 +52,7 @@ class Connection:
         self._connected_since: float | None = None
         self._last_contact = -math.inf
         self._silent_since: float | None = None
-        self._logged = False
+        self._logged_since: float | None = None
 
     @property
     def state(self) -> ConnectionState:
@@ -66,10 +66,10 @@ class Connection:
         now = self._clock()
         if self._connected_since is None or self.state is ConnectionState.LOST:
             self._connected_since = now
-        if self._logged and self._silent_since is not None:
-            logger.warning("%s answers again, after %.0f s.", self._service, now - self._silent_since)
+        if self._logged_since is not None:
+            logger.warning("%s answers again, after %.0f s.", self._service, now - self._logged_since)
         self._last_contact, self.error = now, None
-        self._silent_since, self._logged = None, False
+        self._silent_since = self._logged_since = None
 
     def on_error(self, error: RendezvousConnectionError) -> None:
         """Note that the service did not answer a call, or not with success."""
@@ -77,8 +77,8 @@ class Connection:
         if self._silent_since is None:
             self._silent_since = self._clock()
         seconds = self._clock() - self._silent_since
-        if seconds >= _PATIENCE and not self._logged:
-            self._logged = True
+        if seconds >= _PATIENCE and self._logged_since is None:
+            self._logged_since = self._silent_since
             logger.warning(
                 "%s has answered no call with success for %.0f s, and is asked again and again: %s",
                 self._service,
