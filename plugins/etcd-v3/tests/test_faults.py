@@ -1,7 +1,6 @@
 """What happens between us and etcd: replies that are lost, answers that are not etcd's, connections that break."""
 
 import re
-import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.proxy import FaultProxy as AnyProxy
 from rdzv_conformance.servers import EtcdServer
+from rdzv_transport import turns
 
 from rdzv_etcd_v3 import EtcdV3Backend, events, watch
 from rdzv_etcd_v3.events import Change, Events
@@ -77,8 +77,8 @@ def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, conne
     for number in range(5):
         assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
         proxy.disconnect()
-        idle = list(backend._link.client.http._transport._open)
-        eventually(lambda: select.select(idle, [], [], 0)[0] == idle, "the end of the connection")  # noqa: B023
+        idle = list(backend._link.client.http.sockets._open)
+        eventually(lambda: not any(sock.is_silent() for sock in idle), "the end of the connection")  # noqa: B023
 
 
 _NOT_ETCD = [
@@ -121,7 +121,7 @@ def test_an_interrupt_between_receiving_and_understanding_loses_no_change(
 
 def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(shared_etcd: EtcdServer, connect: Connect) -> None:
     waiter, writer = (connect(shared_etcd.get_endpoint()) for _ in range(2))
-    assert check_interrupted_waits(waiter, writer, (events, watch), CALL) > 10
+    assert check_interrupted_waits(waiter, writer, (events, watch, turns), CALL) > 10
 
 
 @pytest.mark.parametrize("answer", _NOT_ETCD)

@@ -404,7 +404,7 @@ def test_a_stream_gives_lines_as_they_come_and_a_wait_can_be_taken_up_again(serv
     assert received == [b"3", b"4"]
     stream.close()
     stream.close()
-    assert len(client._transport._open) == 1
+    assert len(client.sockets._open) == 1
 
 
 def test_a_stream_ends_with_its_client_and_the_calls_that_wait_for_it(serve: Serve, connect: Connect) -> None:
@@ -419,7 +419,7 @@ def test_a_stream_ends_with_its_client_and_the_calls_that_wait_for_it(serve: Ser
         with pytest.raises(RendezvousConnectionError, match="ended"):
             received.result(1)
     stream.close()
-    assert not client._transport._open
+    assert not client.sockets._open
     with pytest.raises(RendezvousConnectionError, match="was closed"):
         _open(client)
 

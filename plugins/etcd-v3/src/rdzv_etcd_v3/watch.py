@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import LONGEST
+from rdzv_transport import LONGEST, Turns
 
 from .client import Client
 from .events import Change, Events, GapError
@@ -90,8 +90,7 @@ class _Watch:
         self.users = 0
         self._client = client
         self._keys = keys
-        self._changed = threading.Condition()
-        self._reading = False
+        self._turns = Turns()
         self._now = Snapshot(revision=0)
         # Whether the prefix must be read before anything else.
         self._doubtful = True
@@ -99,28 +98,21 @@ class _Watch:
         self._logged_in_again = False
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
-        with self._changed:
+        with self._turns.changed:
             self._adopt(since)
-        while True:
-            my_turn = False
-            try:
-                with self._changed:
-                    if not self._doubtful and _is_news(self._now, since):
-                        return self._now
-                    self._client.http.check_open()
-                    if (remaining := deadline - time.monotonic()) <= 0:
-                        return since
-                    if self._reading:
-                        self._changed.wait(remaining)
-                        continue
-                    my_turn = self._reading = True
-                self._take_turn(deadline)
-            finally:
-                if my_turn:
-                    # First of all: an interrupt of the rest must not leave a turn that no thread has.
-                    self._reading = False
-                    with self._changed:
-                        self._changed.notify_all()
+        news: Snapshot | None = None
+
+        def done() -> bool:
+            nonlocal news
+            if not self._doubtful and _is_news(self._now, since):
+                news = self._now
+                return True
+            self._client.http.check_open()
+            return time.monotonic() >= deadline
+
+        while not self._turns.take(done, lambda: self._take_turn(deadline), deadline):
+            pass
+        return news or since
 
     def close(self) -> None:
         if self._events is not None:
@@ -167,7 +159,7 @@ class _Watch:
             # The service lost what it had: what the watch waits for may never come.
             self.close()
             self._client.newest = read.revision
-        with self._changed:
+        with self._turns.changed:
             self._doubtful = False
             if fell_back or read.revision > self._now.revision:
                 self._now = read
@@ -193,7 +185,7 @@ class _Watch:
         return isinstance(error, RendezvousConnectionError) and events.age >= _HASTE
 
     def _merge(self, changes: list[Change]) -> None:
-        with self._changed:
+        with self._turns.changed:
             entries, revision = dict(self._now.entries), self._now.revision
             for change in changes:
                 if change.revision <= self._now.revision or not contains(self.prefix, change.name):

@@ -1,15 +1,19 @@
-"""What backends need whose service speaks HTTP: connections, failover, TLS, streams, and waits that share one query.
+"""What backends share whose service is asked over a network: connections, failover, TLS, forks, and waiting.
 
-Built on the standard library's `http.client`, on sockets that can be ended at any moment. A plugin brings what
-its service is asked (`Request`), what the answers mean, and how to follow a prefix (`Watches`).
+For a service that speaks HTTP, `Client` makes calls and streams with the standard library's `http.client`; the plugin
+brings what is asked (`Request`), what the answers mean, and how to follow a prefix (`Watches`). For one with a protocol
+of its own there are the layers below: `FailoverClient`, the sockets that it makes, and `Turns`.
 """
 
-from .client import CancelToken, Client, ReplyLostError
-from .connection import LONGEST, EndpointError, Reply, Request
+from .client import CancelToken, Client
+from .connection import Reply, Request
+from .failover import FailoverClient, Member, ReplyLostError
 from .forks import keep_in_children
 from .process_local import ProcessLocal
+from .sockets import LONGEST, EndpointError, TimedSocket, tls_failure
 from .stream import Stream
 from .tls import tls_context
+from .turns import Turns
 from .watches import Revision, Watches
 
 __all__ = [
@@ -17,13 +21,18 @@ __all__ = [
     "CancelToken",
     "Client",
     "EndpointError",
+    "FailoverClient",
+    "Member",
     "ProcessLocal",
     "Reply",
     "ReplyLostError",
     "Request",
     "Revision",
     "Stream",
+    "TimedSocket",
+    "Turns",
     "Watches",
     "keep_in_children",
     "tls_context",
+    "tls_failure",
 ]

@@ -12,7 +12,8 @@ from typing import Final, Generic, TypeVar
 
 from rdzv.errors import RendezvousError
 
-from .connection import Connection, EndpointError, Reply
+from .connection import Connection, Reply
+from .sockets import EndpointError
 
 __all__ = ["Lines", "Stream"]
 

@@ -10,6 +10,7 @@ __all__ = ["tls_context"]
 def tls_context(
     *,
     protocol: str | None,
+    words: tuple[str, str, str] = ("protocol", "http", "https"),
     ca_cert: tuple[str, str | None],
     cert: tuple[str, str | None],
     key: tuple[str, str | None],
@@ -18,7 +19,8 @@ def tls_context(
     """How to verify the service, and with which certificate of our own.
 
     Args:
-        protocol: ``http``, ``https``, or None: https if anything else here is given.
+        protocol: Without TLS, with TLS, or None: with TLS if anything else here is given.
+        words: The name of that option, and what its value is without TLS and with TLS.
         ca_cert: The name of the option, for messages, and its value: who must have signed the service's
             certificate (None: the system's authorities).
         cert: Likewise: our own certificate, and its key if that is not apart.
@@ -31,12 +33,14 @@ def tls_context(
     Raises:
         RendezvousParameterError: The options contradict each other, or a file cannot be used.
     """
+    option, without, by = words
     given = [name for name, value in (ca_cert, cert, key, server_name) if value is not None]
-    if protocol == "http" and given:
+    if protocol == without and given:
         raise RendezvousParameterError(
-            f"The option '{given[0]}' needs TLS, but protocol is http. Set protocol=https, or leave one of them out."
+            f"The option '{given[0]}' needs TLS, but {option} is {without}. "
+            f"Set {option}={by}, or leave one of them out."
         )
-    if protocol != "https" and not given:
+    if protocol != by and not given:
         return None
     if key[1] is not None and cert[1] is None:
         raise RendezvousParameterError(f"The option '{key[0]}' needs '{cert[0]}', the certificate that it belongs to.")

@@ -15,7 +15,7 @@ from rdzv.errors import RendezvousConnectionError, RendezvousError, again
 from rdzv.threads import start_thread
 
 from .client import CancelToken
-from .connection import LONGEST
+from .sockets import LONGEST
 
 __all__ = ["Revision", "WatchSource", "Watches"]
 

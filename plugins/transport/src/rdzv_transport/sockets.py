@@ -1,0 +1,308 @@
+"""Sockets to a service: made within a deadline, used within deadlines, closed at will from any thread."""
+
+import contextlib
+import math
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
+from typing import Any, Final
+
+from rdzv.endpoints import Endpoint
+from rdzv.threads import in_thread
+
+__all__ = ["LONGEST", "EndpointError", "Sockets", "TimedSocket", "tls_failure"]
+
+LONGEST: Final = 86400.0
+"""The longest time, in seconds, that anything here waits in one go: sockets overflow after 24 days."""
+
+_PIECE: Final = 1 << 18
+
+_AGAIN: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+_SOCKET_OPTIONS: Final = [
+    (level, getattr(socket, name), value)
+    for level, name, value in (
+        (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+        (socket.IPPROTO_TCP, "TCP_NODELAY", 1),
+        # A peer that vanished without a word is noticed after about 5 + 3 * 2 seconds.
+        (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 5),
+        (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 2),
+        (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+        (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 10_000),
+    )
+    if hasattr(socket, name)
+]
+
+
+class EndpointError(Exception):
+    """One attempt at one endpoint failed; another one may do better. It never leaves a backend.
+
+    Attributes:
+        applied: Whether the request may have been applied nevertheless.
+        denied: Whether trying this endpoint again is pointless.
+    """
+
+    def __init__(self, reason: str, *, applied: bool, denied: bool = False) -> None:
+        super().__init__(reason)
+        self.applied = applied
+        self.denied = denied
+
+
+class TimedSocket:
+    """A socket whose every use has one deadline, also for a peer that drips.
+
+    One thread may send while another one receives. A closed one raises an OSError.
+    """
+
+    def __init__(self, owner: "Sockets", sock: socket.socket) -> None:
+        self._owner = owner
+        self._sock = sock
+        self._lock = threading.Lock()
+        # TLS must not send and receive at once.
+        self._moving = threading.Lock()
+        self._users = 0
+        self._closed = False
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether it speaks TLS."""
+        return isinstance(self._sock, ssl.SSLSocket)
+
+    def connect(self, address: Any, seconds: float) -> None:
+        """Connect it."""
+        with self._using() as sock:
+            for option in _SOCKET_OPTIONS:
+                sock.setsockopt(*option)
+            sock.settimeout(max(seconds, 0.001))
+            sock.connect(address)
+            sock.setblocking(False)
+
+    def start_tls(self, context: ssl.SSLContext, host: str, deadline: float) -> None:
+        """Speak TLS from now on."""
+        with self._using() as sock:
+            with self._lock:
+                self._sock = secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+            secure.settimeout(max(deadline - time.monotonic(), 0.001))
+            secure.do_handshake()
+            secure.setblocking(False)
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send everything.
+
+        Raises:
+            TimeoutError: It was not all sent by `deadline`.
+        """
+        left = memoryview(data)
+        with self._using() as sock:
+            while left:
+                try:
+                    with self._moving:
+                        left = left[sock.send(left[:_PIECE]) :]
+                except _AGAIN as again:
+                    if not self._ready(again, select.POLLOUT, deadline):
+                        raise TimeoutError("it takes no more requests") from again
+
+    def receive(self, deadline: float, most: int = _PIECE) -> bytes | None:
+        """The bytes that are there, `most` at most; if there are none, wait for them until `deadline`.
+
+        Returns:
+            None if none came; nothing if the other end has ended the connection.
+        """
+        with self._using() as sock:
+            while True:
+                try:
+                    with self._moving:
+                        return sock.recv(most)
+                except _AGAIN as again:
+                    if not self._ready(again, select.POLLIN, deadline):
+                        return None
+
+    def is_silent(self) -> bool:
+        """Whether it is open, and its other end has neither ended it nor said anything that nobody asked for."""
+        try:
+            return self.receive(0.0) is None
+        except OSError:
+            return False
+
+    def local_address(self) -> str:
+        """This end's address; raises an OSError if it is not connected."""
+        with self._using() as sock:
+            sock.getpeername()
+            return str(sock.getsockname()[0])
+
+    def close(self) -> None:
+        """Close it; the threads that use it now find it ended, and the last of them frees it. Twice is fine."""
+        self._owner.forget(self)
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                # A forked child may hold it open as well: the service learns of the end all the same.
+                with contextlib.suppress(OSError):
+                    # Not SSLSocket's own, which removes the TLS layer during another thread's read.
+                    socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+                if not self._users:
+                    self._sock.close()
+
+    def discard_inherited(self) -> None:
+        """Forget, in a forked child, what belongs to the parent: unseen by the service, and without a lock."""
+        self._closed = True
+        with contextlib.suppress(OSError):
+            os.close(self._sock.detach())
+
+    @contextlib.contextmanager
+    def _using(self) -> Iterator[socket.socket]:
+        # The last user frees it: its number must not become another file's while a thread waits on it.
+        with self._lock:
+            if self._closed:
+                raise ConnectionAbortedError("the connection was closed")
+            self._users += 1
+        try:
+            yield self._sock
+        finally:
+            with self._lock:
+                self._users -= 1
+                if self._closed and not self._users:
+                    self._sock.close()
+
+    def _ready(self, again: BaseException, usual: int, deadline: float) -> bool:
+        """Wait until it can go on; False if it cannot by `deadline`."""
+        if isinstance(again, ssl.SSLError):
+            usual = select.POLLIN if isinstance(again, ssl.SSLWantReadError) else select.POLLOUT
+        if (seconds := min(deadline - time.monotonic(), LONGEST)) <= 0:
+            return False
+        poll = select.poll()
+        poll.register(self._sock, usual)
+        return bool(poll.poll(math.ceil(seconds * 1000)))
+
+
+class Sockets:
+    """Makes the sockets of one client, and knows all that are open.
+
+    Args:
+        tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
+        server_name: The name in the endpoints' certificates, if it is not the endpoint's.
+        without_tls: What the user sets to go without TLS, for messages.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None, server_name: str | None, without_tls: str) -> None:
+        self.without_tls = without_tls
+        self._tls = tls
+        self._server_name = server_name
+        self._open: set[TimedSocket] = set()
+        self._lock = threading.Lock()
+        self._closed: Future[Any] = Future()
+
+    def connect(self, endpoint: Endpoint, deadline: float) -> TimedSocket:
+        """A new connection.
+
+        Raises:
+            EndpointError: There is none by `deadline`; nothing was sent.
+        """
+        try:
+            sock = self._reach(self._resolve(endpoint, deadline), deadline)
+            if self._tls is not None:
+                self._secure(self._tls, sock, endpoint, deadline)
+        except ssl.SSLError as error:
+            raise tls_failure(error, self.without_tls, applied=False) from error
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise EndpointError(f"not connected: {reason}", applied=False) from error
+        return sock
+
+    def forget(self, sock: TimedSocket) -> None:
+        """One of them is closed."""
+        with self._lock:
+            self._open.discard(sock)
+
+    def local_address(self) -> str | None:
+        """The source address of a live connection."""
+        for sock in list(self._open):
+            with contextlib.suppress(OSError):
+                return sock.local_address()
+        return None
+
+    def close(self) -> None:
+        """End every connection, and make no more."""
+        with contextlib.suppress(InvalidStateError):
+            self._closed.set_result(None)
+        for sock in list(self._open):
+            sock.close()
+
+    def discard_inherited(self) -> None:
+        """Forget, in a forked child, what belongs to the parent."""
+        # Another thread may have held it at the fork.
+        self._lock = threading.Lock()
+        for sock in list(self._open):
+            sock.discard_inherited()
+
+    def _resolve(self, endpoint: Endpoint, deadline: float) -> list[tuple[Any, ...]]:
+        def look_up(flags: int) -> list[tuple[Any, ...]]:
+            return list(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=flags))
+
+        with contextlib.suppress(socket.gaierror):
+            return look_up(socket.AI_NUMERICHOST)
+        # The system's resolver takes no timeout; a thread that outlives ours ends with the resolver's own.
+        answer = in_thread(lambda: look_up(0), f"rdzv-resolve-{endpoint.host}")
+        seconds = max(0.0, deadline - time.monotonic())
+        wait((answer, self._closed), seconds, FIRST_COMPLETED)
+        if not answer.done():
+            raise TimeoutError(f"its name was not resolved within {seconds:.1f} s")
+        return list(answer.result())
+
+    def _reach(self, addresses: list[tuple[Any, ...]], deadline: float) -> TimedSocket:
+        failure = OSError("its name has no address")
+        for position, (family, kind, protocol, _, address) in enumerate(addresses):
+            share = (deadline - time.monotonic()) / (len(addresses) - position)
+            sock = TimedSocket(self, socket.socket(family, kind, protocol))
+            with self._lock:
+                self._open.add(sock)
+            try:
+                if self._closed.done():
+                    raise OSError("this backend was closed")
+                sock.connect(address, share)
+            except OSError as error:
+                sock.close()
+                failure = error
+            else:
+                return sock
+        raise failure
+
+    def _secure(self, tls: ssl.SSLContext, sock: TimedSocket, endpoint: Endpoint, deadline: float) -> None:
+        try:
+            sock.start_tls(tls, self._server_name or endpoint.host.partition("%")[0], deadline)
+        except ConnectionError as error:
+            sock.close()
+            # A server that takes TLS for something else may hang up before it answers.
+            hint = f"if it does not speak TLS, set {self.without_tls}"
+            raise EndpointError(f"TLS failed: {error.strerror}; {hint}", applied=False) from error
+        except (OSError, ValueError):
+            sock.close()
+            raise
+
+
+def tls_failure(error: ssl.SSLError, without_tls: str, *, applied: bool) -> EndpointError:
+    """What a TLS failure means, and whether trying again is pointless.
+
+    Args:
+        error: OpenSSL's.
+        without_tls: What the user sets to go without TLS.
+        applied: Whether it came after a request was sent, which may have been applied.
+    """
+    reason = error.reason or ""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        text = f"its certificate cannot be trusted: {error.verify_message.rstrip('.')}; check ca_cert and server_name"
+        return EndpointError(text, applied=False, denied=True)
+    if reason in {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG", "HTTP_REQUEST"}:
+        return EndpointError(f"it does not speak TLS; set {without_tls}", applied=False, denied=True)
+    if "ALERT" in reason and "INTERNAL" not in reason:
+        wanted = reason.rpartition("ALERT_")[2].replace("_", " ").lower()
+        text = f"it refused this client's certificate ({wanted}); check the options for the certificate and its key"
+        # With TLS 1.3 it does so only after the handshake: nothing was done.
+        return EndpointError(text, applied=False, denied=True)
+    hint = "" if applied else f"; if it does not speak TLS, set {without_tls}"
+    return EndpointError(f"TLS failed: {error}{hint}", applied=applied)
