@@ -11,6 +11,7 @@ from typing import Any
 
 from rdzv.backend import Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
+from rdzv_transport import ProcessLocal
 
 from .reference import (
     Connections,
@@ -413,7 +414,7 @@ class ForgetsItsCalls(MemoryBackend):
     """Closes without a word to those who are on their way."""
 
     def close(self) -> None:
-        self.connections.pop()
+        self.connections = ProcessLocal(Connections, self.discard_inherited, Connections.close)
         super().close()
 
 

@@ -342,7 +342,7 @@ class MemoryBackend(KeyValueBackend):
             raise RendezvousParameterError(f"There is one server; '{endpoint}' names {len(endpoints)}.")
         self._address = endpoints[0].host, endpoints[0].port
         self._root = f"{escape(run_id)}/"
-        self.connections = ProcessLocal(Connections, self.discard_inherited)
+        self.connections = ProcessLocal(Connections, self.discard_inherited, Connections.close)
         self._closed: Future[None] = Future()
 
     @property
@@ -385,8 +385,7 @@ class MemoryBackend(KeyValueBackend):
         if self._closed.done():
             return
         self._closed.set_result(None)
-        if (mine := self.connections.pop()) is not None:
-            mine.close()
+        self.connections.close()
 
     def discard_inherited(self, inherited: "Connections") -> None:
         """Let go, in a child, of what is its parent's: close copies of its descriptors, no more."""

@@ -21,7 +21,7 @@ from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.proxy import FaultProxy as AnyProxy
 from rdzv_conformance.servers import EtcdServer
-from rdzv_transport import turns
+from rdzv_transport import prefixes, turns
 
 from rdzv_etcd_v3 import EtcdV3Backend, events, watch
 from rdzv_etcd_v3.events import Change, Events
@@ -121,7 +121,7 @@ def test_an_interrupt_between_receiving_and_understanding_loses_no_change(
 
 def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(shared_etcd: EtcdServer, connect: Connect) -> None:
     waiter, writer = (connect(shared_etcd.get_endpoint()) for _ in range(2))
-    assert check_interrupted_waits(waiter, writer, (events, watch, turns), CALL) > 10
+    assert check_interrupted_waits(waiter, writer, (events, watch, turns, prefixes), CALL) > 10
 
 
 @pytest.mark.parametrize("answer", _NOT_ETCD)

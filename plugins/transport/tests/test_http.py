@@ -733,16 +733,20 @@ def test_no_tls_unless_something_asks_for_it() -> None:
 
 def test_a_child_gets_one_of_its_own() -> None:
     abandoned: list[object] = []
-    owned = ProcessLocal(object, abandoned.append)
+    closed: list[object] = []
+    owned = ProcessLocal(object, abandoned.append, closed.append, "This")
     ours = owned.get()
     assert owned.get() is ours
     child = os.fork()
     if not child:
         os._exit(0 if owned.get() is not ours and abandoned == [ours] else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert owned.pop() is ours
-    assert owned.pop() is None
+    owned.close()
+    owned.close()
+    assert closed == [ours]
     assert abandoned == []
+    with pytest.raises(RendezvousConnectionError, match=r"^This was closed\.$"):
+        owned.get()
 
 
 def test_who_hangs_up_on_tls_may_not_speak_it() -> None:

@@ -107,9 +107,13 @@ class ConsulBackend(KeyValueBackend):
             keys = Keys(client, refusals, self._root, namespace, datacenter)
             return _Link(keys, Watches("consul", follow(keys), client.check_open))
 
-        self._links = ProcessLocal(link, lambda link: link.keys.client.discard_inherited())
+        self._links = ProcessLocal(
+            link,
+            lambda link: link.keys.client.discard_inherited(),
+            lambda link: link.keys.client.close(),
+            f"This backend of the run at {self._root}",
+        )
         self._address = ""
-        self._closed = False
 
     @property
     def local_address(self) -> str:
@@ -154,17 +158,11 @@ class ConsulBackend(KeyValueBackend):
 
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
-        self._closed = True
-        if (link := self._links.pop()) is not None:
-            link.keys.client.close()
+        self._links.close()
 
     @property
     def _link(self) -> "_Link":
-        link = self._links.get()
-        if self._closed:
-            link.keys.client.close()
-            raise RendezvousConnectionError(f"This backend of the run at {self._root} was closed.")
-        return link
+        return self._links.get()
 
 
 class _Link(NamedTuple):

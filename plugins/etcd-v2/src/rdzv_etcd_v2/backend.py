@@ -54,9 +54,11 @@ class EtcdV2Backend(KeyValueBackend):
         """How etcd is reached."""
         self._ttl = ttl
         self._links = ProcessLocal(
-            lambda: _Link(access, self._root, ttl), lambda link: link.keys.client.discard_inherited()
+            lambda: _Link(access, self._root, ttl),
+            lambda link: link.keys.client.discard_inherited(),
+            lambda link: link.keys.client.close(),
+            f"This backend of the run at {self._root}",
         )
-        self._closed = False
 
     @property
     def name(self) -> str:
@@ -107,17 +109,11 @@ class EtcdV2Backend(KeyValueBackend):
 
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
-        self._closed = True
-        if (link := self._links.pop()) is not None:
-            link.keys.client.close()
+        self._links.close()
 
     @property
     def _link(self) -> "_Link":
-        link = self._links.get()
-        if self._closed:
-            link.keys.client.close()
-            raise RendezvousConnectionError(f"This backend of the run at {self._root} was closed.")
-        return link
+        return self._links.get()
 
 
 class EtcdBackend(EtcdV2Backend):

@@ -21,7 +21,7 @@ from rdzv.backend import (
     Token,
 )
 from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape
 from rdzv_transport import ProcessLocal, ReplyLostError
 
@@ -87,8 +87,8 @@ class EtcdV3Backend(KeyValueBackend):
             )
             return _Link(client, Watches(client, self._keys))
 
-        self._links = ProcessLocal(link, lambda link: link.client.http.discard_inherited())
-        self._closed = False
+        owner = f"This backend of the run at {self._keys.root}"
+        self._links = ProcessLocal(link, lambda link: link.client.http.discard_inherited(), _Link.close, owner)
 
     @property
     def local_address(self) -> str:
@@ -160,9 +160,7 @@ class EtcdV3Backend(KeyValueBackend):
 
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
-        self._closed = True
-        if (link := self._links.pop()) is not None:
-            link.close()
+        self._links.close()
 
     @property
     def _client(self) -> Client:
@@ -170,11 +168,7 @@ class EtcdV3Backend(KeyValueBackend):
 
     @property
     def _link(self) -> "_Link":
-        link = self._links.get()
-        if self._closed:
-            link.close()
-            raise RendezvousConnectionError(f"This backend of the run at {self._keys.root} was closed.")
-        return link
+        return self._links.get()
 
 
 class EtcdLease(Lease):

@@ -5,13 +5,12 @@ for whatever reason (its endpoint died, the history was compacted, the service c
 than it had), the prefix is read once and compared: the last state is never missed.
 """
 
-import threading
 import time
 from typing import Any, Final
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import LONGEST, Turns
+from rdzv_transport import LONGEST, Prefixes, Turns
 
 from .client import Client
 from .events import Change, Events, GapError
@@ -41,42 +40,20 @@ class Watches:
     def __init__(self, client: Client, keys: KeySpace) -> None:
         self._client = client
         self._keys = keys
-        self._lock = threading.Lock()
-        # The one that was waited for last is last.
-        self._by_prefix: dict[str, _Watch] = {}
+        self._watches = Prefixes(self._watch, lambda watch: watch.close(), idle=_IDLE_WATCHES)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + min(timeout, LONGEST)
-        used: _Watch | None = None
-        try:
-            with self._lock:
-                watch = self._by_prefix.get(prefix) or _Watch(self._client, self._keys, prefix)
-                # From here to `used`, no call that an interrupt can follow: it must not leave a watch in use.
-                if prefix in self._by_prefix:
-                    del self._by_prefix[prefix]
-                self._by_prefix[prefix] = watch
-                watch.users += 1
-                used = watch
-                self._close_idle(_IDLE_WATCHES)
+        with self._watches.using(prefix) as watch:
             return watch.wait(since, deadline)
-        finally:
-            with self._lock:
-                if used:
-                    used.users -= 1
-                if self._client.http.closed:
-                    self._close_idle(0)
 
     def close(self) -> None:
         """Close those that nobody waits for; the others end with the client's connections."""
-        with self._lock:
-            self._close_idle(0)
+        self._watches.close()
 
-    def _close_idle(self, keep: int) -> None:
-        idle = [watch for watch in self._by_prefix.values() if not watch.users]
-        for watch in idle[: max(0, len(idle) - keep)]:
-            del self._by_prefix[watch.prefix]
-            watch.close()
+    def _watch(self, prefix: str) -> "_Watch":
+        return _Watch(self._client, self._keys, prefix)
 
 
 class _Watch:
@@ -86,8 +63,7 @@ class _Watch:
     """
 
     def __init__(self, client: Client, keys: KeySpace, prefix: str) -> None:
-        self.prefix = prefix
-        self.users = 0
+        self._prefix = prefix
         self._client = client
         self._keys = keys
         self._turns = Turns()
@@ -110,7 +86,11 @@ class _Watch:
             self._client.http.check_open()
             return time.monotonic() >= deadline
 
-        while not self._turns.take(done, lambda: self._take_turn(deadline), deadline):
+        def fetch() -> None:
+            with self._client.http.forgiving(deadline):
+                self._read(deadline)
+
+        while not self._turns.take(done, fetch, deadline):
             pass
         return news or since
 
@@ -130,30 +110,19 @@ class _Watch:
         else:
             self._doubtful = True
 
-    def _take_turn(self, deadline: float) -> None:
-        started = time.monotonic()
-        try:
-            self._read(deadline)
-        except RendezvousDeniedError:
-            raise
-        except RendezvousConnectionError:
-            # What only the end of the caller's time cut short proves nothing against the service.
-            if time.monotonic() < deadline or time.monotonic() - started >= self._client.http.request_timeout:
-                raise
-
     def _read(self, deadline: float) -> None:
         """One step towards news: read the prefix, or open the watch, or receive from it."""
         timeout = min(deadline - time.monotonic(), self._client.http.patience)
         if self._doubtful:
             self._read_again(timeout)
         elif self._events is None:
-            self._events = Events(self._client, self._keys, self.prefix, self._now.revision + 1, timeout)
+            self._events = Events(self._client, self._keys, self._prefix, self._now.revision + 1, timeout)
         else:
             self._receive(self._events, deadline)
 
     def _read_again(self, timeout: float) -> None:
         before = self._now.revision
-        read = read_all(self._client, self._keys, self.prefix, timeout)
+        read = read_all(self._client, self._keys, self._prefix, timeout)
         fell_back = read.revision < before
         if fell_back:
             # The service lost what it had: what the watch waits for may never come.
@@ -188,7 +157,7 @@ class _Watch:
         with self._turns.changed:
             entries, revision = dict(self._now.entries), self._now.revision
             for change in changes:
-                if change.revision <= self._now.revision or not contains(self.prefix, change.name):
+                if change.revision <= self._now.revision or not contains(self._prefix, change.name):
                     continue
                 revision = change.revision
                 if change.entry is None:

@@ -9,8 +9,9 @@ from .client import CancelToken, Client
 from .connection import Reply, Request
 from .failover import FailoverClient, Member, ReplyLostError
 from .forks import keep_in_children
+from .prefixes import Prefixes
 from .process_local import ProcessLocal
-from .sockets import LONGEST, EndpointError, TimedSocket, tls_failure
+from .sockets import LONGEST, EndpointError, TimedSocket
 from .stream import Stream
 from .tls import tls_context
 from .turns import Turns
@@ -23,6 +24,7 @@ __all__ = [
     "EndpointError",
     "FailoverClient",
     "Member",
+    "Prefixes",
     "ProcessLocal",
     "Reply",
     "ReplyLostError",
@@ -34,5 +36,4 @@ __all__ = [
     "Watches",
     "keep_in_children",
     "tls_context",
-    "tls_failure",
 ]

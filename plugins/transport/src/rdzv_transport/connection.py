@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from .failover import Member
-from .sockets import EndpointError, Sockets, TimedSocket, tls_failure
+from .sockets import EndpointError, Sockets, TimedSocket
 
 __all__ = ["Connection", "Reply", "Request", "ResponseTimeoutError"]
 
@@ -71,7 +71,6 @@ class Connection:
             EndpointError: There is none by `deadline`; nothing was sent.
         """
         self.member = member
-        self._without_tls = sockets.without_tls
         self._http = http.client.HTTPConnection(member.endpoint.host.partition("%")[0], member.endpoint.port)
         self._http.auto_open = False
         self._sock = sockets.connect(member.endpoint, deadline)
@@ -155,7 +154,7 @@ class Connection:
             raise ResponseTimeoutError(f"no answer within {time.monotonic() - began:.1f} s", applied=True) from error
         except ssl.SSLError as error:
             self.close()
-            raise tls_failure(error, self._without_tls, applied=True) from error
+            raise self._sock.explain(error) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise EndpointError(f"the connection broke: {error!r}{self._hint()}", applied=True) from error

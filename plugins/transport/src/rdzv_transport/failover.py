@@ -3,10 +3,11 @@
 One call is one attempt at each endpoint at most; trying again later is the core's affair.
 """
 
+import contextlib
 import ssl
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -126,14 +127,27 @@ class FailoverClient:
                     break
                 self.demote(member)
                 if failure.applied and not repeatable:
-                    raise ReplyLostError(self._describe(failures, started)) from failure
+                    raise ReplyLostError(self._describe(failures, started, deadline)) from failure
                 # What one endpoint was allowed to keep is not taken from the others.
                 deadline += min(time.monotonic() - began, held)
         self.check_open()
         cause = failures[-1][1] if failures else None
         if len(failures) == len(members) and all(failure.denied for _, failure in failures):
             raise RendezvousDeniedError(f"{self._service} cannot be used: {self.reasons(failures)}") from cause
-        raise RendezvousConnectionError(self._describe(failures, started)) from cause
+        raise RendezvousConnectionError(self._describe(failures, started, deadline)) from cause
+
+    @contextlib.contextmanager
+    def forgiving(self, deadline: float) -> Iterator[None]:
+        """Within this, no failure comes of what only `deadline` cut short: that proves nothing against the service."""
+        started = time.monotonic()
+        try:
+            yield
+        except RendezvousDeniedError:
+            raise
+        except RendezvousConnectionError:
+            now = time.monotonic()
+            if now < deadline or now - started >= self.request_timeout or self.closed:
+                raise
 
     def demote(self, member: Member) -> None:
         """Try an endpoint after all others from now on."""
@@ -168,10 +182,10 @@ class FailoverClient:
         self.closed = True
         self.sockets.discard_inherited()
 
-    def _describe(self, failures: Sequence[tuple[Member, EndpointError]], started: float) -> str:
+    def _describe(self, failures: Sequence[tuple[Member, EndpointError]], started: float, deadline: float) -> str:
         if not failures:
             return f"{self._service} was not asked: no time was left"
-        if any(isinstance(failure.__cause__, TimeoutError) for _, failure in failures):
-            seconds = time.monotonic() - started
-            return f"{self._service} did not answer within {seconds:.1f} s: {self.reasons(failures)}"
+        now = time.monotonic()
+        if now >= deadline or any(isinstance(failure.__cause__, TimeoutError) for _, failure in failures):
+            return f"{self._service} did not answer within {now - started:.1f} s: {self.reasons(failures)}"
         return f"{self._service} could not be used: {self.reasons(failures)}"

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from rdzv.errors import RendezvousConnectionError
+
 __all__ = ["ProcessLocal"]
 
 _T = TypeVar("_T")
@@ -18,27 +20,47 @@ class ProcessLocal(Generic[_T]):
         make: Makes it. Of two threads that ask first, both may; one of the two is thrown away unused, so
             making it must open nothing.
         discard_inherited: Forgets, in a child, what belongs to the parent, without the parent's noticing.
+        close: Ends it.
+        owner: Whose it is, for the message of a call after `close`.
     """
 
-    def __init__(self, make: Callable[[], _T], discard_inherited: Callable[[_T], None]) -> None:
+    def __init__(
+        self,
+        make: Callable[[], _T],
+        discard_inherited: Callable[[_T], None],
+        close: Callable[[_T], None],
+        owner: str = "This backend",
+    ) -> None:
         self._make = make
         self._discard_inherited = discard_inherited
+        self._close = close
+        self._owner = owner
         self._made: dict[int, _T] = {}
+        self._closed = False
 
     def get(self) -> _T:
-        """What belongs to this process."""
+        """What belongs to this process.
+
+        Raises:
+            RendezvousConnectionError: It is closed.
+        """
         pid = os.getpid()
-        if (made := self._made.get(pid)) is not None:
-            return made
-        mine = self._made.setdefault(pid, self._make())
-        self._forget(pid)
+        mine = self._made.get(pid)
+        if mine is None:
+            mine = self._made.setdefault(pid, self._make())
+            self._forget(pid)
+        if self._closed:
+            self.close()
+            raise RendezvousConnectionError(f"{self._owner} was closed.")
         return mine
 
-    def pop(self) -> _T | None:
-        """Take it out, to close it; None if this process has none."""
+    def close(self) -> None:
+        """End what belongs to this process; there will be no other. Twice is fine."""
+        self._closed = True
         pid = os.getpid()
         self._forget(pid)
-        return self._made.pop(pid, None)
+        if (mine := self._made.pop(pid, None)) is not None:
+            self._close(mine)
 
     def _forget(self, pid: int) -> None:
         for other in list(self._made):

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rdzv.endpoints import Endpoint
 from rdzv.threads import in_thread
 
-__all__ = ["LONGEST", "EndpointError", "Sockets", "TimedSocket", "tls_failure"]
+__all__ = ["LONGEST", "EndpointError", "Sockets", "TimedSocket"]
 
 LONGEST: Final = 86400.0
 """The longest time, in seconds, that anything here waits in one go: sockets overflow after 24 days."""
@@ -56,7 +56,7 @@ class EndpointError(Exception):
 class TimedSocket:
     """A socket whose every use has one deadline, also for a peer that drips.
 
-    One thread may send while another one receives. A closed one raises an OSError.
+    One thread may send while another one receives.
     """
 
     def __init__(self, owner: "Sockets", sock: socket.socket) -> None:
@@ -111,9 +111,9 @@ class TimedSocket:
         """The bytes that are there, `most` at most; if there are none, wait for them until `deadline`.
 
         Returns:
-            None if none came; nothing if the other end has ended the connection.
+            None if none came; nothing if the connection has ended.
         """
-        with self._using() as sock:
+        with contextlib.suppress(ConnectionAbortedError), self._using() as sock:
             while True:
                 try:
                     with self._moving:
@@ -121,6 +121,7 @@ class TimedSocket:
                 except _AGAIN as again:
                     if not self._ready(again, select.POLLIN, deadline):
                         return None
+        return b""
 
     def is_silent(self) -> bool:
         """Whether it is open, and its other end has neither ended it nor said anything that nobody asked for."""
@@ -128,6 +129,10 @@ class TimedSocket:
             return self.receive(0.0) is None
         except OSError:
             return False
+
+    def explain(self, error: ssl.SSLError) -> EndpointError:
+        """What it means that using TLS failed after a request was sent."""
+        return _tls_failure(error, self._owner.without_tls, applied=True)
 
     def local_address(self) -> str:
         """This end's address; raises an OSError if it is not connected."""
@@ -208,7 +213,7 @@ class Sockets:
             if self._tls is not None:
                 self._secure(self._tls, sock, endpoint, deadline)
         except ssl.SSLError as error:
-            raise tls_failure(error, self.without_tls, applied=False) from error
+            raise _tls_failure(error, self.without_tls, applied=False) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise EndpointError(f"not connected: {reason}", applied=False) from error
@@ -285,14 +290,8 @@ class Sockets:
             raise
 
 
-def tls_failure(error: ssl.SSLError, without_tls: str, *, applied: bool) -> EndpointError:
-    """What a TLS failure means, and whether trying again is pointless.
-
-    Args:
-        error: OpenSSL's.
-        without_tls: What the user sets to go without TLS.
-        applied: Whether it came after a request was sent, which may have been applied.
-    """
+def _tls_failure(error: ssl.SSLError, without_tls: str, *, applied: bool) -> EndpointError:
+    """What a TLS failure means, and whether trying again is pointless."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         text = f"its certificate cannot be trusted: {error.verify_message.rstrip('.')}; check ca_cert and server_name"

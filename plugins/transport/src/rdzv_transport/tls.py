@@ -8,9 +8,10 @@ __all__ = ["tls_context"]
 
 
 def tls_context(
+    words: tuple[str, str, str] = ("protocol", "http", "https"),
+    /,
     *,
     protocol: str | None,
-    words: tuple[str, str, str] = ("protocol", "http", "https"),
     ca_cert: tuple[str, str | None],
     cert: tuple[str, str | None],
     key: tuple[str, str | None],
@@ -19,8 +20,8 @@ def tls_context(
     """How to verify the service, and with which certificate of our own.
 
     Args:
-        protocol: Without TLS, with TLS, or None: with TLS if anything else here is given.
-        words: The name of that option, and what its value is without TLS and with TLS.
+        words: The name of the option that switches TLS, and what its value is without TLS and with TLS.
+        protocol: That value, or None: with TLS if anything else here is given.
         ca_cert: The name of the option, for messages, and its value: who must have signed the service's
             certificate (None: the system's authorities).
         cert: Likewise: our own certificate, and its key if that is not apart.

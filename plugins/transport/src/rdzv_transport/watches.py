@@ -15,6 +15,7 @@ from rdzv.errors import RendezvousConnectionError, RendezvousError, again
 from rdzv.threads import start_thread
 
 from .client import CancelToken
+from .prefixes import Prefixes
 from .sockets import LONGEST
 
 __all__ = ["Revision", "WatchSource", "Watches"]
@@ -64,27 +65,16 @@ class Watches:
         self._name = name
         self._source = follow
         self._check_open = check_open
-        self._lock = threading.Lock()
-        # The one that was waited for last is last.
-        self._by_prefix: dict[str, _Watch] = {}
+        self._watches = Prefixes(self._watch, lambda watch: watch.cancel.cancel(), idle=_IDLE_WATCHES)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + min(timeout, LONGEST)
-        with self._lock:
-            watch = self._by_prefix.pop(prefix, None) or _Watch(self._name, prefix, self._source, self._check_open)
-            self._by_prefix[prefix] = watch
-            watch.users += 1
-            idle = [one for one in self._by_prefix.values() if not one.users]
-            for one in idle[:-_IDLE_WATCHES]:
-                del self._by_prefix[one.prefix]
-                one.cancel.cancel()
-        try:
+        with self._watches.using(prefix) as watch:
             return watch.wait(since, deadline)
-        finally:
-            watch.left = time.monotonic()
-            with self._lock:
-                watch.users -= 1
+
+    def _watch(self, prefix: str) -> "_Watch":
+        return _Watch(self._name, prefix, self._source, self._check_open)
 
 
 class _Watch:
@@ -92,8 +82,8 @@ class _Watch:
 
     def __init__(self, name: str, prefix: str, follow: WatchSource, check_open: Callable[[], None]) -> None:
         self.prefix = prefix
-        self.users = 0
-        self.left = 0.0
+        self._users = 0
+        self._left = 0.0
         self.cancel = CancelToken()
         self._name = f"rdzv-{name}-watch-{prefix}"
         self._source = follow
@@ -104,23 +94,31 @@ class _Watch:
         self._failure: RendezvousError | None = None
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
-        known = since.revision if isinstance(since.revision, Revision) else Revision(0, float("-inf"), float("-inf"))
         with self._changed:
-            failure = self._failure
-            while True:
-                self._check_open()
-                if self._is_newer(since, known) and self._answer is not None:
-                    return self._answer
-                if self._failure is not None and self._failure is not failure:
-                    raise again(self._failure)
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    return since
-                if self._thread is None:
-                    # After a failure the service may have lost what it had, and what is newer never come.
-                    is_fresh = self._failure is None and time.monotonic() - known.received < _REUSE_WINDOW
-                    self._start(since if is_fresh else None)
-                self._changed.wait(remaining)
+            self._users += 1
+            try:
+                return self._wait(since, deadline)
+            finally:
+                self._left = time.monotonic()
+                self._users -= 1
+
+    def _wait(self, since: Snapshot, deadline: float) -> Snapshot:
+        known = since.revision if isinstance(since.revision, Revision) else Revision(0, float("-inf"), float("-inf"))
+        failure = self._failure
+        while True:
+            self._check_open()
+            if self._is_newer(since, known) and self._answer is not None:
+                return self._answer
+            if self._failure is not None and self._failure is not failure:
+                raise again(self._failure)
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                return since
+            if self._thread is None:
+                # After a failure the service may have lost what it had, and what is newer never come.
+                is_fresh = self._failure is None and time.monotonic() - known.received < _REUSE_WINDOW
+                self._start(since if is_fresh else None)
+            self._changed.wait(remaining)
 
     def _is_newer(self, since: Snapshot, known: Revision) -> bool:
         """Whether a caller who knows `since` should see what is here."""
@@ -158,7 +156,7 @@ class _Watch:
             with self._changed:
                 self._answer, self._failure = answer, None
                 self._changed.notify_all()
-                if self.cancel.cancelled or not (self.users or time.monotonic() - self.left < _IDLE_TIMEOUT):
+                if self.cancel.cancelled or not (self._users or time.monotonic() - self._left < _IDLE_TIMEOUT):
                     return
         if not self.cancel.cancelled:
             raise RendezvousConnectionError(f"Following '{self.prefix}' has ended.")
