@@ -125,7 +125,7 @@ def test_something_that_says_nothing_is_doubted(connect: Connect) -> None:
             RendezvousConnectionError, match=rf"not answer within 0\.3 s: {endpoint}.*is it ZooKeeper\?"
         ):
             connect(endpoint).read("key", timeout=0.3)
-    with pytest.raises(RendezvousConnectionError, match=f"could not be reached: {endpoint}: .*refused") as refused:
+    with pytest.raises(RendezvousConnectionError, match=f"could not be used: {endpoint}: .*refused") as refused:
         connect(endpoint).read("key", timeout=CALL)
     assert " s:" not in str(refused.value), "nobody has waited"
 

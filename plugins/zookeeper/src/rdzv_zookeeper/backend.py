@@ -1,11 +1,10 @@
 """rdzv's contract on ZooKeeper."""
 
-import os
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any
 
+from kazoo.protocol.serialization import Sync  # type: ignore[import-untyped]
 from rdzv.backend import (
     ABSENT,
     ANY,
@@ -20,17 +19,17 @@ from rdzv.backend import (
     Token,
 )
 from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.errors import RendezvousParameterError
+from rdzv_transport import ProcessLocal, ReplyLostError
 
-from . import wire
 from .cache import PrefixCaches
 from .ensemble import Ensemble, Identity
-from .failures import ReplyLostError, SessionEndedError, explain
-from .layout import Layout, Version, read_entry
+from .failures import SessionEndedError
+from .layout import Layout, Version
 from .removal import remove
 from .security import Login, parse_acl
 from .session import Session
-from .writing import Writer
+from .writing import Writer, look
 
 __all__ = ["ZooKeeperBackend"]
 
@@ -59,19 +58,12 @@ class ZooKeeperBackend(KeyValueBackend):
     ) -> None:
         """Does not touch the network.
 
+        The arguments that are not named here are the options of the same names.
+
         Args:
             endpoints: The servers of one ensemble; the first is tried first, one that fails last.
             run_id: Which run.
-            prefix: The node under which all runs live.
             tls: How to verify the servers, and with which certificate of our own; None: no TLS.
-            server_name: The name in the servers' certificates, if it is not the endpoint's.
-            user: Who we are, with `password`; None: nobody.
-            password: See `user`.
-            sasl: The SASL mechanism to log in by; None: ZooKeeper's digest scheme.
-            sasl_service: The name of the servers' service, for SASL.
-            acl: Who may use our nodes: ``open``, ``creator``, or ``scheme:id:rwcda;...``; None: ``creator`` if
-                we log in, else ``open``.
-            request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
 
         Raises:
             RendezvousParameterError: These cannot be used.
@@ -80,18 +72,14 @@ class ZooKeeperBackend(KeyValueBackend):
             raise RendezvousParameterError("ZooKeeper needs an endpoint, such as localhost:2181; there is none.")
         self._layout = Layout(prefix, run_id)
         login = Login(user, password, sasl, sasl_service)
-        self._who = login.who
-        self._writer = Writer(self._layout, parse_acl(acl, login), login.who)
-        self._endpoints = tuple(endpoints)
-        self._settings: dict[str, Any] = {
-            "tls": tls,
-            "server_name": server_name,
-            "login": login,
-            "request_timeout": request_timeout,
-        }
-        # One per process: what was made before a fork belongs to the parent.
-        self._links: dict[int, _Link] = {}
-        self._closed = False
+        self._writer = Writer(self._layout, parse_acl(acl, login))
+
+        def link() -> _Link:
+            ensemble = Ensemble(endpoints, login, tls=tls, server_name=server_name, request_timeout=request_timeout)
+            return _Link(ensemble, self._layout)
+
+        owner = f"This backend of the run at {self._layout.root}"
+        self._links = ProcessLocal(link, lambda link: link.ensemble.discard_inherited(), _Link.close, owner)
 
     @property
     def local_address(self) -> str:
@@ -104,14 +92,7 @@ class ZooKeeperBackend(KeyValueBackend):
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         """See `KeyValueBackend.read`."""
-        path = self._layout.path(key)
-        requests = [wire.BARRIER, wire.GetData(path, False)]
-        result = self._link.session.call(requests, time.monotonic() + timeout)[-1].result
-        if isinstance(result, wire.NoNodeError):
-            return None
-        if isinstance(result, wire.ZookeeperError):
-            raise explain(result, path, self._who) from result
-        return read_entry(*result)
+        return look(self._layout.path(key), self._link.session, time.monotonic() + timeout)[1]
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`. A prefix that was asked for lately costs one request."""
@@ -129,15 +110,7 @@ class ZooKeeperBackend(KeyValueBackend):
         if not possible or (lease is not None and lease.ended):
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         try:
-            return self._writer.put(
-                key,
-                value,
-                expect,
-                owner=lease.identity.number if lease else 0,
-                write=link.of(lease) if lease else link.session,
-                read=link.session,
-                deadline=deadline,
-            )
+            return self._writer.put(key, value, expect, link.session, link.of(lease) if lease else None, deadline)
         except ReplyLostError:
             return PutResult(PutOutcome.UNKNOWN)
         except SessionEndedError:
@@ -147,7 +120,7 @@ class ZooKeeperBackend(KeyValueBackend):
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend.delete`."""
-        remove(self._layout, prefix, self._link.session, self._who, time.monotonic() + timeout)
+        remove(self._layout, prefix, self._link.session, time.monotonic() + timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`. Waiting costs no request but a keep-alive now and then, a change one."""
@@ -161,10 +134,9 @@ class ZooKeeperBackend(KeyValueBackend):
         """
         deadline = time.monotonic() + timeout
         link = self._link
-        session = Session(link.ensemble, ttl)
+        session = Session(link.ensemble, Identity(ttl))
         session.channel(deadline)
         identity = session.identity
-        assert identity is not None  # noqa: S101 - it is connected
         if identity.timeout < ttl:
             session.end(deadline)
             raise RendezvousParameterError(
@@ -176,28 +148,11 @@ class ZooKeeperBackend(KeyValueBackend):
 
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
-        self._closed = True
-        for pid in list(self._links):
-            link = self._links.pop(pid, None)
-            if link is not None:
-                link.close() if pid == os.getpid() else link.ensemble.discard_inherited()
+        self._links.close()
 
     @property
     def _link(self) -> "_Link":
-        pid = os.getpid()
-        link = self._links.get(pid) or self._make_link(pid)
-        if self._closed:
-            link.close()
-            raise RendezvousConnectionError(f"This backend of the run at {self._layout.root} was closed.")
-        return link
-
-    def _make_link(self, pid: int) -> "_Link":
-        # Without a lock, since one may be held for ever by a thread that the fork did not copy.
-        link = self._links.setdefault(pid, _Link(Ensemble(self._endpoints, **self._settings), self._layout))
-        for other in list(self._links):
-            if other != pid and (inherited := self._links.pop(other, None)) is not None:
-                inherited.ensemble.discard_inherited()
-        return link
+        return self._links.get()
 
 
 class ZooKeeperLease(Lease):
@@ -230,10 +185,10 @@ class ZooKeeperLease(Lease):
             if began - self._kept > self.ttl * 2 / 3:
                 # A follower tells the leader of keep-alives up to half a tick late (a quarter of the shortest time to
                 # live), too late for a session that is about to end; of a new connection it tells at once.
-                session.leave()
+                session.disconnect()
             try:
                 # The leader answers it, and knows which sessions live.
-                session.call([wire.Sync("/")], began + timeout)
+                session.call([Sync("/")], began + timeout)
                 self._kept = began
             except SessionEndedError:
                 link.forget(self)
@@ -259,7 +214,7 @@ class _Link:
     def of(self, lease: ZooKeeperLease) -> Session:
         """The session of a lease."""
         identity = lease.identity
-        return self.sessions.setdefault(identity.number, Session(self.ensemble, identity.timeout, identity=identity))
+        return self.sessions.setdefault(identity.number, Session(self.ensemble, identity))
 
     def forget(self, lease: ZooKeeperLease) -> None:
         """A lease has ended."""

@@ -5,27 +5,31 @@ answer from now on and no change left to read knows the prefix as it is at this 
 prefix that is watched costs one request, waiting for it none, and each change one.
 """
 
-import math
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv.backend import Entry, Snapshot
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv.errors import RendezvousConnectionError
+from rdzv_transport import EndpointError, Prefixes
 
 from . import wire
-from .ensemble import Ensemble
-from .failures import BrokenError, SessionEndedError, explain
+from .channel import Channel
+from .ensemble import Ensemble, Identity
 from .layout import Layout, contains, is_incarnation_node, read_entry
-from .session import Channel, Session
+from .session import Session
 
 __all__ = ["PrefixCaches"]
 
-_IDLE_CACHES: Final = 16
-"""As long as there are fewer, prefixes stay watched though nobody asks for them now."""
+_IDLE_CACHES: Final = 15
+"""How many prefixes stay watched though nobody asks for them now."""
+
+_PROMPT: Final = 0.1
+"""Seconds to try to tell a server what need not be watched any more."""
 
 _QUIET: Final = 1.0
 """Seconds to try for a picture of one moment while the prefix changes faster than it can be read."""
@@ -40,98 +44,39 @@ class PrefixCaches:
 
     def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
         # Thrice as long as a server may be silent: a third is how often a session must be heard of.
-        self.session = Session(ensemble, 3 * ensemble.request_timeout, on_event=self._note, renew=True)
+        self.session = Session(ensemble, Identity(3 * ensemble.request_timeout), self._note)
         self._ensemble = ensemble
         self._layout = layout
-        self._lock = threading.Lock()
-        self._by_path: dict[str, _PrefixCache] = {}
+        self._caches = Prefixes(self._cache, self._unwatch, idle=_IDLE_CACHES)
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`."""
         deadline = time.monotonic() + timeout
-        with self._cache(prefix, deadline) as cache:
+        with self._caches.using(prefix) as cache:
             return cache.look(deadline, fresh=True)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
-        started = time.monotonic()
-        deadline = started + timeout
-        with self._cache(prefix, deadline) as cache:
-            try:
-                return cache.wait(since, deadline)
-            except RendezvousDeniedError:
-                raise
-            except RendezvousConnectionError:
-                # What only the end of the caller's time cut short proves nothing against the service.
-                now = time.monotonic()
-                if now < deadline or now - started >= self._ensemble.request_timeout or self._ensemble.closed:
-                    raise
-                return since
+        deadline = time.monotonic() + timeout
+        with self._caches.using(prefix) as cache, self._ensemble.forgiving(deadline):
+            return cache.wait(since, deadline, self._ensemble.patience)
+        return since
 
     def _note(self, path: str) -> None:
         """Hear that a node has changed."""
         if not is_incarnation_node(path):
-            for cache in list(self._by_path.values()):
+            for cache in self._caches.all():
                 cache.note(path)
 
-    @contextmanager
-    def _cache(self, prefix: str, deadline: float) -> Iterator["_PrefixCache"]:
-        path, now = self._layout.path(prefix), time.monotonic()
-        used: _PrefixCache | None = None
-        try:
-            with self._lock:
-                cache = self._by_path.get(path) or _PrefixCache(
-                    path, self._layout, self.session, self._ensemble.login.who
-                )
-                # From here to `used`, no call that an interrupt can follow: it must not leave a cache in use. And the
-                # cache is never taken out in between: events come at any moment.
-                self._by_path[path] = cache
-                cache.used_at = now
-                cache.users += 1
-                used = cache
-            self._retire(deadline)
-            yield cache
-        finally:
-            if used:
-                with self._lock:
-                    used.users -= 1
+    def _cache(self, prefix: str) -> "_PrefixCache":
+        return _PrefixCache(self._layout.path(prefix), self._layout, self.session)
 
-    def _retire(self, deadline: float) -> None:
-        """Watch no more what nobody has asked for lately: half of it at once, since that costs one flight."""
-        with self._lock:
-            idle = [cache for cache in self._by_path.values() if not cache.users]
-            if len(idle) < _IDLE_CACHES:
-                return
-            idle = sorted(idle, key=lambda cache: cache.used_at)[: _IDLE_CACHES // 2]
-            for cache in idle:
-                cache.users += 1
-        locked = [cache for cache in idle if cache.reading.acquire(blocking=False)]
-        try:
-            with self._lock:
-                retiring = [cache for cache in locked if cache.users == 1]
-            # A caller that asks for one of them now waits for its lock, then watches it anew.
-            _unwatch(retiring, deadline)
-        finally:
-            for cache in locked:
-                cache.reading.release()
-            with self._lock:
-                for cache in idle:
-                    cache.users -= 1
-                    if not cache.users and cache in retiring:
-                        del self._by_path[cache.path]
-
-
-def _unwatch(caches: Sequence["_PrefixCache"], deadline: float) -> None:
-    paths: dict[Channel, list[str]] = {}
-    for cache in caches:
-        channel, cache.channel = cache.channel, None
-        if channel is not None:
-            paths.setdefault(channel, []).append(cache.path)
-    for channel, unwanted in paths.items():
-        # A connection that breaks, or is as slow as that, takes its watches along sooner or later.
-        with suppress(BrokenError, SessionEndedError):
-            until = min(deadline, time.monotonic() + 1)
-            channel.exchange([wire.RemoveWatch(path) for path in unwanted], until, math.inf)
+    def _unwatch(self, cache: "_PrefixCache") -> None:
+        if cache.channel is not None:
+            # Nobody needs the answer, and the prefix is watched anew after it. A connection that breaks, or is as slow
+            # as that, takes its watches along sooner or later.
+            with suppress(EndpointError):
+                cache.channel.send([wire.remove_watch(cache.path)], time.monotonic() + _PROMPT)
 
 
 class _PrefixCache:
@@ -139,25 +84,18 @@ class _PrefixCache:
 
     Attributes:
         path: The prefix as a node.
-        users: How many threads use it, or are about to.
-        used_at: When one last began to, on the monotonic clock.
-        reading: Held by the thread that reads.
         channel: The connection that the watch hangs on; None until everything was read once.
     """
 
-    def __init__(self, path: str, layout: Layout, session: Session, who: str) -> None:
+    def __init__(self, path: str, layout: Layout, session: Session) -> None:
         self.path = path
-        self.users = 0
-        self.used_at = 0.0
-        self.reading = threading.Lock()
         self.channel: Channel | None = None
         self._layout = layout
         self._session = session
-        self._who = who
+        self._reading = threading.Lock()
         self._entries: dict[str, Entry] = {}
         self._noting = threading.Lock()
         self._changed: set[str] = set()
-        self._version = 0
         self._now = Snapshot({}, self)
 
     def note(self, path: str) -> None:
@@ -166,40 +104,35 @@ class _PrefixCache:
             with self._noting:
                 self._changed.add(path)
 
-    def wait(self, since: Snapshot, deadline: float) -> Snapshot:
-        """See `KeyValueBackend.wait`."""
+    def wait(self, since: Snapshot, deadline: float, patience: float) -> Snapshot:
+        """Something that differs from `since`, as soon as there is; a server may be silent for `patience` seconds."""
         # Of our own snapshots none is newer than what we know. Another client's may be.
         fresh = since.revision is not self
         while True:
-            version = self._version
+            before = self._now
             # A server that does not answer is reported before the caller's time is over, which may be long.
-            now = self.look(min(deadline, time.monotonic() + self._session.turn), fresh=fresh)
+            now = self.look(min(deadline, time.monotonic() + patience), fresh=fresh)
             if now.entries != since.entries:
                 return now
             fresh = False
-            if self._version != version:
-                continue
             channel = self.channel
-            if channel is not None and not self._session.listen(channel, partial(self._has_news, version), deadline):
-                return since
+            # What fails is found again by the next look, which makes another connection.
+            with suppress(EndpointError):
+                if self._now is before and channel and not channel.listen(partial(self._has_news, before), deadline):
+                    return since
 
-    def _has_news(self, version: int) -> bool:
-        # In this order: the reader takes the changes after the lock, and counts the version before its release.
-        return self.reading.locked() or bool(self._changed) or self._version != version
+    def _has_news(self, known: Snapshot) -> bool:
+        # In this order: the reader takes the changes after the lock, and shows what is new before its release.
+        return self._reading.locked() or bool(self._changed) or self._now is not known
 
     def look(self, deadline: float, *, fresh: bool) -> Snapshot:
-        """Take in what has changed.
-
-        Args:
-            deadline: Until when.
-            fresh: Whether everything that was written before now must be seen.
-        """
-        if not self.reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
+        """Take in what has changed; if `fresh`, everything that was written before now."""
+        if not self._reading.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RendezvousConnectionError(f"{self.path} was not read in time: another thread still reads it.")
         try:
             return self._session.use(lambda channel: self._update(channel, deadline, fresh=fresh), deadline)
         finally:
-            self.reading.release()
+            self._reading.release()
 
     def _update(self, channel: Channel, deadline: float, *, fresh: bool) -> Snapshot:
         if channel is not self.channel:
@@ -211,7 +144,6 @@ class _PrefixCache:
         entries = {self._layout.key(path): entry for path, entry in self._entries.items()}
         if entries != self._now.entries:
             self._now = Snapshot(entries, self)
-            self._version += 1
             channel.wake()
         return self._now
 
@@ -220,16 +152,15 @@ class _PrefixCache:
         with self._noting:
             self._changed.clear()
         self._entries = {}
-        node = [wire.GetData(self.path, False), wire.GetChildren(self.path, False)]
-        watched, _, top, below = self._ask(channel, [wire.AddWatch(self.path), wire.BARRIER, *node], deadline)
-        if isinstance(watched.result, wire.ZookeeperError):
-            raise explain(watched.result, self.path, self._who) from watched.result
+        node = [GetData(self.path, False), GetChildren(self.path, False)]
+        watched, _, top, below = channel.exchange([wire.add_watch(self.path), wire.BARRIER, *node], deadline)
+        self._session.check(watched, self.path)
         self._take(self.path, top)
         nodes = self._children(self.path, below)
         while nodes:
-            data = self._ask(channel, [wire.GetData(path, False) for path in nodes], deadline)
+            data = channel.exchange([GetData(path, False) for path in nodes], deadline)
             parents = [path for path, reply in zip(nodes, data, strict=True) if self._take(path, reply)]
-            lists = self._ask(channel, [wire.GetChildren(path, False) for path in parents], deadline)
+            lists = channel.exchange([GetChildren(path, False) for path in parents], deadline)
             nodes = [child for path, reply in zip(parents, lists, strict=True) for child in self._children(path, reply)]
 
     def _read_changes(self, channel: Channel, deadline: float, first: Sequence[wire.Request]) -> None:
@@ -238,11 +169,11 @@ class _PrefixCache:
         while True:
             with self._noting:
                 changed, self._changed = sorted(self._changed), set()
-            requests = [*first, *(wire.GetData(path, False) for path in changed)]
+            requests = [*first, *(GetData(path, False) for path in changed)]
             if not requests:
                 return
             try:
-                replies = self._ask(channel, requests, deadline)
+                replies = channel.exchange(requests, deadline)
                 for path, reply in zip(changed, replies[len(first) :], strict=True):
                     self._take(path, reply)
             except BaseException:
@@ -255,25 +186,14 @@ class _PrefixCache:
 
     def _take(self, path: str, reply: wire.Reply) -> bool:
         """Take in what a node holds; whether there are nodes under it."""
-        if isinstance(reply.result, wire.NoNodeError):
-            self._entries.pop(path, None)
-            return False
-        if isinstance(reply.result, wire.ZookeeperError):
-            raise explain(reply.result, path, self._who) from reply.result
-        data, stat = reply.result
+        data, stat = self._session.found(reply, path) or (None, None)
         entry = read_entry(data, stat)
         if entry is None:
             self._entries.pop(path, None)
         else:
             self._entries[path] = entry
-        return bool(stat.numChildren)
+        return stat is not None and bool(stat.numChildren)
 
     def _children(self, path: str, reply: wire.Reply) -> list[str]:
-        if isinstance(reply.result, wire.NoNodeError):
-            return []
-        if isinstance(reply.result, wire.ZookeeperError):
-            raise explain(reply.result, path, self._who) from reply.result
-        return [child for name in reply.result if not is_incarnation_node(child := f"{path}/{name}")]
-
-    def _ask(self, channel: Channel, requests: Sequence[wire.Request], deadline: float) -> list[wire.Reply]:
-        return channel.exchange(requests, deadline, self._session.patience)
+        children = [f"{path}/{name}" for name in self._session.found(reply, path) or ()]
+        return [child for child in children if not is_incarnation_node(child)]

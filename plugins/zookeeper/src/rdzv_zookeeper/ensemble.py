@@ -1,24 +1,22 @@
-"""The servers of one ZooKeeper: which of them to use, and how a session is attached to one."""
+"""The servers of one ZooKeeper, and how a session is attached to one of them."""
 
 import math
-import ssl
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
-from rdzv.endpoints import Endpoint, source_address
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from kazoo.protocol.serialization import Connect  # type: ignore[import-untyped]
+from rdzv.endpoints import Endpoint
+from rdzv_transport import EndpointError, FailoverClient, Member
 
-from . import wire
-from .failures import BrokenError, EndpointError, NotZooKeeperError, SessionEndedError
+from .failures import NotZooKeeperError, SessionEndedError
 from .security import Login
-from .transport import Line, Transport
+from .wire import Line, read
 
 __all__ = ["Ensemble", "Identity"]
 
-_NO_PASSWORD: Final = bytes(16)
 _ENDED: Final = (
     "; a server does so while its ensemble has no leader, when it has too many connections from one address "
     "(its maxClientCnxns), or when one end speaks TLS and the other one does not (our option tls)"
@@ -32,145 +30,68 @@ class Identity:
     """What the ensemble knows a session by. A client that shows it speaks for the session, from any connection.
 
     Attributes:
-        number: Unique for the life of the ensemble.
-        password: Proves that the session is ours.
         timeout: After so many seconds of silence it ends; as granted.
+        number: Unique for the life of the ensemble; 0: the session is yet to be made.
+        password: Proves that the session is ours.
     """
 
-    number: int
-    password: bytes
     timeout: float
+    number: int = 0
+    password: bytes = bytes(16)
 
 
-class Ensemble:
-    """The servers, of one process."""
+class Ensemble(FailoverClient):
+    """The servers, of one process.
 
-    def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        *,
-        tls: ssl.SSLContext | None,
-        server_name: str | None,
-        login: Login,
-        request_timeout: float,
-    ) -> None:
+    Attributes:
+        login: Who we are.
+    """
+
+    def __init__(self, endpoints: Sequence[Endpoint], login: Login, **settings: Any) -> None:
+        """See `FailoverClient`."""
+        without_tls = "tls=false, or give its secureClientPort"
+        super().__init__("ZooKeeper", endpoints, scheme="", without_tls=without_tls, **settings)
         self.login = login
-        self.request_timeout = request_timeout
-        self.transport = Transport(tls, server_name)
-        self._endpoints = tuple(endpoints)
-        # Whether it ever answered as ZooKeeper does.
-        self._known = False
-        self._lock = threading.Lock()
-        self.closed = False
 
-    @property
-    def size(self) -> int:
-        """How many endpoints there are."""
-        return len(self._endpoints)
-
-    def attach(self, identity: Identity | None, timeout: float, deadline: float) -> tuple[Line, Identity]:
-        """Connect a session to whichever server takes it.
-
-        Args:
-            identity: Of the session; None: make a new one.
-            timeout: The seconds of silence that a new session should outlast.
-            deadline: Until when.
+    def attach(self, identity: Identity, deadline: float) -> tuple[Line, Identity]:
+        """Connect a session, or make one, at whichever server takes it.
 
         Raises:
             SessionEndedError: There is no such session any more.
             RendezvousConnectionError: No server could be reached (`RendezvousDeniedError`: all refuse us, or
                 answer as something else, and none ever did otherwise).
         """
-        self.check_open()
-        started = time.monotonic()
-        failures: list[tuple[Endpoint, EndpointError]] = []
-        endpoints = self._endpoints
-        for left in range(len(endpoints), 0, -1):
-            endpoint = endpoints[-left]
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                break
-            # The last one gets all the time that is left, the others leave some for those behind them.
-            patience = remaining if left == 1 else min(self.request_timeout, remaining / left)
-            try:
-                return self._attempt(endpoint, identity, timeout, time.monotonic() + patience)
-            except EndpointError as failure:
-                failures.append((endpoint, failure))
-                self.demote(endpoint)
-        self.check_open()
-        if not failures:
-            raise RendezvousConnectionError("ZooKeeper was not asked: no time was left")
-        reasons = "; ".join(f"{endpoint}: {failure}" for endpoint, failure in failures)
-        now, cause = time.monotonic(), failures[-1][1]
-        if len(failures) == len(endpoints) and all(failure.denied for _, failure in failures):
-            raise RendezvousDeniedError(f"ZooKeeper cannot be used: {reasons}") from cause
-        told = f"did not answer within {now - started:.1f} s" if now >= deadline else "could not be reached"
-        raise RendezvousConnectionError(f"ZooKeeper {told}: {reasons}") from cause
+        return self.try_members(partial(self._attempt, identity), deadline - time.monotonic())
 
-    def demote(self, endpoint: Endpoint) -> None:
-        """Try an endpoint after all others from now on."""
-        with self._lock:
-            self._endpoints = (*(other for other in self._endpoints if other is not endpoint), endpoint)
-
-    def local_address(self) -> str:
-        """The source address of this machine towards ZooKeeper.
-
-        Raises:
-            RendezvousConnectionError: There is no route to any endpoint.
-        """
-        return self.transport.local_address() or source_address(self._endpoints, self.request_timeout)
-
-    def check_open(self) -> None:
-        """Raise `RendezvousConnectionError` after `close`."""
-        if self.closed:
-            raise RendezvousConnectionError("This backend was closed.")
-
-    def close(self) -> None:
-        """End every connection, also those in use."""
-        self.closed = True
-        self.transport.close()
-
-    def discard_inherited(self) -> None:
-        """Forget, in a forked child, what belongs to the parent."""
-        self.closed = True
-        self.transport.discard_inherited()
-
-    def _attempt(
-        self, endpoint: Endpoint, identity: Identity | None, timeout: float, deadline: float
-    ) -> tuple[Line, Identity]:
-        line = self.transport.connect(endpoint, deadline)
+    def _attempt(self, identity: Identity, member: Member, deadline: float) -> tuple[Line, Identity]:
+        line = Line(self.sockets.connect(member.endpoint, deadline), member)
         try:
-            granted = _shake_hands(line, identity, timeout, deadline)
-            self._known = True
-            self.login.perform(line, deadline)
-        except BrokenError as error:
-            self.transport.disconnect(line)
-            # What was ZooKeeper before is so again later, whatever answers for it meanwhile.
-            denied = error.denied or (isinstance(error, NotZooKeeperError) and not self._known)
-            raise EndpointError(f"no session: {error}{self._hint(error)}", denied=denied) from error
+            granted = _shake_hands(line, identity, deadline)
+            self.understood = True
+            self.login.perform(line, member.endpoint.host, deadline)
+        except EndpointError as error:
+            line.close()
+            denied = error.denied or (isinstance(error, NotZooKeeperError) and not self.understood)
+            raise EndpointError(f"no session: {error}{self._hint(error)}", applied=False, denied=denied) from error
         except BaseException:
-            self.transport.disconnect(line)
+            line.close()
             raise
         return line, granted
 
-    def _hint(self, error: BrokenError) -> str:
+    def _hint(self, error: EndpointError) -> str:
         ended = _ENDED if isinstance(error.__cause__, ConnectionResetError | BrokenPipeError) else ""
-        return ended if self._known or isinstance(error, NotZooKeeperError) else f"{ended}; is it ZooKeeper?"
+        return ended if self.understood or isinstance(error, NotZooKeeperError) else f"{ended}; is it ZooKeeper?"
 
 
-def _shake_hands(line: Line, identity: Identity | None, timeout: float, deadline: float) -> Identity:
-    number, password = (identity.number, identity.password) if identity else (0, _NO_PASSWORD)
-    asked = min(math.ceil((identity.timeout if identity else timeout) * 1000), _LONGEST_TIMEOUT)
+def _shake_hands(line: Line, identity: Identity, deadline: float) -> Identity:
+    asked = min(math.ceil(identity.timeout * 1000), _LONGEST_TIMEOUT)
     # We claim to have seen nothing yet: every read asks for the latest anyway, and a server that was
     # set up anew, or restored from a copy, would refuse a client that has seen more than it has.
     seen = 0
-    line.send(wire.frame(wire.Connect(0, seen, asked, number, password, False), None), deadline)
-    try:
-        granted, proof, milliseconds = wire.parse_connect(line.receive_one(deadline))
-    except wire.MalformedError as error:
-        raise NotZooKeeperError(f"it is not ZooKeeper: its answer is malformed ({error})") from error
-    if milliseconds <= 0:
-        if identity is None:
-            raise EndpointError("it gives us no session")
-        raise SessionEndedError("the session has ended")
-    return Identity(granted, proof, milliseconds / 1000)
+    hello = Connect(0, seen, asked, identity.number, identity.password, False)
+    granted, _ = read(Connect.deserialize, line.ask(hello, None, deadline))
+    if granted.time_out <= 0:
+        if identity.number:
+            raise SessionEndedError("the session has ended")
+        raise EndpointError("it grants none", applied=False)
+    return Identity(granted.time_out / 1000, granted.session_id, granted.passwd)

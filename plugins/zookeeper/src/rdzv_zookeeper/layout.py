@@ -16,18 +16,8 @@ from rdzv.backend import Entry
 from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape
 
-__all__ = [
-    "Layout",
-    "Version",
-    "contains",
-    "incarnation_node",
-    "is_incarnation_node",
-    "late_order",
-    "new_incarnation",
-    "pack",
-    "read_entry",
-    "without_incarnation",
-]
+__all__ = ["Layout", "Version", "contains", "late_order", "new_incarnation", "pack", "read_entry"]
+__all__ += ["incarnation_node", "is_incarnation_node", "without_incarnation"]
 
 _HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
 _INCARNATION: Final = "@"
@@ -118,13 +108,7 @@ def contains(prefix: str, path: str) -> bool:
 
 
 def pack(value: bytes, incarnation: str, order: int) -> bytes:
-    """A value as it stands in its node.
-
-    Args:
-        value: The value.
-        incarnation: Which.
-        order: When the life began; 0: when the node did.
-    """
+    """A value of a life as it stands in its node; `order` is when the life began, 0: when the node did."""
     return f"{incarnation} {order}\n".encode() + value
 
 

@@ -4,16 +4,12 @@ from typing import TYPE_CHECKING, Any
 
 from rdzv.backend import RendezvousBackend
 from rdzv.endpoints import parse_endpoints
-from rdzv.errors import RendezvousParameterError
 from rdzv.hooks import BackendPlugin, hookimpl
 from rdzv.options import parse_options
 
 from .options import OPTIONS
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Mapping
-
     from rdzv.parameters import RendezvousParameters
 
     from .backend import ZooKeeperBackend
@@ -21,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["create_backend", "rdzv_backend"]
 
 _PORT = 2181
+_PASSED_ON = ("prefix", "server_name", "user", "password", "sasl", "sasl_service", "acl", "request_timeout")
 
 
 @hookimpl
@@ -46,15 +43,16 @@ def create_backend(params: "RendezvousParameters") -> tuple[RendezvousBackend, A
         RendezvousParameterError: An endpoint, an option or a certificate cannot be used.
     """
     from rdzv.store import KeyValueStore
+    from rdzv_transport import tls_context
 
     options = parse_options(params.config, OPTIONS)
+    files = {name: (name, options[name]) for name in ("ca_cert", "cert", "key", "server_name")}
+    protocol = {True: "true", False: "false"}.get(options["tls"])
     backend = _backend_type()(
         parse_endpoints(params.endpoint, _PORT),
         params.run_id,
-        prefix=options["prefix"],
-        tls=_tls_context(options),
-        server_name=options["server_name"],
-        **{name: options[name] for name in ("user", "password", "sasl", "sasl_service", "acl", "request_timeout")},
+        tls=tls_context(("tls", "false", "true"), protocol=protocol, **files),
+        **{name: options[name] for name in _PASSED_ON},
     )
     return backend, KeyValueStore(backend)
 
@@ -63,33 +61,3 @@ def _backend_type() -> "type[ZooKeeperBackend]":
     from .backend import ZooKeeperBackend
 
     return ZooKeeperBackend
-
-
-def _tls_context(options: "Mapping[str, Any]") -> "ssl.SSLContext | None":
-    given = [name for name in ("ca_cert", "cert", "key", "server_name") if options[name] is not None]
-    if options["tls"] is False and given:
-        raise RendezvousParameterError(
-            f"The option '{given[0]}' needs TLS, but tls is false. Set tls=true, or leave one of them out."
-        )
-    if not options["tls"] and not given:
-        return None
-    import ssl
-
-    try:
-        context = ssl.create_default_context(cafile=options["ca_cert"])
-    except (ssl.SSLError, OSError) as error:
-        raise RendezvousParameterError(f"The ca_cert '{options['ca_cert']}' cannot be used: {error}.") from error
-    if options["cert"] is not None:
-        try:
-            context.load_cert_chain(options["cert"], options["key"], password=_no_passphrase)
-        except (ssl.SSLError, OSError) as error:
-            files = " with the key ".join(f"'{options[name]}'" for name in ("cert", "key") if options[name])
-            raise RendezvousParameterError(f"The cert {files} cannot be used: {error}.") from error
-    elif options["key"] is not None:
-        raise RendezvousParameterError("The option 'key' needs 'cert', the certificate that it belongs to.")
-    return context
-
-
-def _no_passphrase() -> str:
-    # Without this, OpenSSL would ask for it on the terminal.
-    raise RendezvousParameterError("The client's key is encrypted. Give a key file without a passphrase.")

@@ -1,15 +1,15 @@
 """Who we are to ZooKeeper, and who may use our nodes."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kazoo.protocol.serialization import SASL, Auth  # type: ignore[import-untyped]
+from kazoo.security import ACL, Id  # type: ignore[import-untyped]
 from rdzv.errors import RendezvousParameterError
+from rdzv_transport import EndpointError
 
 from . import wire
-from .failures import BrokenError, EndpointError
-from .transport import Line
 
 __all__ = ["Login", "parse_acl"]
 
@@ -21,12 +21,8 @@ _LETTERS: Final = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
 class Login:
     """Who we are. The default is nobody, or whom our certificate names.
 
-    Attributes:
-        user: A name.
-        password: Its password.
-        sasl: By which mechanism to log in, such as ``DIGEST-MD5`` or ``GSSAPI``; None: by ZooKeeper's digest
-            scheme, which checks nothing but gives the nodes that we create an owner.
-        service: The name of the server's service, for SASL.
+    Without a mechanism for SASL, a user logs in by ZooKeeper's digest scheme, which checks nothing but gives the
+    nodes that we create an owner.
     """
 
     user: str | None = None
@@ -61,70 +57,71 @@ class Login:
             return "a client without user and password" if self.sasl is None else f"a client by {self.sasl}"
         return f"the user '{self.user}'"
 
-    def perform(self, line: Line, deadline: float) -> None:
-        """Log in over a new line.
+    def perform(self, line: wire.Line, host: str, deadline: float) -> None:
+        """Log in over a new line to `host`.
 
         Raises:
-            EndpointError: The server does not take it.
-            BrokenError: The server did not answer.
+            EndpointError: The server does not take it, or did not answer.
         """
         if self.sasl is not None:
-            self._negotiate(self.sasl, line, deadline)
+            self._negotiate(self.sasl, line, host, deadline)
         elif self.user is not None:
-            request = wire.Auth(0, "digest", f"{self.user}:{self.password}")
-            self._ask(line, request, wire.AUTH_XID, deadline)
+            self._ask(line, Auth(0, "digest", f"{self.user}:{self.password}"), wire.AUTH_XID, deadline)
 
-    def _negotiate(self, mechanism: str, line: Line, deadline: float) -> None:
-        client = self._sasl_client(mechanism, line)
+    def _negotiate(self, mechanism: str, line: wire.Line, host: str, deadline: float) -> None:
+        client = self._sasl_client(mechanism, host)
         challenge: bytes | None = None
         number = 0
         while not client.complete:
             try:
                 response = client.process(challenge)
             except Exception as error:  # each mechanism has errors of its own
-                raise EndpointError(f"logging in as {self.who} failed: {error}", denied=True) from error
+                raise _refused(f"logging in as {self.who} failed: {error}") from error
             if client.complete and not response:
                 break
             number += 1
             try:
-                data = self._ask(line, wire.SASL(response or b""), number, deadline)
-            except BrokenError as error:
+                data = self._ask(line, SASL(response or b""), number, deadline)
+            except EndpointError as error:
+                if error.denied:
+                    raise
                 if time.monotonic() >= deadline:
-                    raise BrokenError(f"{error} to a login by {mechanism}; does this server know SASL?") from error
+                    said = f"{error} to a login by {mechanism}; does this server know SASL?"
+                    raise EndpointError(said, applied=False) from error
                 # This is how a server says that it does not know us.
-                raise EndpointError(f"it ended the connection when {self.who} logged in", denied=True) from error
-            challenge, _ = wire.SASL.deserialize(data, wire.HEADER_SIZE)
+                raise _refused(f"it ended the connection when {self.who} logged in") from error
+            challenge, _ = wire.read(SASL.deserialize, data, wire.HEADER_SIZE)
         client.dispose()
 
-    def _sasl_client(self, mechanism: str, line: Line) -> Any:
+    def _sasl_client(self, mechanism: str, host: str) -> Any:
         import puresasl.client
 
-        # ZooKeeper has its own fixed name of the server for this one.
-        host = "zk-sasl-md5" if mechanism == "DIGEST-MD5" else line.endpoint.host
         options = {"username": self.user, "password": self.password} if self.password is not None else {}
-        principal = {"principal": self.user} if mechanism == "GSSAPI" and self.user is not None else {}
+        if mechanism == "DIGEST-MD5":
+            # ZooKeeper has its own fixed name of the server for this one.
+            host = "zk-sasl-md5"
+        elif self.user is not None:
+            options["principal"] = self.user
         try:
-            return puresasl.client.SASLClient(host, self.service, mechanism, **options, **principal)
+            return puresasl.client.SASLClient(host, self.service, mechanism, **options)
         except Exception as error:
-            raise EndpointError(f"SASL by {mechanism} is not possible: {error}", denied=True) from error
+            raise _refused(f"SASL by {mechanism} is not possible: {error}") from error
 
-    def _ask(self, line: Line, request: wire.Request, number: int, deadline: float) -> bytes:
-        line.send(wire.frame(request, number), deadline)
-        data = line.receive_one(deadline)
-        _, _, code = wire.parse_header(data)
+    def _ask(self, line: wire.Line, request: wire.Request, number: int, deadline: float) -> bytes:
+        data = line.ask(request, number, deadline)
+        _, _, code = wire.read_header(data)
         if code:
             why = type(wire.error_of(code)).__name__
-            raise EndpointError(f"it refused {self.who}: {why}; check the options user, password and sasl", denied=True)
+            raise _refused(f"it refused {self.who}: {why}; check the options user, password and sasl")
         return data
 
 
-def parse_acl(text: str | None, login: Login) -> tuple[wire.ACL, ...]:
-    """Who may use the nodes that we create.
+def _refused(reason: str) -> EndpointError:
+    return EndpointError(reason, applied=False, denied=True)
 
-    Args:
-        text: ``open``, ``creator``, or entries as zkCli writes them (``scheme:id:rwcda``), with ``;`` between.
-            None: ``creator`` if we log in, else ``open``.
-        login: Who we are.
+
+def parse_acl(text: str | None, login: Login) -> tuple[ACL, ...]:
+    """Who may use the nodes that we create, by the option ``acl``.
 
     Raises:
         RendezvousParameterError: It cannot be used.
@@ -132,18 +129,15 @@ def parse_acl(text: str | None, login: Login) -> tuple[wire.ACL, ...]:
     if text is None:
         text = "open" if login.user is None and login.sasl is None else "creator"
     known = {"open": "world:anyone:rwcda", "creator": "auth::rwcda"}
-    return _acl([entry.strip() for entry in known.get(text, text).split(";")])
+    return tuple(_parse_entry(entry.strip()) for entry in known.get(text, text).split(";"))
 
 
-def _acl(entries: Sequence[str]) -> tuple[wire.ACL, ...]:
-    found = []
-    for entry in entries:
-        scheme, colon, rest = entry.partition(":")
-        name, other_colon, letters = rest.rpartition(":")
-        if not (scheme and colon and other_colon and letters) or not _LETTERS.keys() >= set(letters):
-            raise RendezvousParameterError(
-                f"The acl '{entry}' is malformed. Write open, creator, or scheme:id:rwcda, such as "
-                "sasl:rdzv:rwcda;world:anyone:r."
-            )
-        found.append(wire.ACL(sum(_LETTERS[letter] for letter in set(letters)), wire.Id(scheme, name)))
-    return tuple(found)
+def _parse_entry(entry: str) -> ACL:
+    scheme, colon, rest = entry.partition(":")
+    name, other_colon, letters = rest.rpartition(":")
+    if not (scheme and colon and other_colon and letters) or not _LETTERS.keys() >= set(letters):
+        raise RendezvousParameterError(
+            f"The acl '{entry}' is malformed. Write open, creator, or scheme:id:rwcda, such as "
+            "sasl:rdzv:rwcda;world:anyone:r."
+        )
+    return ACL(sum(_LETTERS[letter] for letter in set(letters)), Id(scheme, name))

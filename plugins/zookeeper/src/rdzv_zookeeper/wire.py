@@ -1,218 +1,82 @@
-"""ZooKeeper's requests as bytes: kazoo's, and three that it lacks. No other file imports kazoo."""
+"""What goes over a connection to ZooKeeper: frames, with kazoo's requests in them and two that it lacks."""
 
-import contextlib
+import ssl
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
 
 # kazoo brings no types.
-from kazoo.exceptions import (  # type: ignore[import-untyped]
-    EXCEPTIONS,
-    AuthFailedError,
-    BadVersionError,
-    ConnectionLoss,
-    InvalidACLError,
-    NoAuthError,
-    NoChildrenForEphemeralsError,
-    NodeExistsError,
-    NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
-    RequestTimeoutError,
-    RolledBackError,
-    RuntimeInconsistency,
-    SessionClosedRequireSaslError,
-    SessionExpiredError,
-    SystemZookeeperError,
-    UnimplementedError,
-    ZookeeperError,
-)
-from kazoo.protocol.serialization import (  # type: ignore[import-untyped]
-    SASL,
-    Auth,
-    CheckVersion,
-    Close,
-    Connect,
-    Create,
-    Delete,
-    GetChildren,
-    GetData,
-    MultiHeader,
-    Ping,
-    SetData,
-    Sync,
-    read_string,
-    write_string,
-)
+from kazoo import exceptions  # type: ignore[import-untyped]
+from kazoo.protocol import serialization  # type: ignore[import-untyped]
 from kazoo.protocol.states import ZnodeStat  # type: ignore[import-untyped]
-from kazoo.security import ACL, Id  # type: ignore[import-untyped]
+from rdzv_transport import EndpointError, Member, TimedSocket
 
-__all__ = [
-    "ACL",
-    "AUTH_XID",
-    "BARRIER",
-    "DENIED",
-    "EPHEMERAL",
-    "EVENT_XID",
-    "HEADER_SIZE",
-    "MAX_REQUEST",
-    "PING_XID",
-    "SASL",
-    "UNCERTAIN",
-    "AddWatch",
-    "Auth",
-    "BadVersionError",
-    "CheckVersion",
-    "Close",
-    "Connect",
-    "Create",
-    "Delete",
-    "GetChildren",
-    "GetData",
-    "Id",
-    "MalformedError",
-    "Multi",
-    "NoChildrenForEphemeralsError",
-    "NoNodeError",
-    "NodeExistsError",
-    "NotEmptyError",
-    "Ping",
-    "RemoveWatch",
-    "Reply",
-    "Request",
-    "SessionClosedRequireSaslError",
-    "SessionExpiredError",
-    "SetData",
-    "Sync",
-    "UnimplementedError",
-    "ZookeeperError",
-    "error_of",
-    "frame",
-    "parse_connect",
-    "parse_event",
-    "parse_header",
-    "parse_reply",
-]
+from .failures import NotZooKeeperError
+
+__all__ = ["BARRIER", "Line", "Multi", "Reply", "Request", "add_watch", "frame", "read", "read_header", "read_reply"]
+__all__ += ["AUTH_XID", "EVENT_XID", "HEADER_SIZE", "PING_XID", "error_of", "remove_watch"]
+
+Request = Any
+"""A request of kazoo's, which have no types, or one of ours: it has a `type` and can `serialize` itself."""
 
 EVENT_XID: Final = -1
 PING_XID: Final = -2
 AUTH_XID: Final = -4
 """The numbers of what is no answer to a numbered request."""
 
-EPHEMERAL: Final = 1
-"""The flag of a node that ends with its session."""
-
-MAX_REQUEST: Final = 0xFFFFF
-"""The largest request in bytes that a server takes by default (its jute.maxbuffer); it hangs up on a larger one."""
-
-DENIED: Final = (NoAuthError, AuthFailedError, InvalidACLError, SessionClosedRequireSaslError)
-"""Errors that say who we are is the trouble."""
-
-UNCERTAIN: Final = (ConnectionLoss, OperationTimeoutError, RequestTimeoutError, SystemZookeeperError)
-"""Errors after which a write may have been done nevertheless."""
-
-_INT: Final = struct.Struct("!i")
-_HEADER: Final = struct.Struct("!iqi")
-_OPERATION: Final = struct.Struct("!i?i")
-HEADER_SIZE: Final = _HEADER.size
+HEADER_SIZE: Final[int] = serialization.reply_header_struct.size
 """Bytes before the body of an answer."""
 
-_STAT: Final = struct.Struct("!qqqqiiiqiiq")
+_INT: Final[struct.Struct] = serialization.int_struct
+_LONGEST: Final = 1 << 28
+"""No answer of ZooKeeper's is longer, in bytes; what seems to be is something else."""
 
 
-class MalformedError(Exception):
-    """An answer that is none of ZooKeeper's."""
-
-
-class Request(Protocol):
-    """What kazoo's requests, and ours, can do."""
-
-    @property
-    def type(self) -> int | None:
-        """ZooKeeper's number of the kind of request."""
-
-    def serialize(self) -> bytes:
-        """Its bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to one request.
-
-    Attributes:
-        zxid: The last transaction that the server had applied when it answered.
-        result: The request's own, or the `ZookeeperError`.
-    """
+class Reply(NamedTuple):
+    """The answer to one request: when it came the server had applied `zxid`; and a result, or a `ZookeeperError`."""
 
     zxid: int
     result: Any
 
 
-@dataclass(frozen=True, slots=True)
-class AddWatch:
+class _WatchRequest(NamedTuple):
+    """About a watch of a node and all that is or comes under it."""
+
+    path: str
+    type: int
+    mode: int
+
+    def serialize(self) -> bytes:
+        return bytes(serialization.write_string(self.path) + _INT.pack(self.mode))
+
+
+def add_watch(path: str) -> Request:
     """Watch a node and all that is or comes under it, until the connection ends."""
-
-    path: str
-    type: ClassVar[int] = 106
-
-    def serialize(self) -> bytes:
-        """Its bytes."""
-        persistent_recursive = 1
-        return bytes(write_string(self.path) + _INT.pack(persistent_recursive))
+    return _WatchRequest(path, type=106, mode=1)  # persistent and recursive
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveWatch:
-    """Watch no more what `AddWatch` named."""
-
-    path: str
-    type: ClassVar[int] = 18
-
-    def serialize(self) -> bytes:
-        """Its bytes."""
-        of_any_kind = 3
-        return bytes(write_string(self.path) + _INT.pack(of_any_kind))
+def remove_watch(path: str) -> Request:
+    """Watch no more what `add_watch` named."""
+    return _WatchRequest(path, type=18, mode=3)  # of any kind
 
 
-@dataclass(frozen=True, slots=True)
-class Multi:
+class Multi(serialization.Transaction):  # type: ignore[misc]
     """Several operations, all or none.
 
     Its result is the stat after the one `SetData` among them, None if there is none, or the error that
     kept all of them from being done. (kazoo's own gives a list of errors, of which one is true.)
     """
 
-    operations: Sequence[Request]
-    type: ClassVar[int] = 14
-
-    def serialize(self) -> bytes:
-        """Its bytes."""
-        parts = [MultiHeader(one.type, False, -1).serialize() + one.serialize() for one in self.operations]
-        return b"".join([*parts, MultiHeader(-1, True, -1).serialize()])
-
-    @staticmethod
-    def deserialize(data: bytes, offset: int) -> Any:
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> Any:
         """Read the answer."""
-        stat = None
-        while True:
-            kind, done, _ = _OPERATION.unpack_from(data, offset)
-            offset += _OPERATION.size
-            if done:
-                return stat
-            if kind == Create.type:
-                _, offset = read_string(data, offset)
-            elif kind == SetData.type:
-                stat = ZnodeStat._make(_STAT.unpack_from(data, offset))
-                offset += _STAT.size
-            elif kind == -1:
-                error = error_of(_INT.unpack_from(data, offset)[0])
-                offset += _INT.size
-                if not isinstance(error, (RolledBackError, RuntimeInconsistency)):
-                    return error
+        consequences = exceptions.RolledBackError, exceptions.RuntimeInconsistency
+        results = [one for one in super().deserialize(data, offset) if not isinstance(one, consequences)]
+        return next((one for one in results if isinstance(one, exceptions.ZookeeperError | ZnodeStat)), None)
 
 
-BARRIER: Final = Multi([CheckVersion("/", -1)])
+BARRIER: Final = Multi([serialization.CheckVersion("/", -1)])
 """What is read after it, over the same connection, is no older than the moment when it was sent: it takes
 effect nowhere, but in its turn among all writes. ZooKeeper's own means, `Sync`, is not enough: the leader answers
 before it has applied what a follower has answered already, and one that was deposed unawares answers too."""
@@ -222,48 +86,116 @@ def frame(request: Request, number: int | None) -> bytes:
     """The bytes that go over the line; `number` is None only for the first request of a connection."""
     head = b"" if number is None else _INT.pack(number) + _INT.pack(request.type or 0)
     body = head + request.serialize()
-    return _INT.pack(len(body)) + body
+    return bytes(_INT.pack(len(body)) + body)
 
 
-def parse_connect(data: bytes) -> tuple[int, bytes, int]:
-    """The answer to `Connect`: the session's number and password, and its timeout in milliseconds; 0: it has ended."""
-    with _malformed():
-        answer, _ = Connect.deserialize(data, 0)
-        return answer.session_id, answer.passwd, answer.time_out
+def read(deserialize: Callable[[bytes, int], Any], data: bytes, offset: int = 0) -> Any:
+    """Read an answer.
+
+    Raises:
+        NotZooKeeperError: It is none.
+    """
+    try:
+        return deserialize(data, offset)
+    except (struct.error, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RuntimeError) as error:
+        raise NotZooKeeperError(f"its answer is not ZooKeeper's: {error}") from error
 
 
-def parse_header(data: bytes) -> tuple[int, int, int]:
-    """The number of a reply, the server's last transaction, and an error's code or 0."""
-    with _malformed():
-        number, zxid, code = _HEADER.unpack_from(data)
-        return number, zxid, code
+def read_header(data: bytes) -> Any:
+    """An answer's number (`xid`), the server's last transaction (`zxid`), and an error's code or 0 (`err`)."""
+    return read(serialization.ReplyHeader.deserialize, data)[0]
 
 
-def parse_reply(request: Request, data: bytes) -> Reply:
+def read_reply(request: Request, data: bytes) -> Reply:
     """Read the answer to a request."""
-    _, zxid, code = parse_header(data)
+    _, zxid, code = read_header(data)
     if code:
         return Reply(zxid, error_of(code))
-    with _malformed():
-        deserialize = getattr(request, "deserialize", None)
-        return Reply(zxid, deserialize(data, HEADER_SIZE) if deserialize else None)
+    deserialize = getattr(request, "deserialize", lambda data, offset: None)
+    return Reply(zxid, read(deserialize, data, HEADER_SIZE))
 
 
-def parse_event(data: bytes) -> str:
-    """The path of the node that an event is about."""
-    with _malformed():
-        path, _ = read_string(data, HEADER_SIZE + 2 * _INT.size)
-        return str(path)
-
-
-def error_of(code: int) -> ZookeeperError:
+def error_of(code: int) -> exceptions.ZookeeperError:
     """The error for a code of ZooKeeper's."""
-    return EXCEPTIONS[code]() if code in EXCEPTIONS else ZookeeperError(f"code {code}")
+    known = exceptions.EXCEPTIONS
+    return known[code]() if code in known else exceptions.ZookeeperError(f"code {code}")
 
 
-@contextlib.contextmanager
-def _malformed() -> Iterator[None]:
-    try:
-        yield
-    except (struct.error, ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        raise MalformedError(str(error)) from error
+class Line:
+    """A connection that carries frames: a length, then that many bytes. One thread may send while another receives.
+
+    Attributes:
+        member: The server that it leads to.
+        has_responded: When the server last said anything over it, on the monotonic clock.
+    """
+
+    def __init__(self, sock: TimedSocket, member: Member) -> None:
+        self.member = member
+        self.has_responded = time.monotonic()
+        self._sock = sock
+        self._rest = bytearray()
+
+    def send(self, data: bytes, deadline: float) -> None:
+        """Send everything.
+
+        Raises:
+            EndpointError: It could not all be sent by the deadline; the line is no use any more.
+        """
+        try:
+            self._sock.send(data, deadline)
+        except OSError as error:
+            raise self._explain(error) from error
+
+    def receive(self, deadline: float) -> list[bytes]:
+        """All frames that are there; if there is none, wait for one. Empty when the deadline has come.
+
+        Raises:
+            EndpointError: The line has ended, or carries something else than frames.
+        """
+        frames: list[bytes] = []
+        try:
+            while (data := self._sock.receive(0.0 if frames else deadline)) is not None:
+                if not data:
+                    raise ConnectionResetError("the server ended it")
+                self.has_responded = time.monotonic()
+                self._rest += data
+                frames += self._cut()
+        except OSError as error:
+            # What came before the end counts; the end will be found again.
+            if not frames:
+                raise self._explain(error) from error
+        return frames
+
+    def ask(self, request: Request, number: int | None, deadline: float) -> bytes:
+        """Send a request while no other is under way, and receive its answer."""
+        self.send(frame(request, number), deadline)
+        frames = self.receive(deadline)
+        if not frames:
+            raise EndpointError("no answer in time", applied=True)
+        if len(frames) > 1:
+            raise NotZooKeeperError("it is not ZooKeeper: it gives more than one answer")
+        return frames[0]
+
+    def close(self) -> None:
+        """Close it; a thread that uses it now finds it ended. Closing twice is fine."""
+        self._sock.close()
+
+    def _explain(self, error: OSError) -> EndpointError:
+        if isinstance(error, ssl.SSLError):
+            return self._sock.explain(error)
+        return EndpointError(f"the connection broke: {error}", applied=True)
+
+    def _cut(self) -> Iterator[bytes]:
+        """The frames that are complete."""
+        while len(self._rest) >= _INT.size:
+            (length,) = _INT.unpack_from(self._rest)
+            if not 0 <= length <= _LONGEST:
+                start = bytes(self._rest[:8])
+                if start.startswith(b"\x15\x03"):
+                    raise NotZooKeeperError("it speaks TLS; set tls=true, or give its clientPort")
+                raise NotZooKeeperError(f"it is not ZooKeeper: it says {start!r}")
+            end = _INT.size + length
+            if len(self._rest) < end:
+                return
+            yield bytes(self._rest[_INT.size : end])
+            del self._rest[:end]

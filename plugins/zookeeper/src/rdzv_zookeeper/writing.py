@@ -2,72 +2,55 @@
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from kazoo import exceptions  # type: ignore[import-untyped]
+from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, SetData  # type: ignore[import-untyped]
+from kazoo.security import ACL  # type: ignore[import-untyped]
 from rdzv.backend import ABSENT, Entry, Expect, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
+from rdzv_transport import ReplyLostError
 
 from . import wire
-from .failures import ReplyLostError, explain
 from .layout import Layout, Version, incarnation_node, late_order, new_incarnation, pack, read_entry
 from .session import Session
 
-__all__ = ["Writer"]
+__all__ = ["Writer", "look"]
 
-_LONGEST: Final = wire.MAX_REQUEST - 8192
-"""The longest value in bytes: what fits into a request besides its paths."""
+_LONGEST: Final = 0xFFFFF - 8192
+"""The longest value in bytes: what fits, besides its paths, into the largest request that a server takes by default
+(its jute.maxbuffer); it hangs up on a larger one."""
 
-_REFUTED: Final = (wire.NodeExistsError, wire.NoNodeError, wire.BadVersionError)
+_EPHEMERAL: Final = 1
+"""The flag of a node that ends with its session."""
+
+_REFUTED: Final = (exceptions.NodeExistsError, exceptions.NoNodeError, exceptions.BadVersionError)
 """How a transaction fails whose conditions do not hold."""
 
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What stands in the way of a key, or is to be replaced.
-
-    Attributes:
-        version: Its version; without a life if it is only a node.
-        entry: Its value; None if it is only a node.
-    """
-
-    version: Version
-    entry: Entry | None
+_UNCERTAIN: Final = (
+    exceptions.ConnectionLoss,
+    exceptions.OperationTimeoutError,
+    exceptions.RequestTimeoutError,
+    exceptions.SystemZookeeperError,
+)
+"""Errors after which a write may have been done nevertheless."""
 
 
 class Writer:
     """Writes the keys of one run."""
 
-    def __init__(self, layout: Layout, acl: Sequence[wire.ACL], who: str) -> None:
+    def __init__(self, layout: Layout, acl: Sequence[ACL]) -> None:
         self._layout = layout
         self._acl = acl
-        self._who = who
 
     def put(
-        self,
-        key: str,
-        value: bytes,
-        expect: Version | Expect,
-        *,
-        owner: int,
-        write: Session,
-        read: Session,
-        deadline: float,
+        self, key: str, value: bytes, expect: Version | Expect, session: Session, lease: Session | None, deadline: float
     ) -> PutResult:
-        """Write a key.
-
-        Args:
-            key: Which.
-            value: What.
-            expect: On which condition.
-            owner: The number of the session that the key is to end with; 0: none.
-            write: The session that writes: the owner, if there is one.
-            read: The session that looks when the condition does not hold.
-            deadline: Until when.
+        """Write a key, which is to end with the session of a lease if there is one.
 
         Raises:
             ReplyLostError: It may have been written.
-            SessionEndedError: `write` has ended; nothing was written.
+            SessionEndedError: The lease's session has ended; nothing was written.
             RendezvousError: Nothing was written.
         """
         if len(value) > _LONGEST:
@@ -75,74 +58,62 @@ class Writer:
                 f"The value of '{key}' has {len(value)} bytes; ZooKeeper takes {_LONGEST} by default."
             )
         path = self._layout.path(key)
-        there = Found(expect, None) if isinstance(expect, Version) else None
+        write, owner = (lease, lease.identity.number) if lease else (session, 0)
+        there = expect if isinstance(expect, Version) else None
         parents: list[str] = []
         while True:
-            requests = [wire.Create(parent, b"", self._acl, 0) for parent in parents]
+            requests = [Create(parent, b"", self._acl, 0) for parent in parents]
             data, transaction = self._transaction(path, value, there, owner)
             *made, written = write.call([*requests, transaction], deadline, repeatable=False)
-            if not isinstance(written.result, wire.ZookeeperError):
-                return PutResult(PutOutcome.APPLIED, read_entry(data, written.result))
-            self._check(path, written, _REFUTED)
-            if there is None and isinstance(written.result, wire.NoNodeError):
+            if isinstance(written.result, _UNCERTAIN):
+                raise ReplyLostError(f"ZooKeeper does not know how it went: {written.result!r}.") from written.result
+            refuted = write.check(written, path, *_REFUTED)
+            if not isinstance(refuted, exceptions.ZookeeperError):
+                return PutResult(PutOutcome.APPLIED, read_entry(data, refuted))
+            if there is None and isinstance(refuted, exceptions.NoNodeError):
                 # A parent that is there already may be one that we must not make.
                 for parent, reply in zip(parents, made, strict=True):
-                    self._check(parent, reply, (wire.NodeExistsError,))
+                    write.check(reply, parent, exceptions.NodeExistsError)
                 if not parents:
                     parents = self._layout.parents(path)
                     continue
-            there = self.look(path, read, deadline)
-            entry = there.entry if there else None
+            there, entry = look(path, session, deadline)
+            if entry is not None and entry.token == expect:
+                lost = incarnation_node(path, entry.token.incarnation)
+                raise RendezvousStateError(f"{path} has lost {lost} to something that is not rdzv; delete it.")
             if isinstance(expect, Version) or (expect is ABSENT and entry is not None):
-                return self._lost(expect, entry, path)
+                return PutResult(PutOutcome.CONFLICT, entry)
             if time.monotonic() >= deadline:
                 raise RendezvousConnectionError(f"{path} was not written in time: others kept changing it.")
 
-    def look(self, path: str, session: Session, deadline: float) -> Found | None:
-        """What is at `path` now; None if there is no such node."""
-        reply = session.call([wire.BARRIER, wire.GetData(path, False)], deadline)[-1]
-        if isinstance(reply.result, wire.NoNodeError):
-            return None
-        self._check(path, reply, ())
-        data, stat = reply.result
-        entry = read_entry(data, stat)
-        if entry is None:
-            return Found(Version("", stat.version, late_order(reply.zxid), stat.ephemeralOwner), None)
-        return Found(entry.token, entry)
-
-    def _transaction(self, path: str, value: bytes, there: Found | None, owner: int) -> tuple[bytes, wire.Multi]:
-        """The bytes to write, and the transaction that writes them in the place of `there`, or else fails."""
-        before = there.version if there else None
+    def _transaction(self, path: str, value: bytes, before: Version | None, owner: int) -> tuple[bytes, wire.Multi]:
+        """The bytes to write, and the transaction that writes them in the place of `before`, or else fails."""
         if before is not None and before.incarnation and before.owner == owner:
             data = pack(value, before.incarnation, before.order)
-            alive = wire.CheckVersion(incarnation_node(path, before.incarnation), -1)
-            return data, wire.Multi([alive, wire.SetData(path, data, before.number)])
-        flags = wire.EPHEMERAL if owner else 0
+            alive = CheckVersion(incarnation_node(path, before.incarnation), -1)
+            return data, wire.Multi([alive, SetData(path, data, before.number)])
+        flags = _EPHEMERAL if owner else 0
         incarnation = new_incarnation()
         data = pack(value, incarnation, before.order if before else 0)
-        make_incarnation = wire.Create(incarnation_node(path, incarnation), b"", self._acl, flags)
+        make_incarnation = Create(incarnation_node(path, incarnation), b"", self._acl, flags)
         if before is not None and not before.incarnation and not owner and not before.owner:
-            return data, wire.Multi([make_incarnation, wire.SetData(path, data, before.number)])
+            return data, wire.Multi([make_incarnation, SetData(path, data, before.number)])
         # What a node ends with cannot be changed: it must be made anew.
         removal: list[wire.Request] = []
         if before is not None:
-            removal += [wire.Delete(incarnation_node(path, before.incarnation), -1)] if before.incarnation else []
-            removal += [wire.Delete(path, before.number)]
+            removal += [Delete(incarnation_node(path, before.incarnation), -1)] if before.incarnation else []
+            removal += [Delete(path, before.number)]
         # Within a transaction only writing answers with what the core must know.
-        make = [wire.Create(path, b"", self._acl, flags), wire.SetData(path, data, 0)]
+        make = [Create(path, b"", self._acl, flags), SetData(path, data, 0)]
         return data, wire.Multi([*removal, *make, make_incarnation])
 
-    def _lost(self, expect: Version | Expect, entry: Entry | None, path: str) -> PutResult:
-        if entry is not None and entry.token == expect:
-            raise RendezvousStateError(
-                f"{path} has lost {incarnation_node(path, entry.token.incarnation)} "
-                f"to something that is not rdzv; delete it."
-            )
-        return PutResult(PutOutcome.CONFLICT, entry)
 
-    def _check(self, path: str, reply: wire.Reply, expected: tuple[type[Exception], ...]) -> None:
-        """Raise what a reply says, unless it is expected."""
-        if isinstance(reply.result, wire.UNCERTAIN):
-            raise ReplyLostError(f"ZooKeeper does not know how it went: {reply.result!r}.") from reply.result
-        if isinstance(reply.result, wire.ZookeeperError) and not isinstance(reply.result, expected):
-            raise explain(reply.result, path, self._who) from reply.result
+def look(path: str, session: Session, deadline: float) -> tuple[Version | None, Entry | None]:
+    """What is at `path` now: the version of the node if there is one, without a life if it is no key; and the key."""
+    reply = session.call([wire.BARRIER, GetData(path, False)], deadline)[-1]
+    if (result := session.found(reply, path)) is None:
+        return None, None
+    data, stat = result
+    if (entry := read_entry(data, stat)) is None:
+        return Version("", stat.version, late_order(reply.zxid), stat.ephemeralOwner), None
+    return entry.token, entry

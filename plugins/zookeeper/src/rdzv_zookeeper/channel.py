@@ -1,0 +1,217 @@
+"""A session's connection to one server: requests in order, answers in the same order, events amid them.
+
+No thread of our own: of the threads that wait for an answer, or for an event, one at a time reads for all. So a
+session is kept alive by those who use it and by nothing else, and nothing is sent that nobody waits for.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kazoo import exceptions  # type: ignore[import-untyped]
+from kazoo.protocol.serialization import Ping, Watch  # type: ignore[import-untyped]
+from rdzv_transport import EndpointError, Turns
+
+from . import wire
+from .ensemble import Ensemble
+from .failures import NotZooKeeperError, SessionEndedError, name_of
+
+__all__ = ["Channel"]
+
+_PER_FLIGHT: Final = 256
+"""How many requests are sent before the first answer is read: each side can hold so many for the other."""
+
+_OFTEN: Final = 1.0
+"""Seconds between keep-alives, at most, while a thread waits."""
+
+_PROBE_AFTER: Final = 0.05
+"""Seconds after which a server that owes an answer is probed. ZooKeeper 3.8 forgets about one request in
+thousands until the next one comes."""
+
+
+@dataclass(eq=False, slots=True)
+class _Pending:
+    """A request whose answer has not come."""
+
+    request: wire.Request
+    number: int
+    reply: wire.Reply | None = None
+
+    def has_reply(self) -> bool:
+        return self.reply is not None
+
+
+class Channel:
+    """See above.
+
+    Args:
+        ensemble: Where.
+        line: To which server.
+        on_event: Hears the path of every node that changes under a watch.
+        timeout: The seconds of silence that the session outlasts.
+
+    Attributes:
+        line: See there.
+        broken: Why it is no use any more; None: it is.
+    """
+
+    def __init__(self, ensemble: Ensemble, line: wire.Line, on_event: Callable[[str], None], timeout: float) -> None:
+        self.line = line
+        self.broken: EndpointError | None = None
+        self._ensemble = ensemble
+        self._on_event = on_event
+        self._timeout = timeout
+        self._sending = threading.Lock()
+        self._turns = Turns()
+        self._pending: deque[_Pending] = deque()
+        self._number = 0
+        self._asked = time.monotonic()
+
+    def exchange(self, requests: Sequence[wire.Request], deadline: float) -> list[wire.Reply]:
+        """Send requests all at once, and wait for their answers; they are done in this order.
+
+        Raises:
+            EndpointError: The connection broke, or the deadline has come.
+            SessionEndedError: The session has ended.
+        """
+        replies: list[wire.Reply] = []
+        for start in range(0, len(requests), _PER_FLIGHT):
+            flight = self.send(requests[start : start + _PER_FLIGHT], deadline, applied=start > 0)
+            if not self.listen(flight[-1].has_reply, deadline, owed=True):
+                raise EndpointError("no answer in time", applied=True)
+            replies += [one.reply for one in flight if one.reply is not None]
+        if any(isinstance(reply.result, exceptions.SessionExpiredError) for reply in replies):
+            raise SessionEndedError
+        return replies
+
+    def send(self, requests: Sequence[wire.Request], deadline: float, *, applied: bool = False) -> list[_Pending]:
+        """Send requests without waiting for the answers; they are done before any that is sent later.
+
+        Raises:
+            EndpointError: The connection broke, or the deadline has come. If nothing was sent, it says `applied`
+                of those before that belong to them.
+        """
+        if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise EndpointError("another thread still sends", applied=applied)
+        try:
+            flight = [_Pending(request, self._next_number()) for request in requests]
+            data = b"".join(wire.frame(one.request, one.number) for one in flight)
+            with self._turns.changed:
+                self._check(applied=applied)
+                self._pending += flight
+            self._asked = time.monotonic()
+            self.line.send(data, deadline)
+        except EndpointError as error:
+            self.fail(error)
+            raise
+        finally:
+            self._sending.release()
+        return flight
+
+    def listen(self, done: Callable[[], bool], deadline: float, *, owed: bool = False) -> bool:
+        """Read until `done`, and let the server hear of us meanwhile; False if the deadline has come.
+
+        Args:
+            done: Asked whenever something has arrived; takes no lock that another thread may hold for long.
+            deadline: Until when.
+            owed: Whether the server owes an answer, and is probed, and left when it is silent for too long.
+
+        Raises:
+            EndpointError: The connection broke.
+        """
+        began = time.monotonic()
+        pause = _PROBE_AFTER if owed else min(_OFTEN, self._timeout / 3)
+        while not self._read_until(done, min(deadline, self._asked + pause)):
+            now = time.monotonic()
+            over = now >= deadline
+            if not over and now < self._asked + pause:
+                continue  # another thread has asked
+            silence = now - max(began, self.line.has_responded)
+            patience = self._ensemble.request_timeout if owed else self._timeout * 2 / 3
+            # Of a server that owes an answer, but is the only one, as much is hoped for as the caller's time allows.
+            if silence >= patience and (over or not owed or len(self._ensemble.members) > 1):
+                self.fail(EndpointError(f"no answer within {silence:.1f} s", applied=True))
+            if over:
+                return False
+            self._ping(deadline)
+            pause = min(2 * pause, _OFTEN) if owed else pause
+        return True
+
+    def wake(self) -> None:
+        """Have every thread that listens ask again whether it is done."""
+        self._turns.wake()
+
+    def poll(self) -> None:
+        """Take what has arrived, without waiting; an end that has come is noticed."""
+        now = time.monotonic()
+        self._turns.take(lambda: self.broken is not None or self._turns.is_taken(), lambda: self._receive(now), now)
+
+    def fail(self, error: EndpointError) -> None:
+        """Close it, and have everybody who waits find it broken."""
+        with self._turns.changed:
+            self.broken = self.broken or error
+            self._turns.changed.notify_all()
+        self.line.close()
+
+    def _next_number(self) -> int:
+        self._number = self._number % 0x7FFFFFFF + 1
+        return self._number
+
+    def _ping(self, deadline: float) -> None:
+        self._asked = time.monotonic()
+        # A thread that sends meanwhile is as good a keep-alive.
+        if self._sending.acquire(blocking=False):
+            try:
+                self.line.send(wire.frame(Ping(), wire.PING_XID), deadline)
+            except EndpointError as error:
+                self.fail(error)
+            finally:
+                self._sending.release()
+
+    def _read_until(self, done: Callable[[], bool], deadline: float) -> bool:
+        """Take part in reading until `done`; False if the deadline has come."""
+
+        def is_done() -> bool:
+            if not (is_done := done()):
+                self._check(applied=True)
+            return is_done
+
+        while not self._turns.take(is_done, lambda: self._receive(deadline), deadline):
+            if time.monotonic() >= deadline:
+                with self._turns.changed:
+                    return done()
+        return True
+
+    def _check(self, *, applied: bool) -> None:
+        if self.broken is not None:
+            raise EndpointError(str(self.broken), applied=applied, denied=self.broken.denied) from self.broken
+
+    def _receive(self, deadline: float) -> None:
+        try:
+            frames = self.line.receive(deadline)
+            with self._turns.changed:
+                for data in frames:
+                    self._dispatch(data)
+        except EndpointError as error:
+            self.fail(error)
+        except BaseException as error:
+            # Answers and events may be lost with it, and others wait for them.
+            self.fail(EndpointError(f"reading it has failed: {error!r}", applied=True))
+            raise
+
+    def _dispatch(self, data: bytes) -> None:
+        number, _, _ = wire.read_header(data)
+        if number == wire.EVENT_XID:
+            event, _ = wire.read(Watch.deserialize, data, wire.HEADER_SIZE)
+            self._on_event(str(event.path))
+        elif number != wire.PING_XID:
+            if not self._pending or self._pending[0].number != number:
+                raise NotZooKeeperError(f"its answer is not ZooKeeper's: to request {number}, which nobody waits for")
+            one = self._pending.popleft()
+            one.reply = wire.read_reply(one.request, data)
+            if isinstance(one.reply.result, exceptions.SessionClosedRequireSaslError):
+                # There will be no answers to the others.
+                raise EndpointError(name_of(one.reply.result), applied=True, denied=True)
