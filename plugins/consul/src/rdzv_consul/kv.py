@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rdzv.backend import Entry, PutOutcome, PutResult, Snapshot
-from rdzv_transport import CancelToken, Client, Reply, ReplyLostError, Request, Revision
+from rdzv_transport import CancelToken, Client, Reply, ReplyLostError, Request, Revision, contains
 
 from .refusals import Refusals
 
@@ -64,7 +64,7 @@ class Keys:
 
         def select(reply: Reply) -> Snapshot:
             entries = self._entries(reply)
-            inside = {key: entry for key, entry in entries.items() if key == prefix or key.startswith(f"{prefix}/")}
+            inside = {key: entry for key, entry in entries.items() if contains(prefix, key)}
             return Snapshot(inside, Revision(max(1, int(reply.headers["X-Consul-Index"])), asked, time.monotonic()))
 
         waiting = {"index": str(after), "wait": f"{_HELD:.0f}s"} if after else {}

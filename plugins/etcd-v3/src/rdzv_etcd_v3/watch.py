@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import LONGEST, Prefixes, Turns
+from rdzv_transport import LONGEST, Prefixes, Turns, contains
 
 from .client import Client
 from .events import Change, Events, GapError
-from .wire import KeySpace, contains
+from .wire import KeySpace
 
 __all__ = ["Watches", "read_all"]
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdzv.backend import Entry
+from rdzv_transport import contains
 
-__all__ = ["KeySpace", "contains", "encode", "read_entry"]
+__all__ = ["KeySpace", "encode", "read_entry"]
 
 
 def encode(data: bytes) -> str:
@@ -46,11 +47,6 @@ class KeySpace:
         """What etcd sent, by name; only what is at or under `prefix`."""
         found = {self.name(pair): read_entry(pair) for pair in pairs}
         return {name: entry for name, entry in found.items() if contains(prefix, name)}
-
-
-def contains(prefix: str, name: str) -> bool:
-    """Whether `name` is at or under `prefix`."""
-    return name == prefix or name.startswith(f"{prefix}/")
 
 
 def read_entry(pair: Mapping[str, Any]) -> Entry:

@@ -9,7 +9,7 @@ from .client import CancelToken, Client
 from .connection import Reply, Request
 from .failover import FailoverClient, Member, ReplyLostError
 from .forks import keep_in_children
-from .prefixes import Prefixes
+from .prefixes import Prefixes, contains
 from .process_local import ProcessLocal
 from .sockets import LONGEST, EndpointError, TimedSocket
 from .stream import Stream
@@ -34,6 +34,7 @@ __all__ = [
     "TimedSocket",
     "Turns",
     "Watches",
+    "contains",
     "keep_in_children",
     "tls_context",
 ]

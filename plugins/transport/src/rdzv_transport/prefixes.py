@@ -6,9 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-__all__ = ["Prefixes"]
+__all__ = ["Prefixes", "contains"]
 
 _T = TypeVar("_T")
+
+
+def contains(prefix: str, key: str) -> bool:
+    """Whether `key` is at or under `prefix`."""
+    return key == prefix or key.startswith(f"{prefix}/")
 
 
 class _Kept(Generic[_T]):

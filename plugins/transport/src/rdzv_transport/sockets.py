@@ -130,9 +130,11 @@ class TimedSocket:
         except OSError:
             return False
 
-    def explain(self, error: ssl.SSLError) -> EndpointError:
-        """What it means that using TLS failed after a request was sent."""
-        return _tls_failure(error, self._owner.without_tls, applied=True)
+    def explain(self, error: OSError) -> EndpointError:
+        """What it means that using it failed, after a request was sent."""
+        if isinstance(error, ssl.SSLError):
+            return _tls_failure(error, self._owner.without_tls, applied=True)
+        return EndpointError(f"the connection broke: {error}", applied=True)
 
     def local_address(self) -> str:
         """This end's address; raises an OSError if it is not connected."""

@@ -74,12 +74,12 @@ class ZooKeeperBackend(KeyValueBackend):
         login = Login(user, password, sasl, sasl_service)
         self._writer = Writer(self._layout, parse_acl(acl, login))
 
-        def link() -> _Link:
+        def link() -> PrefixCaches:
             ensemble = Ensemble(endpoints, login, tls=tls, server_name=server_name, request_timeout=request_timeout)
-            return _Link(ensemble, self._layout)
+            return PrefixCaches(ensemble, self._layout)
 
         owner = f"This backend of the run at {self._layout.root}"
-        self._links = ProcessLocal(link, lambda link: link.ensemble.discard_inherited(), _Link.close, owner)
+        self._links = ProcessLocal(link, lambda link: link.ensemble.discard_inherited(), PrefixCaches.close, owner)
 
     @property
     def local_address(self) -> str:
@@ -96,26 +96,26 @@ class ZooKeeperBackend(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`. A prefix that was asked for lately costs one request."""
-        return self._link.caches.read_all(prefix, timeout)
+        return self._link.read_all(prefix, timeout)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
         """See `KeyValueBackend.put`. A condition that holds costs one request."""
         deadline = time.monotonic() + timeout
-        link = self._link
         if lease is not None and not isinstance(lease, ZooKeeperLease):
             raise RendezvousParameterError(f"The lease {lease!r} is not of ZooKeeper; take one from open_lease.")
         possible = expect is ABSENT or expect is ANY or isinstance(expect, Version)
         if not possible or (lease is not None and lease.ended):
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         try:
-            return self._writer.put(key, value, expect, link.session, link.of(lease) if lease else None, deadline)
+            session = lease.attached() if lease else None
+            return self._writer.put(key, value, expect, self._link.session, session, deadline)
         except ReplyLostError:
             return PutResult(PutOutcome.UNKNOWN)
         except SessionEndedError:
             if lease is not None:
-                link.forget(lease)
+                lease.forget()
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=deadline - time.monotonic()))
 
     def delete(self, prefix: str, *, timeout: float) -> None:
@@ -124,7 +124,7 @@ class ZooKeeperBackend(KeyValueBackend):
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`. Waiting costs no request but a keep-alive now and then, a change one."""
-        return self._link.caches.wait(prefix, since, timeout)
+        return self._link.wait(prefix, since, timeout)
 
     def open_lease(self, ttl: float, *, timeout: float) -> "ZooKeeperLease":
         """See `KeyValueBackend.open_lease`. ZooKeeper grants times within its limits only.
@@ -133,44 +133,43 @@ class ZooKeeperBackend(KeyValueBackend):
             RendezvousParameterError: It grants less than `ttl`.
         """
         deadline = time.monotonic() + timeout
-        link = self._link
-        session = Session(link.ensemble, Identity(ttl))
+        session = Session(self._link.ensemble, Identity(ttl))
         session.channel(deadline)
-        identity = session.identity
-        if identity.timeout < ttl:
+        if (granted := session.identity.timeout) < ttl:
             session.end(deadline)
             raise RendezvousParameterError(
-                f"This ZooKeeper grants no lease of {ttl:.1f} s, but at most {identity.timeout:.1f} s. Keep leases "
+                f"This ZooKeeper grants no lease of {ttl:.1f} s, but at most {granted:.1f} s. Keep leases "
                 "shorter (keep_alive_interval x keep_alive_max_attempt), or raise the servers' maxSessionTimeout."
             )
-        link.sessions[identity.number] = session
-        return ZooKeeperLease(self, identity)
+        return ZooKeeperLease(self, session)
 
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
         self._links.close()
 
     @property
-    def _link(self) -> "_Link":
+    def _link(self) -> PrefixCaches:
         return self._links.get()
 
 
 class ZooKeeperLease(Lease):
     """A session that nothing but `keep_alive` and puts keep alive.
 
-    It belongs to no connection and to no process: a client attaches to it.
-
     Attributes:
-        identity: What ZooKeeper knows the session by.
         ended: It has ended for good, as far as this process knows.
     """
 
-    def __init__(self, backend: ZooKeeperBackend, identity: Identity) -> None:
-        """The session `identity` of `backend`'s ensemble."""
-        self.identity = identity
+    def __init__(self, backend: ZooKeeperBackend, session: Session) -> None:
+        """A lease of `backend`, by a session of its own."""
         self.ended = False
         self._backend = backend
+        self._session = session
         self._kept = time.monotonic()
+
+    @property
+    def identity(self) -> Identity:
+        """What ZooKeeper knows the session by."""
+        return self._session.identity
 
     @property
     def ttl(self) -> float:
@@ -179,9 +178,8 @@ class ZooKeeperLease(Lease):
 
     def keep_alive(self, timeout: float) -> bool:
         """See `Lease.keep_alive`."""
-        link, began = self._backend._link, time.monotonic()
+        session, began = self.attached(), time.monotonic()
         if not self.ended:
-            session = link.of(self)
             if began - self._kept > self.ttl * 2 / 3:
                 # A follower tells the leader of keep-alives up to half a tick late (a quarter of the shortest time to
                 # live), too late for a session that is about to end; of a new connection it tells at once.
@@ -191,39 +189,24 @@ class ZooKeeperLease(Lease):
                 session.call([Sync("/")], began + timeout)
                 self._kept = began
             except SessionEndedError:
-                link.forget(self)
+                self.forget()
         return not self.ended
 
     def revoke(self, timeout: float) -> None:
         """See `Lease.revoke`."""
-        link = self._backend._link
+        session = self.attached()
         if not self.ended:
-            link.of(self).end(time.monotonic() + timeout)
-            link.forget(self)
+            session.end(time.monotonic() + timeout)
+            self.forget()
 
+    def attached(self) -> Session:
+        """The session as this process uses it: it belongs to no process, and a forked child attaches to it anew."""
+        ensemble = self._backend._link.ensemble
+        if self._session.ensemble is not ensemble:
+            self._session = Session(ensemble, self.identity)
+        return self._session
 
-class _Link:
-    """What one process has of ZooKeeper: a session for reading and watching, and one for each lease."""
-
-    def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
-        self.ensemble = ensemble
-        self.caches = PrefixCaches(ensemble, layout)
-        self.session = self.caches.session
-        self.sessions: dict[int, Session] = {}
-
-    def of(self, lease: ZooKeeperLease) -> Session:
-        """The session of a lease."""
-        identity = lease.identity
-        return self.sessions.setdefault(identity.number, Session(self.ensemble, identity))
-
-    def forget(self, lease: ZooKeeperLease) -> None:
-        """A lease has ended."""
-        lease.ended = True
-        session = self.sessions.pop(lease.identity.number, None)
-        if session is not None:
-            session.disconnect()
-
-    def close(self) -> None:
-        """End every connection. The sessions of leases live on until their time is up."""
-        self.session.close_session()
-        self.ensemble.close()
+    def forget(self) -> None:
+        """The session has ended."""
+        self.ended = True
+        self._session.disconnect()

@@ -15,12 +15,12 @@ from typing import Final
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv.backend import Entry, Snapshot
 from rdzv.errors import RendezvousConnectionError
-from rdzv_transport import EndpointError, Prefixes
+from rdzv_transport import EndpointError, Prefixes, contains
 
 from . import wire
 from .channel import Channel
 from .ensemble import Ensemble, Identity
-from .layout import Layout, contains, is_incarnation_node, read_entry
+from .layout import Layout, is_incarnation_node, read_entry
 from .session import Session
 
 __all__ = ["PrefixCaches"]
@@ -36,16 +36,17 @@ _QUIET: Final = 1.0
 
 
 class PrefixCaches:
-    """The prefixes that one process has asked for lately.
+    """What one process has of ZooKeeper: a session, and the prefixes that it has asked for lately.
 
     Attributes:
-        session: The one that the watches hang on; it serves for everything else as well.
+        ensemble: The servers.
+        session: The one that the watches hang on; it serves for everything else but leases as well.
     """
 
     def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
+        self.ensemble = ensemble
         # Thrice as long as a server may be silent: a third is how often a session must be heard of.
         self.session = Session(ensemble, Identity(3 * ensemble.request_timeout), self._note)
-        self._ensemble = ensemble
         self._layout = layout
         self._caches = Prefixes(self._cache, self._unwatch, idle=_IDLE_CACHES)
 
@@ -58,9 +59,14 @@ class PrefixCaches:
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + timeout
-        with self._caches.using(prefix) as cache, self._ensemble.forgiving(deadline):
-            return cache.wait(since, deadline, self._ensemble.patience)
+        with self._caches.using(prefix) as cache, self.ensemble.forgiving(deadline):
+            return cache.wait(since, deadline, self.ensemble.patience)
         return since
+
+    def close(self) -> None:
+        """End every connection. The sessions of leases live on until their time is up."""
+        self.session.close_session()
+        self.ensemble.close()
 
     def _note(self, path: str) -> None:
         """Hear that a node has changed."""

@@ -16,7 +16,7 @@ from rdzv.backend import Entry
 from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape
 
-__all__ = ["Layout", "Version", "contains", "late_order", "new_incarnation", "pack", "read_entry"]
+__all__ = ["Layout", "Version", "late_order", "new_incarnation", "pack", "read_entry"]
 __all__ += ["incarnation_node", "is_incarnation_node", "without_incarnation"]
 
 _HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
@@ -100,11 +100,6 @@ def is_incarnation_node(path: str) -> bool:
 def without_incarnation(path: str) -> str:
     """The key's node that an incarnation node belongs to; any other node itself."""
     return path.rpartition(_INCARNATION)[0] if is_incarnation_node(path) else path
-
-
-def contains(prefix: str, path: str) -> bool:
-    """Whether `path` is at or under `prefix`."""
-    return path == prefix or path.startswith(f"{prefix}/")
 
 
 def pack(value: bytes, incarnation: str, order: int) -> bytes:

@@ -31,12 +31,13 @@ class Session:
             one has ended; without, what hangs on the session has ended for good.
 
     Attributes:
+        ensemble: See there.
         identity: See there; as granted, since it is connected.
     """
 
     def __init__(self, ensemble: Ensemble, identity: Identity, on_event: Callable[[str], None] | None = None) -> None:
         self.identity = identity
-        self._ensemble = ensemble
+        self.ensemble = ensemble
         self._asked = identity
         self._renew = on_event is not None
         self._on_event = on_event or (lambda path: None)
@@ -57,7 +58,7 @@ class Session:
         """
         failure: EndpointError | SessionEndedError | None = None
         # Each server may fail once, and the connection that there is may have broken while nobody looked.
-        for _ in range(len(self._ensemble.members) + 1):
+        for _ in range(len(self.ensemble.members) + 1):
             channel = self.channel(deadline)
             try:
                 return work(channel)
@@ -68,13 +69,13 @@ class Session:
                 failure = error
             except EndpointError as error:
                 if error.denied:
-                    raise RendezvousDeniedError(f"ZooKeeper refused {self._ensemble.login.who}: {error}.") from error
+                    raise RendezvousDeniedError(f"ZooKeeper refused {self.ensemble.login.who}: {error}.") from error
                 if error.applied and not repeatable:
                     raise ReplyLostError(f"ZooKeeper's answer was lost: {error}.") from error
                 failure = error
             if time.monotonic() >= deadline:
                 break
-        self._ensemble.check_open()
+        self.ensemble.check_open()
         endpoint = channel.line.member.endpoint
         raise RendezvousConnectionError(f"ZooKeeper at {endpoint} did not answer: {failure}.") from failure
 
@@ -85,7 +86,7 @@ class Session:
             RendezvousError: What an error means that is not expected.
         """
         if isinstance(reply.result, ZookeeperError) and not isinstance(reply.result, expected):
-            raise explain(reply.result, path, self._ensemble.login.who) from reply.result
+            raise explain(reply.result, path, self.ensemble.login.who) from reply.result
         return reply.result
 
     def found(self, reply: wire.Reply, path: str) -> Any:
@@ -102,13 +103,13 @@ class Session:
         if not self._attaching.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RendezvousConnectionError("ZooKeeper was not reached in time: another thread still connects.")
         try:
-            self._ensemble.check_open()
+            self.ensemble.check_open()
             channel = self._channel
             if channel is not None:
                 channel.poll()
                 if channel.broken is None:
                     return channel
-                self._ensemble.demote(channel.line.member)
+                self.ensemble.demote(channel.line.member)
             self._channel = channel = self._attach(deadline)
             return channel
         finally:
@@ -138,9 +139,9 @@ class Session:
 
     def _attach(self, deadline: float) -> Channel:
         try:
-            line, self.identity = self._ensemble.attach(self.identity, deadline)
+            line, self.identity = self.ensemble.attach(self.identity, deadline)
         except SessionEndedError:
             if not self._renew:
                 raise
-            line, self.identity = self._ensemble.attach(self._asked, deadline)
-        return Channel(self._ensemble, line, self._on_event, self.identity.timeout)
+            line, self.identity = self.ensemble.attach(self._asked, deadline)
+        return Channel(self.ensemble, line, self._on_event, self.identity.timeout)

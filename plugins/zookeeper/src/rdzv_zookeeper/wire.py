@@ -1,6 +1,5 @@
 """What goes over a connection to ZooKeeper: frames, with kazoo's requests in them and two that it lacks."""
 
-import ssl
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -144,7 +143,7 @@ class Line:
         try:
             self._sock.send(data, deadline)
         except OSError as error:
-            raise self._explain(error) from error
+            raise self._sock.explain(error) from error
 
     def receive(self, deadline: float) -> list[bytes]:
         """All frames that are there; if there is none, wait for one. Empty when the deadline has come.
@@ -163,7 +162,7 @@ class Line:
         except OSError as error:
             # What came before the end counts; the end will be found again.
             if not frames:
-                raise self._explain(error) from error
+                raise self._sock.explain(error) from error
         return frames
 
     def ask(self, request: Request, number: int | None, deadline: float) -> bytes:
@@ -179,11 +178,6 @@ class Line:
     def close(self) -> None:
         """Close it; a thread that uses it now finds it ended. Closing twice is fine."""
         self._sock.close()
-
-    def _explain(self, error: OSError) -> EndpointError:
-        if isinstance(error, ssl.SSLError):
-            return self._sock.explain(error)
-        return EndpointError(f"the connection broke: {error}", applied=True)
 
     def _cut(self) -> Iterator[bytes]:
         """The frames that are complete."""
