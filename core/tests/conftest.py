@@ -10,6 +10,9 @@ import pytest
 
 from rdzv import plugins
 
+OBJECTS = {"rdzv": ":BACKEND"}
+"""What entries of a group lead to, if not to the module."""
+
 Install = Callable[[str, str, Mapping[str, str]], None]
 
 
@@ -17,10 +20,11 @@ Install = Callable[[str, str, Mapping[str, str]], None]
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Install a distribution: its name, the source of its only module, and `{group: entry}`.
 
-    An entry is a name for the module, or whole lines. The module is called as the distribution, with
-    underscores. Plugins loaded by the test are forgotten after it.
+    An entry is a name for the module (of a backend: for `BACKEND` in it), or whole lines. The module is called as
+    the distribution, with underscores. Plugins loaded by the test are forgotten after it.
     """
     monkeypatch.setattr(plugins, "_manager", plugins._new_manager())
+    monkeypatch.setattr(plugins, "registered_backends", {})
     monkeypatch.syspath_prepend(tmp_path)
     modules: list[str] = []
 
@@ -33,11 +37,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         info = tmp_path / f"{module}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (info / "entry_points.txt").write_text(
-            "".join(
-                f"[{group}]\n{entry if '=' in entry else f'{entry} = {module}'}\n" for group, entry in entries.items()
-            )
-        )
+        lines = []
+        for group, entry in entries.items():
+            lines += [f"[{group}]", entry if "=" in entry else f"{entry} = {module}{OBJECTS.get(group, '')}"]
+        (info / "entry_points.txt").write_text("\n".join(lines))
         importlib.invalidate_caches()
 
     yield install_package

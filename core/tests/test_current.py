@@ -1,7 +1,5 @@
 """What a program that ``rdzv run`` has started is given."""
 
-from typing import Any
-
 import pytest
 
 import rdzv
@@ -10,9 +8,6 @@ from rdzv import (
     Capability,
     RendezvousParameterError,
     RendezvousParameters,
-    hookimpl,
-    register_hooks,
-    unregister_hooks,
 )
 from rdzv.current import World, variables
 
@@ -31,29 +26,20 @@ def test_the_store_of_a_backend_that_brings_none_is_its_nodes(
 ) -> None:
     service = MemoryService()
 
-    class Plugin:
-        @hookimpl
-        def rdzv_backend(self) -> BackendPlugin:
-            def create(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
-                return kind(service, params.run_id), None
-
-            return BackendPlugin("memory", "Brings no store.", (), create, lambda: kind, "")
-
-    plugin = Plugin()
-    register_hooks(plugin)
-    try:
-        params = RendezvousParameters("memory", "", "job", 1, 1)
-        with rdzv.get_rendezvous_handler(params) as handler:
-            info = handler.next_rendezvous()
-            for name, value in variables(params, info, local_rank=0, processes=1, restarts=0).items():
-                monkeypatch.setenv(name, value)
-            info.store.set("from", "the node")
-            store = rdzv.current().store
-            assert store.get("from") == b"the node"
-            store.set("from", "the program")
-            assert info.store.get("from") == b"the program"
-    finally:
-        unregister_hooks(plugin)
+    plugin = BackendPlugin(
+        "Brings no store.", (), lambda params: (kind(service, params.run_id), None), kind, default_endpoint=""
+    )
+    monkeypatch.setitem(rdzv.registered_backends, "memory", plugin)
+    params = RendezvousParameters("memory", "", "job", 1, 1)
+    with rdzv.get_rendezvous_handler(params) as handler:
+        info = handler.next_rendezvous()
+        for name, value in variables(params, info, local_rank=0, processes=1, restarts=0).items():
+            monkeypatch.setenv(name, value)
+        info.store.set("from", "the node")
+        store = rdzv.current().store
+        assert store.get("from") == b"the node"
+        store.set("from", "the program")
+        assert info.store.get("from") == b"the program"
 
 
 @pytest.mark.parametrize(

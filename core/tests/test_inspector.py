@@ -18,9 +18,7 @@ from rdzv import (
     RendezvousParameterError,
     RendezvousParameters,
     RendezvousTimeoutError,
-    hookimpl,
-    register_hooks,
-    unregister_hooks,
+    registered_backends,
 )
 from rdzv.backend import Expect, PutResult, Token
 from rdzv.engine.client import RetryingClient
@@ -72,13 +70,10 @@ class Shared:
 
         self.kind = Watched
 
-    @hookimpl
-    def rdzv_backend(self) -> BackendPlugin:
-        def create(params: RendezvousParameters) -> tuple[MemoryBackend, None]:
-            self.clients.append(self.kind(self.service, params.run_id))
-            return self.clients[-1], None
-
-        return BackendPlugin("shared", "For tests.", (), create, lambda: MemoryBackend, "")
+    def create(self, params: RendezvousParameters) -> tuple[MemoryBackend, None]:
+        """What `create_backend` of its plugin does."""
+        self.clients.append(self.kind(self.service, params.run_id))
+        return self.clients[-1], None
 
     def params(self, **options: Any) -> RendezvousParameters:
         """What asks for it; `nodes` of them make a world, or `min_nodes` after the last call."""
@@ -89,19 +84,18 @@ class Shared:
     def node(self, **options: Any) -> DynamicRendezvousHandler:
         """A handler on a client of its own."""
         params = self.params(**options)
-        backend, _ = self.rdzv_backend().create_backend(params)
-        assert isinstance(backend, MemoryBackend)
+        backend, _ = self.create(params)
         self.nodes.append(create_handler(None, backend, params))
         return self.nodes[-1]
 
 
 @pytest.fixture(params=[MemoryBackend, LeaselessBackend], ids=["leases", "heartbeats"])
-def shared(request: pytest.FixtureRequest) -> Iterator[Shared]:
+def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shared]:
     """A service that the command finds, too."""
     shared = Shared(request.param)
-    register_hooks(shared)
+    plugin = BackendPlugin("For tests.", (), shared.create, MemoryBackend, "")
+    monkeypatch.setitem(registered_backends, "shared", plugin)
     yield shared
-    unregister_hooks(shared)
     shared.before = lambda client, method, key: None
     for node in shared.nodes:
         node.leave("the test is over")

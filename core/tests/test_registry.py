@@ -14,8 +14,8 @@ Install = Callable[[str, str, Mapping[str, str]], None]
 
 PLUGIN = """
 from rdzv.errors import RendezvousParameterError
-from rdzv.hooks import BackendPlugin, hookimpl
 from rdzv.options import Option
+from rdzv.plugins import BackendPlugin
 
 asked = []
 
@@ -23,10 +23,8 @@ def create_backend(params):
     asked.append(params)
     raise {error}
 
-@hookimpl
-def rdzv_backend():
-    options = (Option("color", "text", None, "Help.", choices=("red", "green")),)
-    return BackendPlugin("painted", "A backend.", options, create_backend, None, {endpoint})
+options = (Option("color", "text", None, "Help.", choices=("red", "green")),)
+BACKEND = BackendPlugin("A backend.", options, create_backend, None, {endpoint})
 """
 STOP = 'RendezvousParameterError("create_backend was asked")'
 
@@ -201,7 +199,7 @@ def test_a_library_that_is_missing_is_named(install: Install) -> None:
 REGISTER = """
 import threading
 from rdzv.backend import RendezvousBackend
-from rdzv.hooks import BackendPlugin, hookimpl
+from rdzv.plugins import BackendPlugin
 
 class Register(RendezvousBackend):
     def __init__(self, name):
@@ -222,20 +220,18 @@ class Register(RendezvousBackend):
                 self._state, self._token = state, self._token + 1
             return self._state and (self._state, self._token, won)
 
-@hookimpl
-def rdzv_backend():
-    return BackendPlugin("{entry}", "A register.", (), lambda params: (Register("{name}"), None), lambda: Register, "")
+BACKEND = BackendPlugin("A register.", (), lambda params: (Register("{name}"), None), Register, "")
 """
 
 
 def test_an_installed_backend_of_pytorchs_kind_gets_a_world(install: Install) -> None:
-    install("acme-register", REGISTER.format(entry="register", name="register"), {"rdzv": "register"})
+    install("acme-register", REGISTER.format(name="register"), {"rdzv": "register"})
     with get_rendezvous_handler(make("register", join_timeout="30")) as handler:
         info = handler.next_rendezvous()
         assert (info.rank, info.world_size, info.run_id, handler.get_backend()) == (0, 1, "job-7", "register")
 
 
 def test_an_installed_backend_that_calls_itself_otherwise_is_refused(install: Install) -> None:
-    install("acme-register", REGISTER.format(entry="register", name="another"), {"rdzv": "register"})
+    install("acme-register", REGISTER.format(name="another"), {"rdzv": "register"})
     with pytest.raises(RuntimeError, match="'another' does not match the requested backend 'register'"):
         get_rendezvous_handler(make("register"))

@@ -30,7 +30,7 @@ def page(tool: Any) -> str:
 def test_page_says_what_the_plugins_declare(tool: Any, page: str) -> None:
     written = tool.section(page, "capabilities")
     names = [name.strip() for name in written.splitlines()[0].split("|")[2:-1]]
-    backends = {name: rdzv.load_backend_plugin(name).backend_type() for name in names}
+    backends = {name: rdzv.load_backend_plugin(name).backend_type for name in names}
     declared = [
         tool.Declared(
             name,

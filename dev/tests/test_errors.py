@@ -29,7 +29,7 @@ from rdzv import EventKind, hookimpl, register_hooks
 from rdzv_conformance.flaky import Errors, flaky
 
 (entry,) = importlib.metadata.entry_points(group="rdzv", name="{backend}")
-real = entry.load().rdzv_backend()
+real = entry.load()
 errors = Errors(random.Random({seed}))
 
 def create_backend(params):
@@ -37,10 +37,6 @@ def create_backend(params):
     return flaky(backend, errors), store
 
 class Plugin:
-    @hookimpl
-    def rdzv_backend(self):
-        return dataclasses.replace(real, create_backend=create_backend)
-
     @hookimpl
     def rdzv_event(self, event):
         print(f"event: {{event.kind.value}}", flush=True)
@@ -52,6 +48,7 @@ def behave():
     # A caller who ends its part hears of what a backend should not raise; what it may raise goes on.
     errors.kinds = (rdzv.RendezvousConnectionError,)
 
+rdzv.registered_backends["{backend}"] = dataclasses.replace(real, create_backend=create_backend)
 register_hooks(Plugin())
 atexit.register(lambda: print(f"{{errors.count}} calls have failed", flush=True))
 """

@@ -1,12 +1,12 @@
 """The sample of a third party's backend stands on what is public alone, and works (installed: `nox -s sample`)."""
 
 import ast
-import importlib
 import json
 import os
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -32,16 +32,12 @@ def test_it_imports_only_what_is_public(module: Path) -> None:
 
 
 def test_its_entry_point_brings_a_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ((name, module),) = PROJECT["entry-points"]["rdzv"].items()
+    ((name, value),) = PROJECT["entry-points"]["rdzv"].items()
     monkeypatch.syspath_prepend(SAMPLE / "src")
-    plugin = importlib.import_module(module)
-    rdzv.register_hooks(plugin)
-    try:
-        params = rdzv.RendezvousParameters(name, str(tmp_path), "job", 1, 1)
-        with rdzv.get_rendezvous_handler(params) as handler:
-            assert handler.next_rendezvous().world_size == 1
-    finally:
-        rdzv.unregister_hooks(plugin)
+    monkeypatch.setitem(rdzv.registered_backends, name, EntryPoint(name, value, "rdzv").load())
+    params = rdzv.RendezvousParameters(name, str(tmp_path), "job", 1, 1)
+    with rdzv.get_rendezvous_handler(params) as handler:
+        assert handler.next_rendezvous().world_size == 1
 
 
 @pytest.fixture

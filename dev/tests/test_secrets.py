@@ -16,7 +16,7 @@ from .agents import Agents, program
 ROOT = Path(__file__).parents[2]
 
 PLUGIN = """
-from rdzv import BackendPlugin, Option, RendezvousParameterError, RendezvousParameters, hookimpl, parse_options
+from rdzv import BackendPlugin, Option, RendezvousParameterError, RendezvousParameters, parse_options
 from rdzv_sqlite import SqliteBackend
 
 OPTIONS = (Option("password", "text", None, "What opens it.", secret=True),)
@@ -29,9 +29,7 @@ def create(params):
         raise RendezvousParameterError("This password does not open it.")
     return Locked(params.endpoint, params.run_id), None
 
-@hookimpl
-def rdzv_backend():
-    return BackendPlugin("locked", "A database behind a password.", OPTIONS, create, lambda: Locked)
+BACKEND = BackendPlugin("A database behind a password.", OPTIONS, create, Locked)
 """
 
 LOOK = """
@@ -58,7 +56,7 @@ def locked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agents]:
     info.mkdir(parents=True)
     (packages / "rdzv_locked.py").write_text(PLUGIN)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: rdzv-locked\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[rdzv]\nlocked = rdzv_locked\n")
+    (info / "entry_points.txt").write_text("[rdzv]\nlocked = rdzv_locked:BACKEND\n")
     path = f"{packages}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
     monkeypatch.setenv("PYTHONPATH", path)
     with contextlib.closing(Agents("locked", str(tmp_path / "rdzv.db"))) as agents:

@@ -1,12 +1,11 @@
 """The entry point's topic: plugins with a store of their own and without, and what is wrong with one is named."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv import BackendPlugin, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
+from rdzv import BackendPlugin, RendezvousParameters, registered_backends
 from rdzv.store import KeyValueStore
 
 from rdzv_conformance import ConnectTo
@@ -20,21 +19,9 @@ pytest_plugins = ["pytester"]
 Create = Callable[[RendezvousParameters], tuple[MemoryBackend, Any]]
 
 
-@contextmanager
-def plugin(create: Create) -> Iterator[None]:
-    """Have a plugin ``memory`` meanwhile, as if it was installed."""
-
-    class Plugin:
-        @hookimpl
-        def rdzv_backend(self) -> BackendPlugin:
-            return BackendPlugin("memory", "For tests.", (), create, lambda: MemoryBackend)
-
-    one = Plugin()
-    register_hooks(one)
-    try:
-        yield
-    finally:
-        unregister_hooks(one)
+def plugin(create: Create) -> BackendPlugin:
+    """A plugin for ``memory``."""
+    return BackendPlugin("For tests.", (), create, MemoryBackend)
 
 
 def without_store(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
@@ -65,9 +52,8 @@ class TestPlugins(EntryConformance):
         return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
 
     @pytest.fixture(autouse=True, params=[without_store, with_store])
-    def installed(self, request: pytest.FixtureRequest) -> Iterator[None]:
-        with plugin(request.param):
-            yield
+    def installed(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(registered_backends, "memory", plugin(request.param))
 
 
 FILE = """
@@ -100,9 +86,11 @@ def _run(pytester: pytest.Pytester) -> pytest.RunResult:
         (with_foreign_store, "a program sees another store than its node"),
     ],
 )
-def test_a_plugin_that_is_wrong_is_caught(pytester: pytest.Pytester, create: Create, words: str) -> None:
-    with plugin(create):
-        result = _run(pytester)
+def test_a_plugin_that_is_wrong_is_caught(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, create: Create, words: str
+) -> None:
+    monkeypatch.setitem(registered_backends, "memory", plugin(create))
+    result = _run(pytester)
     assert result.parseoutcomes()["failed"] >= 1
     result.stdout.fnmatch_lines([f"*{words}*"])
 

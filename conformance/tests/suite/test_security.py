@@ -8,7 +8,7 @@ pytest_plugins = ["pytester"]
 
 FILE = """
 import pytest
-from rdzv import BackendPlugin, Capability, Option, RendezvousParameters, hookimpl, register_hooks, unregister_hooks
+from rdzv import BackendPlugin, Capability, Option, RendezvousParameters, registered_backends
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv.options import parse_options
 from rdzv_conformance import BackendConformance, Secured, Stranger
@@ -26,23 +26,17 @@ class Guarded(MemoryBackend):
             raise {error}
         return super().call(timeout, *request)
 
-class Plugin:
-    @hookimpl
-    def rdzv_backend(self):
-        def create(params):
-            backend = Guarded(params.endpoint, params.run_id)
-            backend.password = parse_options(params.config, options)["passphrase"]
-            return backend, None
-        options = (Option("passphrase", "text", None, "What lets in.", secret=True),)
-        return BackendPlugin("memory", "For tests.", options, create, lambda: Guarded)
+OPTIONS = (Option("passphrase", "text", None, "What lets in.", secret=True),)
+
+def create(params):
+    backend = Guarded(params.endpoint, params.run_id)
+    backend.password = parse_options(params.config, OPTIONS)["passphrase"]
+    return backend, None
 
 class TestGuarded(BackendConformance):
     @pytest.fixture(autouse=True)
-    def installed(self):
-        plugin = Plugin()
-        register_hooks(plugin)
-        yield
-        unregister_hooks(plugin)
+    def installed(self, monkeypatch):
+        monkeypatch.setitem(registered_backends, "memory", BackendPlugin("For tests.", OPTIONS, create, Guarded))
 
     @pytest.fixture
     def server(self, processes):

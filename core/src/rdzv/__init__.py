@@ -36,11 +36,19 @@ from .errors import (
     RendezvousUnsupportedError,
 )
 from .handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from .hooks import BackendPlugin, Event, EventKind, hookimpl
+from .hooks import Event, EventKind, hookimpl
 from .keys import escape, unescape
 from .options import Option, parse_options
 from .parameters import RendezvousParameters
-from .plugins import installed_backends, load_backend_plugin, plugin_manager, register_hooks, unregister_hooks
+from .plugins import (
+    BackendPlugin,
+    installed_backends,
+    load_backend_plugin,
+    plugin_manager,
+    register_hooks,
+    registered_backends,
+    unregister_hooks,
+)
 from .registry import (
     RendezvousHandlerCreator,
     RendezvousHandlerRegistry,
@@ -104,6 +112,7 @@ __all__ = [
     "parse_options",
     "plugin_manager",
     "register_hooks",
+    "registered_backends",
     "rendezvous_handler_registry",
     "source_address",
     "unescape",

@@ -1,64 +1,27 @@
-"""What plugins may implement: the pluggy specifications, and the values they exchange.
+"""What a plugin may do besides bringing a backend: the pluggy specifications, and the events.
 
-A plugin is a module (or object) with functions marked `hookimpl`. One that brings a backend is an
-entry point of the group ``rdzv`` with the backend's name; one for the other hooks is an entry point
-of the group ``rdzv.hooks``; either may be registered by hand instead. A hook takes as many of its
-arguments as it wants, by name. `plugins` finds and calls them.
+A plugin is a module or an object with functions that are marked `hookimpl`. It is an entry point of the group
+``rdzv.hooks``, or registered by hand. A hook takes as many of its arguments as it wants, by name. `plugins` finds the
+plugins and calls them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pluggy
 
-from .backend import RendezvousBackend
-from .endpoints import hide_login
-from .options import Option
-
 if TYPE_CHECKING:
     from .engine.records import NodeRecord
-    from .parameters import RendezvousParameters
 
-__all__ = ["BackendPlugin", "Event", "EventKind", "hookimpl"]
+__all__ = ["Event", "EventKind", "hookimpl"]
 
 PROJECT: Final = "rdzv"
 
 hookspec: Final = pluggy.HookspecMarker(PROJECT)
 hookimpl: Final = pluggy.HookimplMarker(PROJECT)
 """Marks a function as the implementation of one of the hooks of `Hooks`."""
-
-
-@dataclass(frozen=True)
-class BackendPlugin:
-    """What a backend's entry point answers. Making it must import no client library.
-
-    Attributes:
-        name: The backend's name in the configuration; equal to the entry point's name.
-        summary: One line for ``rdzv backends``.
-        options: Every option that this backend understands.
-        create_backend: Makes the backend and the store for parameters; imports what it needs when
-            called. Raises `RendezvousParameterError` for parameters it cannot use, and does not
-            touch the network.
-        backend_type: Imports and returns the backend's class (for its declared capabilities).
-        default_endpoint: The endpoint when the user gives none; None where one is needed.
-        example_endpoint: What one looks like, for who gave none.
-        describe_endpoint: Says for people what an endpoint means, in a few words and without secrets.
-        check_shared: Raises `RendezvousParameterError` for parameters that give each process a service of its own, so
-            that no other process finds it. The subcommands of ``rdzv`` about a run ask it: they start programs that use
-            the same service, or look at one that others use.
-    """
-
-    name: str
-    summary: str
-    options: tuple[Option, ...]
-    create_backend: Callable[["RendezvousParameters"], tuple[RendezvousBackend, Any]]
-    backend_type: Callable[[], type[RendezvousBackend]]
-    default_endpoint: str | None = None
-    example_endpoint: str = "host:port"
-    describe_endpoint: Callable[[str], str] = hide_login
-    check_shared: Callable[["RendezvousParameters"], None] = lambda params: None
 
 
 class EventKind(Enum):
@@ -97,10 +60,6 @@ class Event:
 
 class Hooks:
     """The hooks. Implement any of them with `hookimpl`."""
-
-    @hookspec
-    def rdzv_backend(self) -> BackendPlugin:  # type: ignore[empty-body]
-        """Describe the backend that this plugin brings."""
 
     @hookspec
     def rdzv_event(self, event: Event) -> None:

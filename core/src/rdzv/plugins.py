@@ -1,16 +1,16 @@
 """Finding plugins and calling their hooks.
 
-A backend is an entry point of the group ``rdzv``, named like the backend and loaded only when
-that backend is asked for: choosing one imports nothing of another. Plugins for the other hooks
-are entry points of the group ``rdzv.hooks``; all of them are loaded, once, before the first such
-hook is called. Either kind can also be registered by hand.
+A backend is an entry point of the group ``rdzv`` that is named like the backend and leads to a `BackendPlugin`. It is
+loaded when that backend is asked for: choosing one imports nothing of another. The plugins of hooks are loaded
+before the first hook is called, all of them.
 """
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +18,11 @@ import pluggy
 
 from .backend import RendezvousBackend
 from .credentials import with_secrets
+from .endpoints import hide_login
 from .errors import RendezvousError, RendezvousParameterError
-from .hooks import PROJECT, BackendPlugin, Event, Hooks
+from .hooks import PROJECT, Event, Hooks
 from .near import near_name
-from .options import read_options, secret_names
+from .options import Option, read_options, secret_names
 from .parameters import ARGUMENTS, RendezvousParameters
 from .settings import CORE_OPTIONS
 from .text import printable
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from .engine.records import NodeRecord
 
 __all__ = [
+    "BackendPlugin",
     "assign_ranks",
     "check_health",
     "create_backend",
@@ -39,26 +41,46 @@ __all__ = [
     "load_backend_plugin",
     "plugin_manager",
     "register_hooks",
+    "registered_backends",
     "unregister_hooks",
 ]
 
 logger = logging.getLogger(__name__)
 
-_BACKENDS: Final = "rdzv"
-_HOOKS: Final = "rdzv.hooks"
-
-_PACKAGES: Final = {name: f"rdzv-{name}" for name in ("c10d", "consul", "etcd-v2", "etcd-v3", "sqlite", "zookeeper")}
-"""Which package brings which backend, so that an error can say what to install."""
+_OURS: Final = frozenset({"c10d", "consul", "etcd-v2", "etcd-v3", "sqlite", "zookeeper"})
+"""The backends that a package ``rdzv-<name>`` brings, so that an error can say what to install."""
 
 
-def _new_manager() -> pluggy.PluginManager:
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(Hooks)
-    return manager
+@dataclass(frozen=True)
+class BackendPlugin:
+    """What a backend's entry point leads to; the entry point's name is the backend's.
+
+    Attributes:
+        summary: One line for ``rdzv backends``.
+        options: Every option that this backend understands.
+        create_backend: Makes the backend, and the store if it brings one, for parameters. Raises
+            `RendezvousParameterError` for those it cannot use, and does not touch the network.
+        backend_type: The backend's class, for its declared capabilities.
+        default_endpoint: The endpoint when the user gives none; None where one is needed.
+        example_endpoint: What one looks like, for the message to a user who gave none.
+        describe_endpoint: Says for people what an endpoint means, in a few words and without secrets.
+        check_shared: Raises `RendezvousParameterError` for parameters that give each process a service of its own, so
+            that no other process finds it. The subcommands of ``rdzv`` about a run ask it: they start programs that use
+            the same service, or look at one that others use.
+    """
+
+    summary: str
+    options: tuple[Option, ...]
+    create_backend: Callable[[RendezvousParameters], tuple[RendezvousBackend, Any]]
+    backend_type: type[RendezvousBackend]
+    default_endpoint: str | None = None
+    example_endpoint: str = "host:port"
+    describe_endpoint: Callable[[str], str] = hide_login
+    check_shared: Callable[[RendezvousParameters], None] = lambda params: None
 
 
-_manager = _new_manager()
-_loading = threading.RLock()
+registered_backends: Final[dict[str, BackendPlugin]] = {}
+"""The backends that this process knows by name: the loaded ones, and what is put in by hand, which comes first."""
 
 
 def installed_backends() -> dict[str, Distribution]:
@@ -67,7 +89,7 @@ def installed_backends() -> dict[str, Distribution]:
     If two packages bring the same name, the one that Python finds first counts.
     """
     found: dict[str, Distribution] = {}
-    for entry in entry_points(group=_BACKENDS):
+    for entry in entry_points(group="rdzv"):
         if entry.dist is not None:
             found.setdefault(entry.name, entry.dist)
     return dict(sorted(found.items()))
@@ -81,19 +103,16 @@ def load_backend_plugin(name: str) -> BackendPlugin:
             nearest right name.
         RendezvousError: The plugin is broken; the message names its package and the cause.
     """
-    with _loading:
-        if (known := _find_described(_manager, name)) is not None:
-            return known
-        entry = next(iter(entry_points(group=_BACKENDS, name=name)), None)
-        if entry is None:
-            raise RendezvousParameterError(_explain_unknown(name))
-        with _wrap_plugin_errors(entry):
-            plugin = entry.load()
-            described = _find_described(_check(plugin), name)
-            if described is None:
-                raise LookupError(f"its rdzv_backend describes no backend of the name '{name}'")
-            _register(plugin)
-        return described
+    if name in registered_backends:
+        return registered_backends[name]
+    entry = next(iter(entry_points(group="rdzv", name=name)), None)
+    if entry is None:
+        raise RendezvousParameterError(_explain_unknown(name))
+    with _naming_package(entry):
+        plugin = entry.load()
+        if not isinstance(plugin, BackendPlugin):
+            raise TypeError(f"it leads to {plugin!r}, which is no BackendPlugin")
+    return registered_backends.setdefault(name, plugin)
 
 
 def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any]:
@@ -110,19 +129,57 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
     # Files are read once: the plugin finds the secrets themselves.
     params = with_secrets(params, secret_names(plugin.options))
     known = (*CORE_OPTIONS, *plugin.options)
-    read_options(params.config, known, owner=f"The backend '{plugin.name}'", besides=ARGUMENTS)
+    read_options(params.config, known, owner=f"The backend '{params.backend}'", besides=ARGUMENTS)
     if not params.endpoint:
         if plugin.default_endpoint is None:
             raise RendezvousParameterError(
-                f"The backend '{plugin.name}' needs an endpoint, such as {plugin.example_endpoint}, and none was given."
+                f"The backend '{params.backend}' needs an endpoint, such as {plugin.example_endpoint}, and none was "
+                "given."
             )
         params.endpoint = plugin.default_endpoint
     try:
         return plugin.create_backend(params)
     except ImportError as error:
         raise RendezvousError(
-            f"The backend '{plugin.name}' misses what it needs ({error}): reinstall its package."
+            f"The backend '{params.backend}' misses what it needs ({error}): reinstall its package."
         ) from error
+
+
+def _explain_unknown(name: str) -> str:
+    installed = installed_backends()
+    if name in _OURS:
+        advice = f"Install it with `pip install rdzv-{name}`."
+    elif near := near_name(name, _OURS.union(installed)):
+        advice = f"Did you mean '{near}'" + ("?" if near in installed else f" (`pip install rdzv-{near}`)?")
+    else:
+        advice = "Register it with `register`, or install the package that brings it."
+    return (
+        f"The rendezvous backend '{name}' is not registered: no installed package offers it. {advice} "
+        f"Installed: {', '.join(installed) or 'none'}."
+    )
+
+
+@contextmanager
+def _naming_package(entry: EntryPoint) -> Iterator[None]:
+    """Turn whatever goes wrong inside into an error that names the package of `entry`."""
+    try:
+        yield
+    except Exception as error:
+        package = entry.dist.name if entry.dist is not None else entry.value
+        raise RendezvousError(
+            f"The plugin '{entry.name}' of the package '{package}' is broken: {type(error).__name__}: {error}. "
+            f"Reinstall or uninstall {package}."
+        ) from error
+
+
+def _new_manager() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(Hooks)
+    return manager
+
+
+_manager = _new_manager()
+_loading = threading.RLock()
 
 
 def plugin_manager() -> pluggy.PluginManager:
@@ -136,20 +193,26 @@ def plugin_manager() -> pluggy.PluginManager:
         return _manager
 
 
+@cache
+def _load_hooks(manager: pluggy.PluginManager) -> None:
+    del manager
+    for _, found in installed_hooks():
+        if isinstance(found, RendezvousError):
+            raise found
+
+
 def installed_hooks() -> Iterator[tuple[EntryPoint, tuple[str, ...] | RendezvousError]]:
     """Every installed ``rdzv.hooks`` plugin with the hooks that it implements, or what is wrong with it.
 
     Each is loaded, whatever is wrong with another, and none is called.
     """
-    for entry in entry_points(group=_HOOKS):
+    for entry in entry_points(group="rdzv.hooks"):
         try:
-            with _wrap_plugin_errors(entry):
-                plugin = entry.load()
-                callers = _check(plugin).get_hookcallers(plugin) or ()
+            with _naming_package(entry):
+                found: tuple[str, ...] | RendezvousError = _register(entry.load())
         except RendezvousError as error:
-            yield entry, error
-        else:
-            yield entry, tuple(sorted(caller.name for caller in callers))
+            found = error
+        yield entry, found
 
 
 def register_hooks(plugin: Any) -> None:
@@ -162,10 +225,9 @@ def register_hooks(plugin: Any) -> None:
     """
     # Without the lock: a module that registers itself while it is imported holds its import lock.
     try:
-        _check(plugin)
+        _register(plugin)
     except (pluggy.PluginValidationError, LookupError) as error:
         raise RendezvousParameterError(f"{plugin!r} is no plugin: {error}.") from error
-    _register(plugin)
 
 
 def unregister_hooks(plugin: Any) -> None:
@@ -174,13 +236,39 @@ def unregister_hooks(plugin: Any) -> None:
         _manager.unregister(plugin)
 
 
+def _register(plugin: Any) -> tuple[str, ...]:
+    """Register a plugin, unless it is there already, and name the hooks that it implements."""
+    # First in a manager of its own, so that a broken one leaves no trace in ours.
+    alone = _new_manager()
+    alone.register(plugin)
+    alone.check_pending()
+    callers = alone.get_hookcallers(plugin)
+    if not callers:
+        raise LookupError("it has no function that is marked with rdzv.hooks.hookimpl")
+    for each in (each for caller in callers for each in caller.get_hookimpls()):
+        if each.wrapper or each.hookwrapper:
+            # Plugins are called one by one, so that one cannot break another; nothing is there to wrap.
+            raise LookupError(f"{each.function.__name__} is a wrapper; only plain hooks are called")
+    if not _manager.is_registered(plugin):
+        _manager.register(plugin)
+    return tuple(sorted(caller.name for caller in callers))
+
+
+def _implementations(hook: str, **arguments: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each plugin's name and its part of a hook, ready to be called; the last that was registered comes first."""
+    for each in reversed(getattr(plugin_manager().hook, hook).get_hookimpls()):
+        # pluggy names an object by a number.
+        name = type(each.plugin).__qualname__ if each.plugin_name.isdigit() else each.plugin_name
+        yield name, partial(each.function, *(arguments[wanted] for wanted in each.argnames))
+
+
 def emit(event: Event) -> None:
     """Emit an event to every plugin. A plugin that raises is logged and keeps it from no other."""
-    for implementation in _implementations("rdzv_event"):
+    for name, take in _implementations("rdzv_event", event=event):
         try:
-            _call(implementation, event=event)
+            take()
         except Exception:
-            logger.exception("The plugin '%s' failed to take the event %s.", _name_of(implementation), event)
+            logger.exception("The plugin '%s' failed to take the event %s.", name, event)
 
 
 def assign_ranks(arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Sequence[str] | None:
@@ -191,17 +279,16 @@ def assign_ranks(arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Se
     Returns:
         The first plugin's answer that is not None; None if all leave it to the default.
     """
-    for implementation in _implementations("rdzv_assign_ranks"):
+    for name, ask in _implementations("rdzv_assign_ranks", arrived=arrived, previous=previous):
         try:
-            order: Sequence[str] | None = _call(implementation, arrived=arrived, previous=previous)
-            if order is None:
-                continue
-            if sorted(order) != sorted(node.id for node in arrived):
+            order: Sequence[str] | None = ask()
+            if order is not None and sorted(order) != sorted(node.id for node in arrived):
                 raise ValueError(f"{list(order)} is not every arrived node once")
         except Exception:
-            logger.exception("The plugin '%s' failed to assign ranks.", _name_of(implementation))
+            logger.exception("The plugin '%s' failed to assign ranks.", name)
         else:
-            return order
+            if order is not None:
+                return order
     return None
 
 
@@ -212,90 +299,13 @@ def check_health(run_id: str, labels: Mapping[str, str]) -> None:
         RendezvousError: A check failed; the message names the plugin and the cause. A `RendezvousError`
             that a plugin raises goes through as it is.
     """
-    for implementation in _implementations("rdzv_health_check"):
+    for name, check in _implementations("rdzv_health_check", run_id=run_id, labels=labels):
         try:
-            _call(implementation, run_id=run_id, labels=labels)
+            check()
         except RendezvousError:
             raise
         except Exception as error:
             raise RendezvousError(
                 f"This node may not join the run '{printable(run_id)}': the health check of the plugin "
-                f"'{_name_of(implementation)}' failed with {type(error).__name__}: {error}."
+                f"'{name}' failed with {type(error).__name__}: {error}."
             ) from error
-
-
-@cache
-def _load_hooks(manager: pluggy.PluginManager) -> None:
-    for entry in entry_points(group=_HOOKS):
-        with _wrap_plugin_errors(entry):
-            plugin = entry.load()
-            _check(plugin)
-            _register(plugin)
-
-
-def _register(plugin: Any) -> None:
-    if not _manager.is_registered(plugin):
-        _manager.register(plugin)
-
-
-def _check(plugin: Any) -> pluggy.PluginManager:
-    """Register `plugin` in a manager of its own, so that a broken one leaves no trace in ours."""
-    alone = _new_manager()
-    alone.register(plugin)
-    alone.check_pending()
-    callers = alone.get_hookcallers(plugin)
-    if not callers:
-        raise LookupError("it has no function that is marked with rdzv.hooks.hookimpl")
-    for implementation in (implementation for caller in callers for implementation in caller.get_hookimpls()):
-        if implementation.wrapper or implementation.hookwrapper:
-            # Plugins are called one by one, so that one cannot break another; nothing is there to wrap.
-            raise LookupError(f"{implementation.function.__name__} is a wrapper; only plain hooks are called")
-    return alone
-
-
-def _find_described(manager: pluggy.PluginManager, name: str) -> BackendPlugin | None:
-    return next((plugin for plugin in manager.hook.rdzv_backend() if plugin.name == name), None)
-
-
-def _implementations(hook: str) -> list[pluggy.HookImpl]:
-    """Every implementation of a hook in pluggy's order of calling: the last registered comes first."""
-    return getattr(plugin_manager().hook, hook).get_hookimpls()[::-1]  # type: ignore[no-any-return]
-
-
-def _name_of(implementation: pluggy.HookImpl) -> str:
-    """What to call a plugin: pluggy names an object by a number."""
-    name = implementation.plugin_name
-    return type(implementation.plugin).__qualname__ if name.isdigit() else name
-
-
-def _call(implementation: pluggy.HookImpl, **arguments: Any) -> Any:
-    # As pluggy does, an implementation gets only the arguments that it names.
-    return implementation.function(*(arguments[name] for name in implementation.argnames))
-
-
-@contextmanager
-def _wrap_plugin_errors(entry: EntryPoint) -> Iterator[None]:
-    """Turn whatever goes wrong inside into an error that names the package of `entry`."""
-    try:
-        yield
-    except Exception as error:
-        package = entry.dist.name if entry.dist is not None else entry.value
-        raise RendezvousError(
-            f"The plugin '{entry.name}' of the package '{package}' is broken: {type(error).__name__}: {error}. "
-            f"Reinstall or uninstall {package}."
-        ) from error
-
-
-def _explain_unknown(name: str) -> str:
-    installed = installed_backends()
-    if name in _PACKAGES:
-        advice = f"Install it with `pip install {_PACKAGES[name]}`."
-    elif near := near_name(name, {*installed, *_PACKAGES}):
-        install = "" if near in installed else f" (`pip install {_PACKAGES[near]}`)"
-        advice = f"Did you mean '{near}'{install}?"
-    else:
-        advice = "Register it with `register`, or install the package that brings it."
-    return (
-        f"The rendezvous backend '{name}' is not registered: no installed package offers it. {advice} "
-        f"Installed: {', '.join(installed) or 'none'}."
-    )

@@ -26,10 +26,15 @@ class RendezvousMismatchError(RendezvousError, RuntimeError):
 
 
 class RendezvousHandlerRegistry:
-    """Which creator makes the handlers of which backend."""
+    """Which creator makes the handlers of which backend.
 
-    def __init__(self) -> None:
+    Args:
+        default: Makes those of the backends without a creator; None: they are refused.
+    """
+
+    def __init__(self, default: RendezvousHandlerCreator | None = None) -> None:
         self._registry: dict[str, RendezvousHandlerCreator] = {}
+        self._default = default
 
     def register(self, backend: str, creator: RendezvousHandlerCreator) -> None:
         """Let `creator` make the handlers of `backend`. Doing so twice is the same as once.
@@ -53,7 +58,12 @@ class RendezvousHandlerRegistry:
             RendezvousParameterError: No creator has the name `params.backend`, or it refuses `params`.
             RuntimeError: The creator made a handler of another backend.
         """
-        handler = self._find_creator(params.backend)(params)
+        creator = self._registry.get(params.backend, self._default)
+        if creator is None:
+            raise RendezvousParameterError(
+                f"The rendezvous backend '{params.backend}' is not registered. Did you forget to call `register`?"
+            )
+        handler = creator(params)
         if handler.get_backend() != params.backend:
             raise RendezvousMismatchError(
                 f"The rendezvous backend '{handler.get_backend()}' does not match the requested backend "
@@ -61,24 +71,14 @@ class RendezvousHandlerRegistry:
             )
         return handler
 
-    def _find_creator(self, backend: str) -> RendezvousHandlerCreator:
-        try:
-            return self._registry[backend]
-        except KeyError as error:
-            raise RendezvousParameterError(
-                f"The rendezvous backend '{backend}' is not registered. Did you forget to call `register`?"
-            ) from error
+
+def _create_installed(params: RendezvousParameters) -> RendezvousHandler:
+    backend, store = create_backend(params)
+    return create_handler(store, backend, params)
 
 
-class _DiscoveringRegistry(RendezvousHandlerRegistry):
-    """Also knows the installed backends; a creator registered by hand comes first."""
-
-    def _find_creator(self, backend: str) -> RendezvousHandlerCreator:
-        return self._registry.get(backend, _create_from_plugin)
-
-
-rendezvous_handler_registry: Final[RendezvousHandlerRegistry] = _DiscoveringRegistry()
-"""The registry that `get_rendezvous_handler` asks."""
+rendezvous_handler_registry: Final[RendezvousHandlerRegistry] = RendezvousHandlerRegistry(_create_installed)
+"""The registry that `get_rendezvous_handler` asks: creators that were registered by hand, then installed backends."""
 
 
 def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
@@ -93,8 +93,3 @@ def get_rendezvous_handler(params: RendezvousParameters) -> RendezvousHandler:
         RendezvousError: The backend's plugin is broken, or a library that it needs is missing.
     """
     return rendezvous_handler_registry.create_handler(params)
-
-
-def _create_from_plugin(params: RendezvousParameters) -> RendezvousHandler:
-    backend, store = create_backend(params)
-    return create_handler(store, backend, params)

@@ -13,7 +13,7 @@ def load(backend: str) -> None:
     """Import rdzv, the plugin and what it needs; count lost writes, and calls where no server counts them."""
     import rdzv
 
-    kind = rdzv.load_backend_plugin(backend).backend_type()
+    kind = rdzv.load_backend_plugin(backend).backend_type
     count_losses(kind, "put", lambda put, _: put.outcome is rdzv.PutOutcome.CONFLICT)
     if backend == "c10d":
         count_store_calls(importlib.import_module("torch.distributed").Store)

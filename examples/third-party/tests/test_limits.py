@@ -17,7 +17,7 @@ from rdzv import (
 from rdzv_conformance.processes import Link, Processes
 from rdzv_directory import DirectoryBackend
 from rdzv_directory.lock import locked
-from rdzv_directory.plugin import rdzv_backend
+from rdzv_directory.plugin import BACKEND
 
 
 def test_a_directory_that_is_not_there_is_named_and_not_made(tmp_path: Path) -> None:
@@ -32,7 +32,7 @@ def test_an_endpoint_that_is_no_directory_is_refused_at_once(tmp_path: Path, nam
     (tmp_path / "file").touch()
     params = RendezvousParameters("directory", str(tmp_path / name), "job", 1, 1)
     with pytest.raises(RendezvousParameterError, match=f"{name}' is not there: make or mount it"):
-        rdzv_backend().create_backend(params)
+        BACKEND.create_backend(params)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,9 +18,7 @@ from rdzv import (
     BackendPlugin,
     DynamicRendezvousHandler,
     RendezvousParameters,
-    hookimpl,
-    register_hooks,
-    unregister_hooks,
+    registered_backends,
 )
 
 from rdzv_cli import main, run
@@ -34,22 +31,14 @@ SHOWN = r"red\x1b[31m\n" + 25 * "x" + "..." + 38 * "x"
 
 
 @pytest.fixture
-def memory() -> Iterator[None]:
+def memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A backend of the name ``memory``, whose service outlives its clients."""
     service = MemoryService()
 
-    class Plugin:
-        @hookimpl
-        def rdzv_backend(self) -> BackendPlugin:
-            def create(params: RendezvousParameters) -> tuple[MemoryBackend, None]:
-                return MemoryBackend(service, params.run_id), None
+    def create(params: RendezvousParameters) -> tuple[MemoryBackend, None]:
+        return MemoryBackend(service, params.run_id), None
 
-            return BackendPlugin("memory", "For tests.", (), create, lambda: MemoryBackend, "")
-
-    plugin = Plugin()
-    register_hooks(plugin)
-    yield
-    unregister_hooks(plugin)
+    monkeypatch.setitem(registered_backends, "memory", BackendPlugin("For tests.", (), create, MemoryBackend, ""))
 
 
 @pytest.mark.usefixtures("memory")

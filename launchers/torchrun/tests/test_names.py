@@ -60,7 +60,7 @@ def test_a_backend_is_found_by_each_of_its_names(name: str, database: str) -> No
 
 def test_a_backend_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rdzv.plugins, "entry_points", lambda **_: ())
-    monkeypatch.setattr(rdzv.plugins, "_manager", rdzv.plugins._new_manager())
+    monkeypatch.setattr(rdzv.plugins, "registered_backends", {})
     with pytest.raises(ValueError, match="pip install rdzv-etcd-v2"):
         get_rendezvous_handler(parameters("rdzv-etcd-v2"))
     assert installed_backends() == {}
@@ -99,15 +99,9 @@ except RendezvousError as error:
 def test_a_backend_of_a_third_party(tmp_path: Path, line: str, backend: str, options: dict[str, str]) -> None:
     # A backend that is another one by another name is a whole one.
     plugin = """
-import dataclasses
-from rdzv.hooks import hookimpl
-from rdzv_sqlite import plugin
-
-@hookimpl
-def rdzv_backend():
-    return dataclasses.replace(plugin.rdzv_backend(), name="acme")
+from rdzv_sqlite.plugin import BACKEND
 """
-    install(tmp_path, "acme", plugin, "[rdzv]\nacme = acme\n" + line)
+    install(tmp_path, "acme", plugin, "[rdzv]\nacme = acme:BACKEND\n" + line)
     code = f"""
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler

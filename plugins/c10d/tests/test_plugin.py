@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, PutOutcome
+from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import load_backend_plugin
 from rdzv_cli import main
 from rdzv_conformance.processes import Processes
 
@@ -22,28 +21,6 @@ from rdzv_c10d.locator import TemporaryFileLocator
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore, is_served
-
-
-def test_the_plugin_is_found() -> None:
-    plugin = load_backend_plugin("c10d")
-    assert plugin.create_backend is create_backend
-    assert plugin.backend_type() is C10dRendezvousBackend
-    assert C10dRendezvousBackend.capabilities | C10dRendezvousBackend.unsupported.keys() == set(Capability)
-
-
-def test_describing_it_imports_no_torch() -> None:
-    program = (
-        "import sys; from rdzv_c10d.plugin import rdzv_backend; rdzv_backend().backend_type();"
-        "assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_every_option_is_in_the_readme() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    for option in load_backend_plugin("c10d").options:
-        default = "" if option.default is None else f"`{option.default}`"
-        assert f"| `{option.name}` | {option.kind} | {default}" in readme, option.name
 
 
 def test_parameters_make_backend_and_store(server: ForkedStore, connect: Connect) -> None:

@@ -15,9 +15,8 @@ from rdzv_sqlite.paths import default_path
 
 def test_it_is_found_by_name() -> None:
     plugin = load_backend_plugin("sqlite")
-    assert plugin.name == "sqlite"
     assert plugin.create_backend is create_backend
-    assert plugin.backend_type() is SqliteBackend
+    assert plugin.backend_type is SqliteBackend
     assert plugin.default_endpoint == default_path()
 
 

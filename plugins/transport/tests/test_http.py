@@ -18,7 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from rdzv.backend import Entry, Snapshot
 from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import (
     CancelToken,
@@ -31,7 +31,6 @@ from rdzv_transport import (
     Revision,
     Stream,
     Watches,
-    tls_context,
 )
 from rdzv_transport.stream import Lines
 
@@ -706,29 +705,6 @@ def test_a_thread_that_ended_or_could_not_start_is_replaced(
     followed.change()
     assert watches.wait("p", seen, 5).entries["p"].value == b"2"
     assert followed.begun == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "complaint"),
-    [
-        ({"protocol": "http", "ca_cert": ("ca", "x")}, "'ca' needs TLS"),
-        ({"key": ("my_key", __file__)}, "'my_key' needs 'cert'"),
-        ({"ca_cert": ("ca", __file__)}, f"The ca '{__file__}' cannot be used"),
-        ({"cert": ("my_cert", __file__), "key": ("key", __file__)}, "The my_cert .* with the key .* cannot be used"),
-    ],
-)
-def test_tls_that_cannot_be(given: dict[str, object], complaint: str) -> None:
-    unset = {name: (name, None) for name in ("ca_cert", "cert", "key")}
-    with pytest.raises(RendezvousParameterError, match=complaint):
-        tls_context(**{"protocol": None, **unset, **given})  # type: ignore[arg-type]
-
-
-def test_no_tls_unless_something_asks_for_it() -> None:
-    unset = {name: (name, None) for name in ("ca_cert", "cert", "key")}
-    assert tls_context(protocol=None, **unset) is None
-    assert tls_context(protocol="http", **unset) is None
-    assert tls_context(protocol="https", **unset) is not None
-    assert tls_context(protocol=None, **unset, server_name=("server_name", "x")) is not None
 
 
 def test_a_child_gets_one_of_its_own() -> None:

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from rdzv.backend import Capability
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import load_backend_plugin
 
 from rdzv_zookeeper import ZooKeeperBackend, create_backend
 
@@ -20,29 +18,6 @@ def _create(endpoint: str = "localhost", run_id: str = "run", **options: Any) ->
     backend, _ = create_backend(RendezvousParameters("zookeeper", endpoint, run_id, 1, 1, **options))
     assert isinstance(backend, ZooKeeperBackend)
     backend.close()
-
-
-def test_the_plugin_is_found() -> None:
-    plugin = load_backend_plugin("zookeeper")
-    assert plugin.create_backend is create_backend
-    assert plugin.backend_type() is ZooKeeperBackend
-    assert ZooKeeperBackend.capabilities == set(Capability)
-    assert ZooKeeperBackend.name == plugin.name
-
-
-def test_describing_it_imports_no_client_library() -> None:
-    program = (
-        "import sys; from rdzv_zookeeper.plugin import rdzv_backend; rdzv_backend();"
-        "assert not {'kazoo', 'ssl', 'rdzv_zookeeper.backend'} & set(sys.modules), sorted(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", program], check=True)
-
-
-def test_every_option_is_in_the_readme() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    for option in load_backend_plugin("zookeeper").options:
-        default = "" if option.default is None else f"`{option.default}`"
-        assert f"| `{option.name}` | {option.kind} | {default}" in readme, option.name
 
 
 def test_options_of_others_are_left_to_them() -> None:

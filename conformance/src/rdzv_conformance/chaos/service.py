@@ -57,7 +57,7 @@ def find_service(backend: str, endpoint: str | None, server: str | None) -> Iter
         RendezvousParameterError: There is no such backend, or nothing that we could start for it.
         ServiceMissingError: The program of the service is not on this machine.
     """
-    kind: Any = load_backend_plugin(backend).backend_type()
+    kind: Any = load_backend_plugin(backend).backend_type
     durable = Capability.DURABLE in getattr(kind, "capabilities", ())
     make: Any = _load(server) if server else _STARTED.get(backend)
     if endpoint is not None:

@@ -51,8 +51,8 @@ class EntryConformance(Conformance):
         backend, _ = create_backend(params)
         assert isinstance(backend, KeyValueBackend), f"create_backend made {backend!r}, which is no KeyValueBackend"
         with closing(backend):
-            assert isinstance(backend, described.backend_type()), "backend_type is not what create_backend makes"
-            assert backend.name == described.name == client.name, "the plugin and the backend differ in their names"
+            assert isinstance(backend, described.backend_type), "backend_type is not what create_backend makes"
+            assert backend.name == client.name, "the plugin and the backend differ in their names"
             assert backend.capabilities == client.capabilities, "the plugin's backend declares something else"
             client.put(KEY, b"x", expect=ANY, timeout=CALL)
             there = backend.read(KEY, timeout=CALL)

@@ -4,9 +4,8 @@ import argparse
 
 from rdzv.backend import Capability, KeyValueBackend
 from rdzv.errors import RendezvousError
-from rdzv.hooks import BackendPlugin
 from rdzv.options import Option, with_files
-from rdzv.plugins import installed_backends, load_backend_plugin
+from rdzv.plugins import BackendPlugin, installed_backends, load_backend_plugin
 from rdzv.settings import CORE_OPTIONS
 
 from .output import show
@@ -28,7 +27,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Show one backend, or all."""
     if arguments.name:
-        _show(load_backend_plugin(arguments.name))
+        _show(arguments.name, load_backend_plugin(arguments.name))
         return 0
     installed = installed_backends()
     if not installed:
@@ -42,11 +41,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _show(plugin: BackendPlugin) -> None:
-    show(f"{plugin.name}: {plugin.summary}")
+def _show(name: str, plugin: BackendPlugin) -> None:
+    show(f"{name}: {plugin.summary}")
     if plugin.default_endpoint is not None:
         show(f"default endpoint: {plugin.default_endpoint or 'none is needed'}")
-    kind = plugin.backend_type()
+    kind = plugin.backend_type
     show("\ncapabilities:")
     if issubclass(kind, KeyValueBackend):
         for capability in Capability:
@@ -55,7 +54,7 @@ def _show(plugin: BackendPlugin) -> None:
             show(f"  {'yes' if has else 'no':4} {capability.name.lower():15} {why}")
     else:
         show("  a register backend; the core keeps everything in its register")
-    _show_options(f"options of {plugin.name}", plugin.options)
+    _show_options(f"options of {name}", plugin.options)
     _show_options("options of the core", CORE_OPTIONS)
 
 

@@ -111,13 +111,11 @@ def _judge_name(name: str, entry: EntryPoint) -> _Finding:
 
 def _judge(name: str, backend: str, about: str) -> _Finding:
     try:
-        load_backend_plugin(backend).backend_type()
+        load_backend_plugin(backend)
     except RendezvousParameterError as error:
         return _Finding("none", name, str(error).rpartition(" Installed:")[0] or str(error))
     except RendezvousError as error:
         return _Finding("BROKEN", name, str(error))
-    except Exception as error:
-        return _Finding("BROKEN", name, f"{about}: {type(error).__name__}: {error}")
     return _Finding("ok", name, about)
 
 

@@ -1,42 +1,26 @@
 """The entry point: how the core finds this backend. It imports torch only when a backend is made."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rdzv.endpoints import Endpoint, parse_endpoints
 from rdzv.errors import RendezvousParameterError
-from rdzv.hooks import BackendPlugin, hookimpl
 from rdzv.options import parse_options
+from rdzv.parameters import RendezvousParameters
+from rdzv.plugins import BackendPlugin
+from rdzv.store import KeyValueStore
 
 from .backend import C10dRendezvousBackend, root_of
 from .locator import FileLocator, TcpLocator, TemporaryFileLocator
 from .options import OPTIONS
 from .store import stores
 
-if TYPE_CHECKING:
-    from rdzv.parameters import RendezvousParameters
-    from rdzv.store import KeyValueStore
-
-__all__ = ["check_shared", "create_backend", "rdzv_backend"]
+__all__ = ["BACKEND", "check_shared", "create_backend"]
 
 _PORT = 29400
 _ENDPOINT = f"localhost:{_PORT}"
 
 
-@hookimpl
-def rdzv_backend() -> BackendPlugin:
-    """Describe the backend ``c10d``."""
-    return BackendPlugin(
-        name="c10d",
-        summary="PyTorch's TCPStore, served by one of the nodes, or FileStore",
-        options=OPTIONS,
-        create_backend=create_backend,
-        backend_type=lambda: C10dRendezvousBackend,
-        default_endpoint=_ENDPOINT,
-        check_shared=check_shared,
-    )
-
-
-def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBackend, KeyValueStore]":
+def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend, KeyValueStore]:
     """Make the backend and the store of a run; does not touch the network.
 
     Args:
@@ -46,8 +30,6 @@ def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBacke
     Raises:
         RendezvousParameterError: The endpoint or an option cannot be used.
     """
-    from rdzv.store import KeyValueStore
-
     stores()
     options = parse_options(params.config, OPTIONS)
     make = _file_locator if options["store_type"] == "file" else _tcp_locator
@@ -56,7 +38,7 @@ def create_backend(params: "RendezvousParameters") -> "tuple[C10dRendezvousBacke
     return backend, KeyValueStore(backend)
 
 
-def check_shared(params: "RendezvousParameters") -> None:
+def check_shared(params: RendezvousParameters) -> None:
     """Refuse a port or a file that each process has for itself.
 
     Raises:
@@ -77,7 +59,7 @@ def check_shared(params: "RendezvousParameters") -> None:
         )
 
 
-def _tcp_locator(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> TcpLocator:
+def _tcp_locator(params: RendezvousParameters, owner: str, options: dict[str, Any]) -> TcpLocator:
     endpoint = _endpoint(params)
     if params.max_nodes > 1 or options["is_host"] is False:
         check_shared(params)
@@ -90,14 +72,14 @@ def _tcp_locator(params: "RendezvousParameters", owner: str, options: dict[str, 
     )
 
 
-def _endpoint(params: "RendezvousParameters") -> Endpoint:
+def _endpoint(params: RendezvousParameters) -> Endpoint:
     endpoints = parse_endpoints(params.endpoint or _ENDPOINT, _PORT, any_port=True)
     if len(endpoints) > 1:
         raise RendezvousParameterError(f"A TCPStore has one endpoint; '{params.endpoint}' names {len(endpoints)}.")
     return endpoints[0]
 
 
-def _file_locator(params: "RendezvousParameters", owner: str, options: dict[str, Any]) -> FileLocator:
+def _file_locator(params: RendezvousParameters, owner: str, options: dict[str, Any]) -> FileLocator:
     if params.max_nodes > 1:
         check_shared(params)
     return TemporaryFileLocator() if _is_left_out(params.endpoint) else FileLocator(params.endpoint)
@@ -106,3 +88,13 @@ def _file_locator(params: "RendezvousParameters", owner: str, options: dict[str,
 def _is_left_out(path: str) -> bool:
     """Whether the endpoint, the path of a file, is left to the process: the core fills in the default for none."""
     return path in ("", _ENDPOINT)
+
+
+BACKEND = BackendPlugin(
+    summary="PyTorch's TCPStore, served by one of the nodes, or FileStore",
+    options=OPTIONS,
+    create_backend=create_backend,
+    backend_type=C10dRendezvousBackend,
+    default_endpoint=_ENDPOINT,
+    check_shared=check_shared,
+)

@@ -3,30 +3,16 @@
 from typing import Final
 
 from rdzv.options import Option
+from rdzv_transport import request_timeout_option, tls_options
 
 __all__ = ["OPTIONS"]
 
 OPTIONS: Final = (
     Option("prefix", "text", "rdzv", "The directory in which all runs of this etcd live: /<prefix>/<run id>/..."),
     Option("etcd_prefix", "text", None, "PyTorch's name for prefix."),
-    Option(
-        "protocol",
-        "text",
-        None,
-        "http or https; unset: https if any of ca_cert, ssl_cert, ssl_cert_key and server_name is given, else http.",
-        choices=("http", "https"),
-    ),
-    Option("ca_cert", "path", None, "PEM file of who must have signed the servers' certificates; unset: the system's."),
-    Option("ssl_cert", "path", None, "PEM file of this client's certificate, and its key if that is not apart."),
-    Option("ssl_cert_key", "path", None, "PEM file of the key of this client's certificate."),
-    Option("server_name", "text", None, "The name that the servers' certificates must hold, if not the endpoint's."),
+    *tls_options("servers'", cert="ssl_cert", key="ssl_cert_key"),
     Option("user", "text", None, "Who logs in, where etcd demands it."),
     Option("password", "text", None, "The password of user.", secret=True),
-    Option(
-        "read_timeout",
-        "seconds",
-        3.0,
-        "How long one of several endpoints may take to answer before the next one is tried.",
-    ),
+    request_timeout_option("endpoints", name="read_timeout"),
 )
 """Every option of this backend; the names that PyTorch has, too, mean what they mean there."""

@@ -9,11 +9,12 @@ from .client import CancelToken, Client
 from .connection import Reply, Request
 from .failover import FailoverClient, Member, ReplyLostError
 from .forks import keep_in_children
+from .options import request_timeout_option, tls_options
 from .prefixes import Prefixes, contains
 from .process_local import ProcessLocal
 from .sockets import LONGEST, EndpointError, TimedSocket
 from .stream import Stream
-from .tls import tls_context
+from .tls import pop_tls_context, tls_context
 from .turns import Turns
 from .watches import Revision, Watches
 
@@ -36,5 +37,8 @@ __all__ = [
     "Watches",
     "contains",
     "keep_in_children",
+    "pop_tls_context",
+    "request_timeout_option",
     "tls_context",
+    "tls_options",
 ]

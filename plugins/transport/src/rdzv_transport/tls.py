@@ -1,10 +1,18 @@
 """TLS by options: whom to trust, and which certificate of our own to show."""
 
 import ssl
+from typing import Any
 
 from rdzv.errors import RendezvousParameterError
 
-__all__ = ["tls_context"]
+__all__ = ["pop_tls_context", "tls_context"]
+
+
+def pop_tls_context(options: dict[str, Any]) -> ssl.SSLContext | None:
+    """Make a context of the parsed `tls_options` and take them out, all but ``server_name``; see `tls_context`."""
+    files = {name: (name, options.pop(name)) for name in ("ca_cert", "cert", "key")}
+    server_name = "server_name", options["server_name"]
+    return tls_context(protocol=options.pop("protocol"), server_name=server_name, **files)
 
 
 def tls_context(
