@@ -19,19 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rdzv.backend import (
-    ABSENT,
-    ANY,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-    Token,
-)
+from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape

@@ -14,19 +14,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import ClassVar
 
-from rdzv.backend import (
-    ABSENT,
-    ANY,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-    Token,
-)
+from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError
 from rdzv.keys import escape
 

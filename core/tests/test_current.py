@@ -3,12 +3,7 @@
 import pytest
 
 import rdzv
-from rdzv import (
-    BackendPlugin,
-    Capability,
-    RendezvousParameterError,
-    RendezvousParameters,
-)
+from rdzv import BackendPlugin, Capability, RendezvousParameterError, RendezvousParameters
 from rdzv.current import World, variables
 
 from .memory import MemoryBackend, MemoryService

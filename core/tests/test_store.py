@@ -13,15 +13,10 @@ import pytest
 
 import rdzv.engine.client as client_module
 import rdzv.store as store_module
+from rdzv import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError, RendezvousTimeoutError
 from rdzv.backend import ANY, MAX_PAYLOAD, PutOutcome, PutResult
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.envelope import NONCE_HISTORY
-from rdzv.errors import (
-    RendezvousConnectionError,
-    RendezvousParameterError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
 from rdzv.store import KeyValueStore, PrefixStore, Store
 
 from .memory import Fault, MemoryBackend, SlowBackend

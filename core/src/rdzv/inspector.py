@@ -285,16 +285,16 @@ class RunInspector:
 
     def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
         """Wait for a change until the deadline, also while the service is away for a while."""
-        for pause in backoff(random.Random()):  # noqa: S311 - jitter is no secret
+        pauses = backoff(random.Random())  # noqa: S311 - jitter is no secret
+        while True:
             try:
                 return self._client.wait(prefix, since, deadline)
             except RendezvousDeniedError:
                 raise
             except RendezvousConnectionError:
-                if (paused := pause_within(deadline - time.monotonic(), pause)) is None:
+                if (paused := pause_within(deadline - time.monotonic(), next(pauses))) is None:
                     raise
                 time.sleep(paused)
-        raise AssertionError("backoff() never ends")
 
     def _limits(self, state: State | None, deadline: float) -> LeaderRecord:
         if state is not None:

@@ -14,12 +14,7 @@ import pytest
 import rdzv
 from core.tests.memory import MemoryBackend, MemoryService
 from core.tests.test_rendezvous import Run, wait_until
-from rdzv import (
-    BackendPlugin,
-    DynamicRendezvousHandler,
-    RendezvousParameters,
-    registered_backends,
-)
+from rdzv import BackendPlugin, DynamicRendezvousHandler, RendezvousParameters, registered_backends
 
 from rdzv_cli import main, run
 from rdzv_cli.devices import processes

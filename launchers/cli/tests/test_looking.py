@@ -10,11 +10,7 @@ import pytest
 from core.tests.memory import MemoryBackend
 from core.tests.test_inspector import OUTAGE, WHERE, Shared, crash
 from core.tests.test_rendezvous import listening, wait_until
-from rdzv import (
-    EventKind,
-    RendezvousParameterError,
-    RendezvousTimeoutError,
-)
+from rdzv import EventKind, RendezvousParameterError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
 
 from rdzv_cli import main

@@ -241,7 +241,8 @@ class RetryingClient:
 
     def _with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         started = time.monotonic()
-        for pause in backoff(self._random):
+        pauses = backoff(self._random)
+        while True:
             try:
                 return call(max(0.001, min(deadline - time.monotonic(), ATTEMPT)))
             except RendezvousDeniedError:
@@ -249,11 +250,10 @@ class RetryingClient:
             except RendezvousConnectionError as error:
                 self._on_error(error)
                 now = time.monotonic()
-                paused = pause_within(deadline - now, pause)
+                paused = pause_within(deadline - now, next(pauses))
                 if paused is None or self._closing.wait(paused):
                     raise RendezvousConnectionError(
                         f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error
                 logger.debug("trying again after %.2f s: %s", paused, error)
-        raise AssertionError("backoff() never ends")

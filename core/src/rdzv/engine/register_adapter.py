@@ -180,7 +180,8 @@ class RegisterAdapter(KeyValueBackend):
 
     def _change(self, change: Callable[[_Keys, int], PutResult], timeout: float) -> PutResult:
         deadline = self._clock() + timeout
-        for pause in backoff(self._random):
+        pauses = backoff(self._random)
+        while True:
             there = self._load(deadline)
             put = change(there.keys, there.envelope.epoch + 1 if there.envelope else 1)
             if put.outcome is PutOutcome.CONFLICT:
@@ -189,12 +190,11 @@ class RegisterAdapter(KeyValueBackend):
             outcome = self._write(mine, there.token, deadline)
             if outcome is not PutOutcome.CONFLICT:
                 return put if outcome is PutOutcome.APPLIED else PutResult(PutOutcome.UNKNOWN)
-            if (paused := pause_within(deadline - self._clock(), pause)) is None:
+            if (paused := pause_within(deadline - self._clock(), next(pauses))) is None:
                 raise RendezvousConnectionError(
                     f"The register of '{self.name}' was always changed by another within {timeout:.1f} s."
                 )
             self._sleep(paused)
-        raise AssertionError("backoff() never ends")
 
     def _write(self, mine: Envelope, token: Token, deadline: float) -> PutOutcome:
         self._check_open()

@@ -91,10 +91,6 @@ def _is_left_out(path: str) -> bool:
 
 
 BACKEND = BackendPlugin(
-    summary="PyTorch's TCPStore, served by one of the nodes, or FileStore",
-    options=OPTIONS,
-    create_backend=create_backend,
-    backend_type=C10dRendezvousBackend,
-    default_endpoint=_ENDPOINT,
-    check_shared=check_shared,
-)
+    "PyTorch's TCPStore, served by one of the nodes, or FileStore", OPTIONS, create_backend, C10dRendezvousBackend,
+    default_endpoint=_ENDPOINT, check_shared=check_shared,
+)  # fmt: skip

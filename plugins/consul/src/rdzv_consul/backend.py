@@ -7,19 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, NamedTuple
 
-from rdzv.backend import (
-    ABSENT,
-    ANY,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-    Token,
-)
+from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.endpoints import Endpoint, parse_endpoints, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape

@@ -23,9 +23,6 @@ def create_backend(params: RendezvousParameters) -> tuple[ConsulBackend, KeyValu
 
 
 BACKEND = BackendPlugin(
-    summary="Consul 1.8 or newer, over its HTTP API",
-    options=OPTIONS,
-    create_backend=create_backend,
-    backend_type=ConsulBackend,
+    "Consul 1.8 or newer, over its HTTP API", OPTIONS, create_backend, ConsulBackend,
     default_endpoint="127.0.0.1",
-)
+)  # fmt: skip

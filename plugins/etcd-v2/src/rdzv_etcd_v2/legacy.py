@@ -40,9 +40,6 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdBackend, KeyValueS
 
 
 BACKEND = BackendPlugin(
-    summary="etcd-v2 by its legacy name and options; in maintenance",
-    options=OPTIONS,
-    create_backend=create_backend,
-    backend_type=EtcdBackend,
+    "etcd-v2 by its legacy name and options; in maintenance", OPTIONS, create_backend, EtcdBackend,
     example_endpoint="host1:2379,host2:2379",
-)
+)  # fmt: skip

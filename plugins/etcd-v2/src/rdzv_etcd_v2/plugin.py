@@ -26,9 +26,6 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdV2Backend, KeyValu
 
 
 BACKEND = BackendPlugin(
-    summary="etcd's v2 API, which etcd before 3.6 serves with --enable-v2",
-    options=OPTIONS,
-    create_backend=create_backend,
-    backend_type=EtcdV2Backend,
+    "etcd's v2 API, which etcd before 3.6 serves with --enable-v2", OPTIONS, create_backend, EtcdV2Backend,
     example_endpoint="host1:2379,host2:2379",
-)
+)  # fmt: skip

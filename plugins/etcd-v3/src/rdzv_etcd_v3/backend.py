@@ -7,19 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rdzv.backend import (
-    ABSENT,
-    ANY,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-    Token,
-)
+from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape

@@ -22,9 +22,6 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdV3Backend, KeyValu
 
 
 BACKEND = BackendPlugin(
-    summary="etcd 3.4 or newer, over its JSON gateway",
-    options=OPTIONS,
-    create_backend=create_backend,
-    backend_type=EtcdV3Backend,
+    "etcd 3.4 or newer, over its JSON gateway", OPTIONS, create_backend, EtcdV3Backend,
     example_endpoint="host1:2379,host2:2379",
-)
+)  # fmt: skip

@@ -6,19 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from rdzv.backend import (
-    ABSENT,
-    ANY,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-    Token,
-)
+from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv.keys import escape
 

@@ -20,10 +20,6 @@ def create_backend(params: RendezvousParameters) -> tuple[SqliteBackend, KeyValu
 
 
 BACKEND = BackendPlugin(
-    summary="a SQLite file, for the processes of one machine; no server",
-    options=OPTIONS,
-    create_backend=create_backend,
-    backend_type=SqliteBackend,
-    default_endpoint=default_path(),
-    describe_endpoint=describe,
-)
+    "a SQLite file, for the processes of one machine; no server", OPTIONS, create_backend, SqliteBackend,
+    default_endpoint=default_path(), describe_endpoint=describe,
+)  # fmt: skip

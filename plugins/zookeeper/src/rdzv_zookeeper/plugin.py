@@ -25,9 +25,6 @@ def create_backend(params: RendezvousParameters) -> tuple[ZooKeeperBackend, KeyV
 
 
 BACKEND = BackendPlugin(
-    summary="Apache ZooKeeper 3.6 or newer",
-    options=OPTIONS,
-    create_backend=create_backend,
-    backend_type=ZooKeeperBackend,
+    "Apache ZooKeeper 3.6 or newer", OPTIONS, create_backend, ZooKeeperBackend,
     example_endpoint="host1:2181,host2:2181",
-)
+)  # fmt: skip
