@@ -14,18 +14,8 @@ from enum import Enum
 from types import FrameType
 from typing import TypeVar
 
-from rdzv import DynamicRendezvousHandler
+import rdzv
 from rdzv.current import variables
-from rdzv.errors import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousParameterError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
 from rdzv.handler import RendezvousInfo
 from rdzv.parameters import RendezvousParameters
 from rdzv.store import Store
@@ -63,16 +53,16 @@ class ExitStatus(Enum):
     SIGNALLED = 128
 
     @classmethod
-    def of(cls, error: RendezvousError) -> "ExitStatus":
+    def of(cls, error: rdzv.RendezvousError) -> "ExitStatus":
         """The end that an error means."""
         kinds = {
-            RendezvousParameterError: cls.UNUSABLE,
-            RendezvousTimeoutError: cls.TIMED_OUT,
-            RendezvousClosedError: cls.CLOSED,
-            RendezvousGracefulExitError: cls.SPARE,
+            rdzv.RendezvousParameterError: cls.UNUSABLE,
+            rdzv.RendezvousTimeoutError: cls.TIMED_OUT,
+            rdzv.RendezvousClosedError: cls.CLOSED,
+            rdzv.RendezvousGracefulExitError: cls.SPARE,
             # Before the error that it refines: to start again would be refused again.
-            RendezvousDeniedError: cls.UNUSABLE,
-            RendezvousConnectionError: cls.UNREACHABLE,
+            rdzv.RendezvousDeniedError: cls.UNUSABLE,
+            rdzv.RendezvousConnectionError: cls.UNREACHABLE,
         }
         return next((exit_status for kind, exit_status in kinds.items() if isinstance(error, kind)), cls.ERROR)
 
@@ -104,7 +94,7 @@ class Agent:
 
     def __init__(
         self,
-        handler: DynamicRendezvousHandler,
+        handler: rdzv.DynamicRendezvousHandler,
         params: RendezvousParameters,
         command: Sequence[str],
         *,
@@ -147,7 +137,7 @@ class Agent:
             try:
                 while (ending := self._one_round(keeper)) is None:
                     pass
-            except RendezvousError as error:
+            except rdzv.RendezvousError as error:
                 ending = AgentResult(ExitStatus.of(error), str(error), summary=error.summary)
             except BaseException as error:
                 self._handler.leave(f"its agent failed: {type(error).__name__}: {error}")
@@ -214,7 +204,7 @@ class Agent:
                 waiting(time.monotonic() - started)
             # Leaving ends the wait too.
             self._handler.leave(_name(self._signal))
-            with contextlib.suppress(RendezvousError):
+            with contextlib.suppress(rdzv.RendezvousError):
                 asked.result()
             return None
         finally:
@@ -239,7 +229,7 @@ class Agent:
         if first is None:
             return False
         if first != self._processes:
-            raise RendezvousParameterError(
+            raise rdzv.RendezvousParameterError(
                 f"This node runs {self._processes} processes, but the node of rank 0 runs {first}: "
                 "give all nodes the same --nproc-per-node."
             )
@@ -327,10 +317,12 @@ def _processes_of_rank_0(store: Store, ended: threading.Event) -> int | None:
         try:
             return int(store.get(_PROCESSES))
         except ValueError as error:
-            raise RendezvousStateError(f"'{_PROCESSES}' in the store of the round is no number: {error}.") from error
-        except RendezvousDeniedError:
+            raise rdzv.RendezvousStateError(
+                f"'{_PROCESSES}' in the store of the round is no number: {error}."
+            ) from error
+        except rdzv.RendezvousDeniedError:
             raise
-        except (RendezvousTimeoutError, RendezvousConnectionError, RuntimeError):
+        except (rdzv.RendezvousTimeoutError, rdzv.RendezvousConnectionError, RuntimeError):
             # A service that is away gets all the time that the store gives it. (PyTorch's stores raise RuntimeErrors.)
             patient.check([_PROCESSES])
             # A store that fails at once, though it is there, is not asked without a pause.
