@@ -1,5 +1,6 @@
 """What tests do beside a service that fails, or while a call is under way."""
 
+import os
 import socket
 import threading
 import time
@@ -11,7 +12,7 @@ from typing import Any, TypeVar
 from rdzv.backend import KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
-__all__ = ["follow", "in_background", "unanswered_names"]
+__all__ = ["follow", "in_background", "open_files", "persist", "unanswered_names"]
 
 _T = TypeVar("_T")
 
@@ -40,6 +41,27 @@ def follow(backend: KeyValueBackend, prefix: str, since: Snapshot, key: str, val
         except RendezvousConnectionError:
             time.sleep(0.05)
     raise AssertionError(f"'{key}' did not become {value!r} within {seconds} s, but {since.entries.get(key)}")
+
+
+def persist(call: Callable[[], _T | None], seconds: float = 20) -> _T:
+    """Call through failures, as the core does, until there is a result.
+
+    Raises:
+        AssertionError: There was none within `seconds`.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            if (result := call()) is not None:
+                return result
+        except RendezvousConnectionError:
+            time.sleep(0.05)
+    raise AssertionError(f"no result within {seconds} s")
+
+
+def open_files() -> int:
+    """How many files and sockets this process has open."""
+    return len(os.listdir("/dev/fd"))
 
 
 @contextmanager

@@ -3,14 +3,18 @@ know."""
 
 import socket
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
 
 from rdzv.endpoints import Endpoint
 
 __all__ = ["FaultProxy"]
+
+_FIN_WAIT1: Final = 4
+"""The state in Linux' ``tcp_info`` of an end that has hung up, which its other end has not acknowledged."""
 
 
 class FaultProxy(ABC):
@@ -22,6 +26,7 @@ class FaultProxy(ABC):
 
     Attributes:
         endpoint: Its own ``host:port``.
+        behind: The server's.
         requests: How many requests came.
         loses_replies: Whether it breaks instead of passing a reply on.
         answer: What it answers instead of asking the server.
@@ -31,6 +36,7 @@ class FaultProxy(ABC):
         self.requests = 0
         self.loses_replies = False
         self.answer: bytes | None = None
+        self.behind = f"127.0.0.1:{port}"
         self._port = port
         self._open: list[socket.socket] = []
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -51,8 +57,11 @@ class FaultProxy(ABC):
             near.sendall(data)
 
     def disconnect(self) -> None:
-        """Break every connection."""
+        """Break every connection, and return when the other ends have heard of it."""
         _hang_up(*self._open)
+        deadline = time.monotonic() + 1
+        while any(map(_is_unheard, self._open)) and time.monotonic() < deadline:
+            time.sleep(0.001)
 
     def close(self) -> None:
         """Let nobody use it any more."""
@@ -91,6 +100,15 @@ class FaultProxy(ABC):
         thread = threading.Thread(target=run)
         self._threads.append(thread)
         thread.start()
+
+
+def _is_unheard(end: socket.socket) -> bool:
+    """Whether the other end has not yet acknowledged that this one hung up."""
+    try:
+        return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == _FIN_WAIT1
+    except (OSError, AttributeError):
+        # It is closed, or this system does not tell.
+        return False
 
 
 def _hang_up(*ends: socket.socket) -> None:

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
+from rdzv_conformance.fixtures import connecting
 from rdzv_conformance.processes import Processes
 
 # torch looks up the name of both ends of every connection. Where no DNS server answers, that takes seconds each.
@@ -14,7 +14,7 @@ os.environ["RES_OPTIONS"] = "attempts:0"
 from rdzv_c10d import C10dRendezvousBackend
 from rdzv_c10d.store import stores
 
-from .clients import Connect, ForkedStore, tcp_client
+from .clients import ForkedStore, tcp_client
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,14 +43,7 @@ def server(processes: Processes) -> ForkedStore:
     return ForkedStore(processes)
 
 
-@pytest.fixture
-def connect() -> Iterator[Connect]:
-    """Makes clients, and closes them in the end."""
-    with ExitStack() as opened:
-
-        def connect(endpoint: str, run_id: str = "run", **options: Any) -> C10dRendezvousBackend:
-            backend = tcp_client(endpoint, run_id, **options)
-            opened.callback(backend.close)
-            return backend
-
-        yield connect
+@connecting
+def connect(endpoint: str, run_id: str = "run", **options: Any) -> C10dRendezvousBackend:
+    """A client."""
+    return tcp_client(endpoint, run_id, **options)

@@ -1,17 +1,14 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
-import os
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 
 import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
-from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.deadlines import eventually, lasting
+from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import ConsulServer
 from rdzv_transport import watches
 
@@ -51,15 +48,6 @@ def test_a_snapshot_that_was_read_meanwhile_costs_nothing(consul: ConsulServer, 
     assert sum((consul.calls() - before).values()) <= 1, "the query that the change answered may count only now"
 
 
-def test_neighbours_do_not_wake_a_waiter(shared_consul: ConsulServer, connect: Connect) -> None:
-    backend = connect(shared_consul.get_endpoint())
-    backend.put("p", b"", expect=ANY, timeout=CALL)
-    since = backend.read_all("p", timeout=CALL)
-    for neighbour in ("p-x", "p.x", "p0", "px", "o/p"):
-        backend.put(neighbour, b"", expect=ANY, timeout=CALL)
-    assert backend.wait("p", since, timeout=0.3) is since
-
-
 def test_waiting_for_nothing_beside_a_busy_key_is_one_call(
     consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,12 +73,12 @@ def test_waiting_for_nothing_beside_a_busy_key_is_one_call(
 def test_waits_for_many_keys_leave_few_queries(shared_consul: ConsulServer, connect: Connect) -> None:
     backend = connect(shared_consul.get_endpoint())
     backend.read("key", timeout=CALL)
-    files = _open_files()
+    files = open_files()
     for number in range(30):
         prefix = f"once/{number}"
         backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
     eventually(lambda: len(_watches("once")) <= 5, "the queries that nobody waits for to end", 2)
-    eventually(lambda: _open_files() - files <= 9, "their connections to end", 2)
+    eventually(lambda: open_files() - files <= 9, "their connections to end", 2)
 
 
 def test_a_query_that_nobody_waits_for_is_not_repeated(
@@ -119,13 +107,13 @@ def test_a_frozen_server(consul: ConsulServer, connect: Connect) -> None:
         consul.pause()
         thawed = time.monotonic() + 3
         try:
-            with _lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
+            with lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
                 caller.read("key", timeout=0.5)
-            with _lasting(0.5):
+            with lasting(0.5):
                 assert caller.put("other", b"x", expect=ABSENT, timeout=0.5) == PutResult(PutOutcome.UNKNOWN)
-            with _lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
+            with lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
                 connect(consul.get_endpoint()).read_all("key", timeout=0.5)
-            with _lasting(0.5):
+            with lasting(0.5):
                 assert connect(consul.get_endpoint()).wait("key", since, timeout=0.5) is since
             time.sleep(max(0.0, thawed - time.monotonic()))
         finally:
@@ -191,25 +179,5 @@ def test_every_answer_is_confirmed_by_a_majority(consul: ConsulServer, connect: 
     assert confirmed() - between >= 1
 
 
-def test_calls_at_once_leave_few_connections(shared_consul: ConsulServer, connect: Connect) -> None:
-    """An agent takes no more than 200 from one address."""
-    backend = connect(shared_consul.get_endpoint())
-    before = _open_files()
-    with ThreadPoolExecutor(32) as pool:
-        list(pool.map(lambda number: backend.put(f"at/{number}", b"x" * 9999, expect=ANY, timeout=CALL), range(320)))
-    assert _open_files() - before <= 4
-
-
 def _watches(prefix: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"rdzv-consul-watch-{prefix}")]
-
-
-def _open_files() -> int:
-    return len(os.listdir("/dev/fd"))
-
-
-@contextmanager
-def _lasting(seconds: float) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    assert seconds <= time.monotonic() - began + 0.01 <= seconds + 0.5

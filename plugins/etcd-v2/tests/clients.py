@@ -2,7 +2,6 @@
 
 import importlib
 import json
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -10,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.servers import EtcdServer
@@ -35,18 +33,6 @@ def request(server: EtcdServer, method: str, path: str, **fields: str) -> Any:
     asked = urllib.request.Request(f"http://{server.get_endpoint()}/v2/keys{path}", body, method=method)
     with urllib.request.urlopen(asked, timeout=CALL) as answer:
         return json.load(answer)
-
-
-def persist(call: Callable[[], Any], seconds: float = 20) -> Any:
-    """Call until there is a result, as the core does."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if (result := call()) is not None:
-                return result
-        except RendezvousConnectionError:
-            time.sleep(0.05)
-    raise AssertionError(f"no result within {seconds} s")
 
 
 @contextmanager

@@ -1,29 +1,17 @@
 """What a watch makes of a member that freezes or loses the others; the rest is in the suite (`cluster`)."""
 
-from collections.abc import Iterator
-
 import pytest
 from rdzv.backend import ANY
-from rdzv_conformance.meanwhile import follow
-from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
+from rdzv_conformance.fixtures import healed, served
+from rdzv_conformance.meanwhile import follow, persist
+from rdzv_conformance.servers import EtcdCluster, EtcdServer
 
 from rdzv_etcd_v2 import watch
 
-from .clients import CALL, Connect, persist, watching
+from .clients import CALL, Connect, watching
 
-
-@pytest.fixture(scope="module")
-def members() -> Iterator[EtcdCluster]:
-    require_service(EtcdServer)
-    with EtcdCluster(3, enable_v2=True) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(members: EtcdCluster) -> Iterator[EtcdCluster]:
-    """Three members that run, whatever the test before did to them."""
-    yield members
-    members.heal()
+members = served(EtcdServer, EtcdCluster, 3, enable_v2=True, scope="module")
+cluster = healed("members")
 
 
 def test_the_leader_freezes(cluster: EtcdCluster, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:

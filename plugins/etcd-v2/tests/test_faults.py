@@ -6,10 +6,15 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
+from rdzv.endpoints import parse_endpoints
+from rdzv.errors import RendezvousConnectionError, RendezvousStateError
 from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
+from rdzv_conformance.suite.network import NetworkConformance
+from rdzv_conformance.suite.server import ConnectTo
+
+from rdzv_etcd_v2 import Access, EtcdV2Backend
 
 from .clients import CALL, Connect, request
 
@@ -20,67 +25,36 @@ def proxy(shared_etcd: EtcdServer) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def test_a_read_whose_reply_is_lost_goes_elsewhere(
-    shared_etcd: EtcdServer, proxy: FaultProxy, connect: Connect
-) -> None:
-    backend = connect(f"{proxy.endpoint},{shared_etcd.get_endpoint()}")
-    proxy.loses_replies = True
-    assert backend.read("anything", timeout=CALL) is None
-    # The one that failed is the last now.
-    backend.read("anything", timeout=CALL)
-    assert proxy.requests == 1
+class TestNetwork(NetworkConformance):
+    strange_answers = (
+        answer("200 OK", b'{"node"', "X-Etcd-Index: 7"),
+        answer("200 OK", b"{}", "X-Etcd-Index: 7"),
+        answer("200 OK", b"[7]", "X-Etcd-Index: 7"),
+        answer("200 OK", b"null", "X-Etcd-Index: 7"),
+        answer("200 OK", b"[" * 50000, "X-Etcd-Index: 7"),
+        answer("400 Bad Request", b'{"errorCode":209,"message":"Invalid field"}'),
+        answer("404 Not Found", b"{}"),
+        answer("412 Precondition Failed", b'{"errorCode":"?"}'),
+        answer("301 Moved", b"", "Location: http://192.0.2.1/"),
+        answer("502 Bad Gateway", b"<html>"),
+        answer("500 Internal Server Error", b'{"errorCode":300,"message":"Raft Internal Error","cause":"timed out"}'),
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Etcd-Index: 7\r\n\r\nzz\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Etcd-Index: 7\r\n\r\n{",
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"\0\xff" * 100,
+        b"",
+    )
+    something_else = answer("200 OK", b"Nothing here"), "200.*Nothing here.*is it etcd"
+    passing = (
+        ("500", answer("500 Internal Server Error", b"etcdserver: no leader")),
+        ("502", answer("502 Bad Gateway", b"<html>")),
+        ("503", answer("503 Service Unavailable", b"<html>")),
+        ("504", answer("504 Gateway Time-out", b"<html>")),
+    )
 
-
-def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, connect: Connect) -> None:
-    backend = connect(proxy.endpoint)
-    for number in range(5):
-        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
-        proxy.disconnect()
-        # The end must have come by the time of the next call.
-        time.sleep(0.05)
-
-
-_NOT_ETCD = [
-    answer("200 OK", b'{"node"', "X-Etcd-Index: 7"),
-    answer("200 OK", b"{}", "X-Etcd-Index: 7"),
-    answer("200 OK", b"[7]", "X-Etcd-Index: 7"),
-    answer("200 OK", b"null", "X-Etcd-Index: 7"),
-    answer("200 OK", b"[" * 50000, "X-Etcd-Index: 7"),
-    answer("400 Bad Request", b'{"errorCode":209,"message":"Invalid field"}'),
-    answer("404 Not Found", b"{}"),
-    answer("412 Precondition Failed", b'{"errorCode":"?"}'),
-    answer("301 Moved", b"", "Location: http://192.0.2.1/"),
-    answer("502 Bad Gateway", b"<html>"),
-    answer("500 Internal Server Error", b'{"errorCode":300,"message":"Raft Internal Error","cause":"timed out"}'),
-    b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Etcd-Index: 7\r\n\r\nzz\r\n",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Etcd-Index: 7\r\n\r\n{",
-    b"SSH-2.0-OpenSSH\r\n\r\n",
-    b"\0\xff" * 100,
-    b"",
-]
-
-
-@pytest.mark.parametrize("strange", _NOT_ETCD)
-def test_an_answer_that_is_not_etcds(proxy: FaultProxy, connect: Connect, strange: bytes) -> None:
-    backend = connect(proxy.endpoint)
-    backend.put("corrupt", b"x", expect=ANY, timeout=CALL)
-    since = backend.read_all("corrupt", timeout=CALL)
-    backend.delete("corrupt", timeout=CALL)
-    proxy.disconnect()
-    proxy.answer = strange
-    calls: list[Callable[[], object]] = [
-        lambda: backend.read("corrupt", timeout=1),
-        lambda: backend.read_all("corrupt", timeout=1),
-        lambda: backend.delete("corrupt", timeout=1),
-        lambda: backend.wait("corrupt", since, timeout=1),
-    ]
-    for call in calls:
-        with pytest.raises(RendezvousConnectionError):
-            call()
-    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is PutOutcome.UNKNOWN
-    proxy.answer = None
-    assert backend.read("corrupt", timeout=CALL) is None
-    assert backend.wait("corrupt", since, timeout=CALL).entries == {}
+    @pytest.fixture
+    def connect(self) -> ConnectTo:
+        return lambda run_id, endpoint="127.0.0.1:1": EtcdV2Backend(Access(parse_endpoints(endpoint, 2379)), run_id)
 
 
 def test_numbers_beyond_all_bounds_blind_nobody(proxy: FaultProxy, connect: Connect) -> None:
@@ -143,33 +117,6 @@ def test_a_directory_where_a_value_is_wanted_is_corrupt_state(shared_etcd: EtcdS
     for call in calls:
         with pytest.raises(RendezvousStateError, match="'/turned/run/key/:value' is a directory"):
             call()
-
-
-def test_a_refused_connection_is_said(connect: Connect) -> None:
-    with pytest.raises(RendezvousConnectionError, match=r"127\.0\.0\.1:1.*refused"):
-        connect("127.0.0.1:1").read("key", timeout=1)
-
-
-def test_something_else_at_the_endpoint_is_named(proxy: FaultProxy, connect: Connect) -> None:
-    proxy.answer = answer("200 OK", b"Nothing here")
-    with pytest.raises(RendezvousDeniedError, match=f"{proxy.endpoint}.*200.*Nothing here.*is it etcd"):
-        connect(proxy.endpoint).read("key", timeout=CALL)
-
-
-@pytest.mark.parametrize(
-    ("status", "body"),
-    [
-        ("500 Internal Server Error", b"etcdserver: no leader"),
-        ("502 Bad Gateway", b"<html>"),
-        ("503 Service Unavailable", b"<html>"),
-        ("504 Gateway Time-out", b"<html>"),
-    ],
-)
-def test_what_passes_is_not_refused(proxy: FaultProxy, connect: Connect, status: str, body: bytes) -> None:
-    proxy.answer = answer(status, body)
-    with pytest.raises(RendezvousConnectionError, match=status[:3]) as passing:
-        connect(proxy.endpoint).read("key", timeout=CALL)
-    assert not isinstance(passing.value, RendezvousDeniedError)
 
 
 def test_a_key_and_what_is_below_it(shared_etcd: EtcdServer, connect: Connect) -> None:

@@ -1,6 +1,5 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +8,7 @@ import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v2 import watch
@@ -54,24 +53,15 @@ def test_a_burst_costs_few_calls(etcd: EtcdServer, connect: Connect) -> None:
     assert sum((etcd.calls() - before).values()) <= 3
 
 
-def test_neighbours_do_not_wake_a_waiter(shared_etcd: EtcdServer, connect: Connect) -> None:
-    backend = connect(shared_etcd.get_endpoint())
-    backend.put("p", b"", expect=ANY, timeout=CALL)
-    since = backend.read_all("p", timeout=CALL)
-    for neighbour in ("p-x", "p.x", "p0", "px", "o/p"):
-        backend.put(neighbour, b"", expect=ANY, timeout=CALL)
-    assert backend.wait("p", since, timeout=0.3) is since
-
-
 def test_waits_for_many_keys_leave_few_polls(shared_etcd: EtcdServer, connect: Connect) -> None:
     backend = connect(shared_etcd.get_endpoint())
     backend.read("key", timeout=CALL)
-    files = _open_files()
+    files = open_files()
     for number in range(30):
         prefix = f"once/{number}"
         backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
     eventually(lambda: len(_watches("once")) <= 5, "the polls that nobody waits for to end", 5)
-    eventually(lambda: _open_files() - files <= 9, "their connections to end", 5)
+    eventually(lambda: open_files() - files <= 9, "their connections to end", 5)
 
 
 def test_a_history_that_was_forgotten(etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,17 +130,5 @@ def test_a_server_that_stays_frozen_is_noticed(
             etcd.resume()
 
 
-def test_calls_at_once_leave_few_connections(shared_etcd: EtcdServer, connect: Connect) -> None:
-    backend = connect(shared_etcd.get_endpoint())
-    before = _open_files()
-    with ThreadPoolExecutor(32) as pool:
-        list(pool.map(lambda number: backend.put(f"at/{number}", b"x" * 9999, expect=ANY, timeout=CALL), range(320)))
-    assert _open_files() - before <= 4
-
-
 def _watches(prefix: str) -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith(f"rdzv-etcd-v2-watch-{prefix}")]
-
-
-def _open_files() -> int:
-    return len(os.listdir("/dev/fd"))

@@ -1,30 +1,19 @@
 """What a watch makes of a member that freezes or loses the others; the rest is in the suite (`cluster`)."""
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from rdzv.backend import ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.fixtures import healed, served
 from rdzv_conformance.meanwhile import follow, in_background
-from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
+from rdzv_conformance.servers import EtcdCluster, EtcdServer
 
 from .clients import CALL, Connect
 
-
-@pytest.fixture(scope="module")
-def members() -> Iterator[EtcdCluster]:
-    require_service(EtcdServer)
-    with EtcdCluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(members: EtcdCluster) -> Iterator[EtcdCluster]:
-    """Three members that run, whatever the test before did to them."""
-    yield members
-    members.heal()
+members = served(EtcdServer, EtcdCluster, 3, scope="module")
+cluster = healed("members")
 
 
 def test_the_leader_freezes(cluster: EtcdCluster, connect: Connect) -> None:

@@ -3,24 +3,25 @@
 import re
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from typing import BinaryIO
 
 import pytest
 from rdzv import RendezvousParameters, get_rendezvous_handler
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, PutOutcome
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD
+from rdzv.endpoints import parse_endpoints
 from rdzv.errors import (
     RendezvousConnectionError,
-    RendezvousDeniedError,
     RendezvousParameterError,
     RendezvousTimeoutError,
 )
-from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.http_proxy import answer
 from rdzv_conformance.interrupts import check_interrupted_waits
-from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.proxy import FaultProxy as AnyProxy
 from rdzv_conformance.servers import EtcdServer
+from rdzv_conformance.suite.network import NetworkConformance
+from rdzv_conformance.suite.server import ConnectTo
 from rdzv_transport import prefixes, turns
 
 from rdzv_etcd_v3 import EtcdV3Backend, events, watch
@@ -60,42 +61,31 @@ def proxy(shared_etcd: EtcdServer) -> Iterator[FaultProxy]:
     proxy.close()
 
 
-def test_a_read_whose_reply_is_lost_goes_elsewhere(
-    shared_etcd: EtcdServer, proxy: FaultProxy, connect: Connect
-) -> None:
-    backend = connect(f"{proxy.endpoint},{shared_etcd.get_endpoint()}")
-    proxy.loses_replies = True
-    assert backend.read("anything", timeout=CALL) is None
-    requests = proxy.requests
-    # The endpoint that failed is the last now.
-    backend.read("anything", timeout=CALL)
-    assert proxy.requests == requests == 1
+class TestNetwork(NetworkConformance):
+    strange_answers = (
+        b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"header"',
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull",
+        b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"kvs":[{}]}',
+        b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"header":7}',
+        b'HTTP/1.1 200 OK\r\nContent-Length: 29\r\n\r\n{"header":{"revision":1e999}}',
+        b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50000,
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
+        b"HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>",
+        b'HTTP/1.1 500 Oh\r\nContent-Length: 13\r\n\r\n{"error":"x"}',
+        b"SSH-2.0-OpenSSH\r\n\r\n",
+        b"\0\xff" * 100,
+    )
+    something_else = answer("404 Not Found", b"Not Found"), "404.*Not Found.*gateway enabled"
+    passing = (
+        ("502", answer("502 Bad Gateway", b"<html>")),
+        ("no leader", answer("503 Service Unavailable", b'{"error":"etcdserver: no leader","code":14}')),
+    )
 
-
-def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, connect: Connect) -> None:
-    backend = connect(proxy.endpoint)
-    for number in range(5):
-        assert backend.put("idle", b"%d" % number, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
-        proxy.disconnect()
-        idle = list(backend._link.client.http.sockets._open)
-        eventually(lambda: not any(sock.is_silent() for sock in idle), "the end of the connection")  # noqa: B023
-
-
-_NOT_ETCD = [
-    b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{"header"',
-    b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]",
-    b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nnull",
-    b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"kvs":[{}]}',
-    b'HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\n{"header":7}',
-    b'HTTP/1.1 200 OK\r\nContent-Length: 29\r\n\r\n{"header":{"revision":1e999}}',
-    b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50000,
-    b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
-    b"HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n",
-    b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>",
-    b'HTTP/1.1 500 Oh\r\nContent-Length: 13\r\n\r\n{"error":"x"}',
-    b"SSH-2.0-OpenSSH\r\n\r\n",
-    b"\0\xff" * 100,
-]
+    @pytest.fixture
+    def connect(self) -> ConnectTo:
+        return lambda run_id, endpoint="127.0.0.1:1": EtcdV3Backend(parse_endpoints(endpoint, 2379), run_id)
 
 
 def test_an_interrupt_between_receiving_and_understanding_loses_no_change(
@@ -124,38 +114,6 @@ def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(shared_etcd: E
     assert check_interrupted_waits(waiter, writer, (events, watch, turns, prefixes), CALL) > 10
 
 
-@pytest.mark.parametrize("answer", _NOT_ETCD)
-def test_an_answer_that_is_not_etcds(proxy: FaultProxy, connect: Connect, answer: bytes) -> None:
-    backend = connect(proxy.endpoint)
-    since = backend.read_all("corrupt", timeout=CALL)
-    proxy.disconnect()
-    proxy.answer = answer
-    calls: list[Callable[[], object]] = [
-        lambda: backend.read("corrupt", timeout=1),
-        lambda: backend.read_all("corrupt", timeout=1),
-        lambda: backend.delete("corrupt", timeout=1),
-        lambda: backend.open_lease(5, timeout=1),
-        lambda: backend.wait("corrupt", since, timeout=1),
-    ]
-    for call in calls:
-        with pytest.raises(RendezvousConnectionError):
-            call()
-    assert backend.put("corrupt", b"x", expect=ABSENT, timeout=1).outcome is PutOutcome.UNKNOWN
-    proxy.answer = None
-    assert backend.read("corrupt", timeout=CALL) is None
-
-
-def test_a_refused_connection_is_said(connect: Connect) -> None:
-    with pytest.raises(RendezvousConnectionError, match=r"127\.0\.0\.1:1.*refused"):
-        connect("127.0.0.1:1").read("key", timeout=1)
-
-
-def test_something_else_at_the_endpoint_is_named(proxy: FaultProxy, connect: Connect) -> None:
-    proxy.answer = b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found"
-    with pytest.raises(RendezvousDeniedError, match=f"{proxy.endpoint}.*404.*Not Found.*gateway enabled"):
-        connect(proxy.endpoint).read("key", timeout=CALL)
-
-
 def test_no_room_left_is_explained(proxy: FaultProxy, connect: Connect) -> None:
     message = b'{"error":"etcdserver: mvcc: database space exceeded","code":8}'
     proxy.answer = b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: %d\r\n\r\n%s" % (len(message), message)
@@ -179,25 +137,6 @@ def test_an_ipv6_endpoint(shared_etcd: EtcdServer, connect: Connect) -> None:
         assert backend.wait("six", since, timeout=CALL).entries == {"six": put.entry}
         assert backend.local_address == "::1"
         backend.close()
-
-
-def test_a_name_that_does_not_exist(connect: Connect) -> None:
-    with pytest.raises(RendezvousConnectionError, match=r"nowhere\.invalid:2379.*not connected"):
-        connect("nowhere.invalid").read("key", timeout=5)
-
-
-def test_a_name_that_is_not_resolved_is_said(connect: Connect) -> None:
-    with unanswered_names(), pytest.raises(RendezvousConnectionError, match=r"not resolved within 0\.5 s"):
-        connect("service.test").read("key", timeout=0.5)
-
-
-def test_what_is_refused_at_once_tells_no_time_that_it_took(connect: Connect) -> None:
-    # The port of a listener that is gone.
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-    with pytest.raises(RendezvousConnectionError) as refused:
-        connect(f"127.0.0.1:{port}").read("key", timeout=5)
-    assert re.fullmatch(rf"etcd could not be used: http://127\.0\.0\.1:{port}: .*refused", str(refused.value))
 
 
 def test_what_hangs_tells_the_time_that_it_took(connect: Connect) -> None:

@@ -1,29 +1,17 @@
 """What a watch makes of a member that freezes or loses the others; the rest is in the suite (`cluster`)."""
 
-from collections.abc import Iterator
-
 import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.fixtures import healed, served
 from rdzv_conformance.meanwhile import follow, in_background
-from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer, require_service
+from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer
 
 from .clients import CALL, Connect, watching, with_retries
 
-
-@pytest.fixture(scope="module")
-def members() -> Iterator[ZooKeeperCluster]:
-    require_service(ZooKeeperServer)
-    with ZooKeeperCluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def cluster(members: ZooKeeperCluster) -> Iterator[ZooKeeperCluster]:
-    """Three members that run, whatever the test before did to them."""
-    yield members
-    members.heal()
+members = served(ZooKeeperServer, ZooKeeperCluster, 3, scope="module")
+cluster = healed("members")
 
 
 def test_the_leader_freezes(cluster: ZooKeeperCluster, connect: Connect) -> None:

@@ -1,0 +1,101 @@
+"""Fixtures that the tests of many plugins need, made for one service: ``etcd = served(EtcdServer)``."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, Literal
+
+import pytest
+from rdzv.backend import KeyValueBackend
+
+from .servers import LocalService, require_service
+from .users import Create, creating
+
+if TYPE_CHECKING:
+    from .servers.certificates import Certificates
+
+__all__ = ["certificates", "connecting", "healed", "mended", "served", "using"]
+
+
+def served(
+    service: type[LocalService],
+    make: Callable[..., AbstractContextManager[Any]] | None = None,
+    *arguments: Any,
+    scope: Literal["session", "module", "class", "function"] = "session",
+    **options: Any,
+) -> Any:
+    """A server that serves while tests of a scope use it; without its program they are skipped.
+
+    Args:
+        service: What needs the program.
+        make: Makes the server or cluster; None: `service` does.
+        arguments: For it.
+        scope: Which tests share it; those that share must leave it running.
+        options: For it.
+    """
+
+    def fixture() -> Iterator[Any]:
+        require_service(service)
+        with (make or service)(*arguments, **options) as server:
+            yield server
+
+    return pytest.fixture(scope=scope)(fixture)
+
+
+def mended(name: str, clean: Callable[[Any], object] = lambda server: None) -> Any:
+    """The server of the fixture `name`, to do to it what a test likes; afterwards it runs again, and is cleaned."""
+
+    def fixture(request: pytest.FixtureRequest) -> Iterator[Any]:
+        server = request.getfixturevalue(name)
+        yield server
+        server.resume()
+        if not server.is_running():
+            server.restart()
+        clean(server)
+
+    return pytest.fixture(fixture)
+
+
+def healed(name: str) -> Any:
+    """The cluster of the fixture `name`, to do to its members what a test likes: afterwards all of them serve."""
+
+    def fixture(request: pytest.FixtureRequest) -> Iterator[Any]:
+        cluster = request.getfixturevalue(name)
+        yield cluster
+        cluster.heal()
+
+    return pytest.fixture(fixture)
+
+
+def connecting(make: Callable[..., KeyValueBackend]) -> Any:
+    """What makes clients as `make` does, and closes them in the end."""
+
+    def fixture() -> Iterator[Callable[..., KeyValueBackend]]:
+        with ExitStack() as opened:
+
+            def connect(*arguments: Any, **options: Any) -> KeyValueBackend:
+                backend = make(*arguments, **options)
+                opened.callback(backend.close)
+                return backend
+
+            yield connect
+
+    return pytest.fixture(fixture)
+
+
+def using(backend: str) -> Any:
+    """What makes clients of the installed backend by options, as a user does, and closes them in the end."""
+
+    def fixture() -> Iterator[Create]:
+        with creating(backend) as create:
+            yield create
+
+    return pytest.fixture(fixture)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> "Certificates":
+    """The certificates of servers and clients that know each other."""
+    # Needs packages that not every plugin's tests do.
+    from .servers.certificates import Certificates
+
+    return Certificates(tmp_path_factory.mktemp("certificates"))

@@ -1,0 +1,167 @@
+"""The line to the service: connections that break, answers that are not the service's, names that nobody knows."""
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import ClassVar, Final
+
+import pytest
+from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+
+from ..deadlines import eventually
+from ..meanwhile import open_files, unanswered_names
+from ..proxy import FaultProxy
+from .base import CALL, KEY, ROOT, Conformance, refusal
+from .server import ConnectTo
+
+__all__ = ["NetworkConformance"]
+
+_SHORT: Final = 1.0
+_CONNECTIONS: Final = 4
+"""How many connections calls may leave open, however many of them there were at once."""
+_WATCHES: Final = 9
+"""How many waits may leave open, those for the calls included."""
+
+Reach = Callable[[str], KeyValueBackend]
+"""Makes a client of the test's run that asks the service at an endpoint."""
+
+
+class NetworkConformance(Conformance):
+    """What a backend makes of a line that fails, and of something else at its end.
+
+    It is no part of `BackendConformance`, since it needs to know how the service speaks: a subclass brings the fixture
+    ``proxy``, a `FaultProxy` on the way to a healthy service, and a ``connect`` that takes an endpoint.
+    """
+
+    strange_answers: ClassVar[Sequence[bytes]]
+    """Answers that are not the service's, whatever it was asked."""
+
+    something_else: ClassVar[tuple[bytes, str]]
+    """What answers where the service is not, and what the error then says, as a regular expression."""
+
+    passing: ClassVar[Sequence[tuple[str, bytes]]]
+    """What the error says, and the answer that it stands for: it tells of what passes."""
+
+    @pytest.fixture
+    def reach(self, connect: ConnectTo, run_id: str) -> Iterator[Reach]:
+        """Makes clients of the run at an endpoint, and closes them in the end."""
+        with ExitStack() as opened:
+
+            def reach(endpoint: str) -> KeyValueBackend:
+                backend = connect(run_id, endpoint)
+                opened.callback(backend.close)
+                return backend
+
+            yield reach
+
+    def test_read_whose_reply_is_lost_goes_elsewhere(self, reach: Reach, proxy: FaultProxy) -> None:
+        """Once: the endpoint that failed is the last from then on."""
+        backend = reach(f"{proxy.endpoint},{proxy.behind}")
+        proxy.loses_replies = True
+        for _ in range(2):
+            assert backend.read(KEY, timeout=CALL) is None
+        assert proxy.requests == 1, "an endpoint that has failed is asked first again"
+
+    def test_connection_that_broke_while_idle_is_replaced(self, reach: Reach, proxy: FaultProxy) -> None:
+        """No write is lost in a connection that was over before."""
+        backend = reach(proxy.endpoint)
+        for number in range(5):
+            put = backend.put(KEY, b"%d" % number, expect=ANY, timeout=CALL)
+            assert put.outcome is PutOutcome.APPLIED, f"a write went into a connection that had broken: {put}"
+            proxy.disconnect()
+
+    def test_strange_answer_is_an_outage(self, reach: Reach, proxy: FaultProxy) -> None:
+        """Whatever answers: reads fail, a put is unknown, and all goes on when the service answers again."""
+        for answer in self.strange_answers:
+            backend = reach(proxy.endpoint)
+            backend.put(KEY, b"x", expect=ANY, timeout=CALL)
+            since = backend.read_all(KEY, timeout=CALL)
+            backend.delete(KEY, timeout=CALL)
+            proxy.disconnect()
+            proxy.answer = answer
+            calls: list[Callable[[], object]] = [
+                lambda: backend.read(KEY, timeout=_SHORT),  # noqa: B023
+                lambda: backend.read_all(KEY, timeout=_SHORT),  # noqa: B023
+                lambda: backend.delete(KEY, timeout=_SHORT),  # noqa: B023
+                lambda: backend.wait(KEY, since, timeout=_SHORT),  # noqa: B023
+            ]
+            if Capability.LEASE in backend.capabilities:
+                calls.append(lambda: backend.open_lease(5, timeout=_SHORT))  # noqa: B023
+            for call in calls:
+                refusal(call, RendezvousConnectionError)
+            outcome = backend.put(KEY, b"x", expect=ABSENT, timeout=_SHORT).outcome
+            assert outcome is PutOutcome.UNKNOWN, f"a put that was answered {answer[:80]!r} is {outcome}"
+            proxy.answer = None
+            assert backend.read(KEY, timeout=CALL) is None
+            assert backend.wait(KEY, since, timeout=CALL).entries == {}
+
+    def test_something_else_at_the_endpoint_is_named(self, reach: Reach, proxy: FaultProxy) -> None:
+        """At once, as a refusal: it will not become the service."""
+        proxy.answer, words = self.something_else
+        with pytest.raises(RendezvousDeniedError, match=f"{proxy.endpoint}.*{words}"):
+            reach(proxy.endpoint).read(KEY, timeout=CALL)
+
+    def test_what_passes_is_not_refused(self, reach: Reach, proxy: FaultProxy) -> None:
+        """What a proxy or a server says that is not ready is an outage, and the error says which."""
+        for status, answer in self.passing:
+            proxy.answer = answer
+            with pytest.raises(RendezvousConnectionError, match=status) as passing:
+                reach(proxy.endpoint).read(KEY, timeout=CALL)
+            assert not isinstance(passing.value, RendezvousDeniedError), f"{status} passes, and was taken for a refusal"
+
+    def test_refused_connection_is_said_and_tells_no_time(self, reach: Reach) -> None:
+        """Nobody has waited for it."""
+        # The port of a listener that is gone.
+        with socket.create_server(("127.0.0.1", 0)) as gone:
+            port = gone.getsockname()[1]
+        error = refusal(lambda: reach(f"127.0.0.1:{port}").read(KEY, timeout=CALL), RendezvousConnectionError)
+        assert f"127.0.0.1:{port}" in str(error)
+        assert "refused" in str(error)
+        assert " s:" not in str(error), f"nobody has waited: {error}"
+
+    def test_name_that_does_not_exist_is_said(self, reach: Reach) -> None:
+        """With the name; the thread that looked it up ends with the answer."""
+        with pytest.raises(RendezvousConnectionError, match=r"nowhere\.invalid:\d+.*not connected"):
+            reach("nowhere.invalid").read(KEY, timeout=5)
+        eventually(lambda: not any("resolve" in thread.name for thread in threading.enumerate()), "the thread to end")
+
+    def test_name_that_is_not_resolved_is_said(self, reach: Reach) -> None:
+        """Within the call's own time, though Python's resolver has none."""
+        began = time.monotonic()
+        with unanswered_names(), pytest.raises(RendezvousConnectionError, match=r"not resolved within \d"):
+            reach("service.test").read(KEY, timeout=0.5)
+        assert time.monotonic() - began < 2
+
+    def test_neighbours_do_not_wake_a_waiter(self, reach: Reach, proxy: FaultProxy) -> None:
+        """A prefix is a path; what merely begins like it is another one."""
+        backend = reach(proxy.behind)
+        prefix = f"{ROOT}/p"
+        backend.put(prefix, b"", expect=ANY, timeout=CALL)
+        since = backend.read_all(prefix, timeout=CALL)
+        for neighbour in ("p-x", "p.x", "p0", "px", "o/p"):
+            backend.put(f"{ROOT}/{neighbour}", b"", expect=ANY, timeout=CALL)
+        assert backend.wait(prefix, since, timeout=0.3) is since
+
+    def test_calls_at_once_leave_few_connections(self, reach: Reach, proxy: FaultProxy) -> None:
+        """Services take so many from one address, and no more."""
+        backend = reach(proxy.behind)
+        before = open_files()
+        with ThreadPoolExecutor(32) as pool:
+            for number in range(320):
+                pool.submit(backend.put, f"{ROOT}/{number}", b"x" * 9999, expect=ANY, timeout=CALL)
+        assert open_files() - before <= _CONNECTIONS
+        backend.delete(ROOT, timeout=CALL)
+
+    def test_waits_for_many_keys_leave_few_connections(self, reach: Reach, proxy: FaultProxy) -> None:
+        """What nobody waits for any more ends."""
+        backend = reach(proxy.behind)
+        backend.read(KEY, timeout=CALL)
+        before = open_files()
+        for number in range(30):
+            prefix = f"{ROOT}/once/{number}"
+            backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
+        eventually(lambda: open_files() - before <= _WATCHES, "the connections of waits that are over to end", 5)
