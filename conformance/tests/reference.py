@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
@@ -26,6 +27,7 @@ from rdzv.keys import escape
 from rdzv.threads import in_thread
 from rdzv_transport import ProcessLocal
 
+from rdzv_conformance import ConnectTo
 from rdzv_conformance.processes import Link, Processes, Worker
 
 
@@ -512,3 +514,18 @@ class SeveralEndpoints(MemoryBackend):
         super().close()
         for backend in self._backends:
             backend.close()
+
+
+class OnMemory:
+    """The fixtures of a test class whose backend is one of a memory service."""
+
+    backend: ClassVar[type[MemoryBackend]] = MemoryBackend
+    service: ClassVar[Callable[[], Service]] = Service
+
+    @pytest.fixture
+    def server(self, processes: Processes) -> MemoryServer:
+        return MemoryServer(processes, type(self).service)
+
+    @pytest.fixture
+    def connect(self, server: MemoryServer) -> ConnectTo:
+        return lambda run_id, endpoint="": self.backend(endpoint or server.get_endpoint(), run_id)

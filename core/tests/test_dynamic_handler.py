@@ -11,25 +11,22 @@ from typing import Any
 
 import pytest
 
-from rdzv import (
-    DynamicRendezvousHandler,
-    KeyValueStore,
-    NodeRecord,
-    PrefixStore,
+from rdzv import DynamicRendezvousHandler, NodeRecord
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.failures import WATCH
+from rdzv.engine.handler import _reserved_port, assign_ranks
+from rdzv.engine.records import STATE_KEY, STATUS_KEY, Closed, State, decode
+from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousParameterError,
     RendezvousStateError,
-    RendezvousTimeout,
-    hookimpl,
-    register_hooks,
-    unregister_hooks,
 )
-from rdzv.engine.envelope import Envelope
-from rdzv.engine.failures import WATCH
-from rdzv.engine.handler import _reserved_port, assign_ranks
-from rdzv.engine.records import STATE_KEY, STATUS_KEY, Closed, State, decode
+from rdzv.hooks import hookimpl
+from rdzv.plugins import register_hooks, unregister_hooks
+from rdzv.settings import RendezvousTimeout
+from rdzv.store import KeyValueStore, PrefixStore
 
 from .memory import Fault, MemoryBackend
 from .test_rendezvous import Run, seconds, wait_until

@@ -8,23 +8,21 @@ from typing import Any
 
 import pytest
 
-from rdzv import (
-    BackendPlugin,
-    DynamicRendezvousHandler,
-    Lease,
+from rdzv import DynamicRendezvousHandler
+from rdzv.backend import Expect, Lease, PutResult, Token
+from rdzv.engine.client import RetryingClient
+from rdzv.engine.handler import adapt, create_handler
+from rdzv.engine.records import NodeRecord
+from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousGracefulExitError,
     RendezvousParameterError,
-    RendezvousParameters,
     RendezvousTimeoutError,
-    registered_backends,
 )
-from rdzv.backend import Expect, PutResult, Token
-from rdzv.engine.client import RetryingClient
-from rdzv.engine.handler import adapt, create_handler
-from rdzv.engine.records import NodeRecord
 from rdzv.inspector import RunInspector
+from rdzv.parameters import RendezvousParameters
+from rdzv.plugins import BackendPlugin, registered_backends
 from rdzv.settings import RendezvousSettings
 
 from .memory import Fault, MemoryBackend, MemoryService

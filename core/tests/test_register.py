@@ -13,24 +13,13 @@ from typing import Any
 import pytest
 
 import rdzv.backend as backend_module
-from rdzv import (
-    ABSENT,
-    ANY,
-    DynamicRendezvousHandler,
-    PutOutcome,
-    RendezvousBackend,
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousError,
-    RendezvousSettings,
-    RendezvousStateError,
-    RendezvousTimeout,
-    Snapshot,
-    Token,
-)
+from rdzv import DynamicRendezvousHandler
+from rdzv.backend import ABSENT, ANY, PutOutcome, RendezvousBackend, Snapshot, Token
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LEAD, WATCH
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import Fault, MemoryService, SlowBackend
 

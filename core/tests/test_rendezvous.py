@@ -11,33 +11,23 @@ from typing import Any
 
 import pytest
 
-from rdzv import (
-    Capability,
-    DynamicRendezvousHandler,
-    Event,
-    EventKind,
-    KeyValueBackend,
-    Lease,
-    NodeRecord,
-    RendezvousBackend,
+from rdzv import DynamicRendezvousHandler, NodeRecord
+from rdzv.backend import Capability, KeyValueBackend, Lease, RendezvousBackend, Token
+from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousError,
     RendezvousGracefulExitError,
-    RendezvousInfo,
     RendezvousParameterError,
-    RendezvousSettings,
     RendezvousStateError,
-    RendezvousStoreInfo,
-    RendezvousTimeout,
     RendezvousTimeoutError,
-    Token,
-    hookimpl,
-    register_hooks,
-    unregister_hooks,
 )
-from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.handler import RendezvousInfo, RendezvousStoreInfo
+from rdzv.hooks import Event, EventKind, hookimpl
+from rdzv.plugins import register_hooks, unregister_hooks
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import Fault, MemoryBackend, MemoryService
 

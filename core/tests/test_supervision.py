@@ -14,30 +14,23 @@ from typing import Any
 
 import pytest
 
-from rdzv import (
-    DynamicRendezvousHandler,
-    Event,
-    EventKind,
-    Expect,
-    Lease,
-    PutResult,
-    RendezvousBackend,
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousError,
-    RendezvousSettings,
-    RendezvousStateError,
-    RendezvousTimeout,
-    RendezvousTimeoutError,
-    Snapshot,
-    Token,
-)
+from rdzv import DynamicRendezvousHandler
+from rdzv.backend import Expect, Lease, PutResult, RendezvousBackend, Snapshot, Token
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.effects import Coroutine, Emit, SpawnLeader, WaitForChange
 from rdzv.engine.node import Node
 from rdzv.engine.runner import Runner
-from rdzv.errors import again
+from rdzv.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+    again,
+)
+from rdzv.hooks import Event, EventKind
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import MemoryBackend, MemoryService
 from .test_rendezvous import INTERVAL, Run, wait_until

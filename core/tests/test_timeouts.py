@@ -9,16 +9,11 @@ from typing import Any
 
 import pytest
 
-from rdzv import (
-    DynamicRendezvousHandler,
-    KeyValueStore,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousSettings,
-    RendezvousTimeout,
-    RendezvousTimeoutError,
-)
+from rdzv import DynamicRendezvousHandler
 from rdzv.engine.records import STORE
+from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
+from rdzv.settings import RendezvousSettings, RendezvousTimeout
+from rdzv.store import KeyValueStore
 
 from .memory import MemoryBackend, MemoryService
 

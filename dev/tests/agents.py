@@ -7,11 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-__all__ = ["BUSY", "KEEP_ALIVE", "TTL", "Agent", "Agents", "program", "wait_until"]
+from rdzv_conformance.servers import SERVERS, require_service
+
+__all__ = ["BUSY", "KEEP_ALIVE", "TTL", "Agent", "Agents", "agents_on", "program", "wait_until"]
 
 _T = TypeVar("_T")
 
@@ -131,3 +134,14 @@ def program(folder: Path, source: str) -> list[str]:
     path = folder / f"program{len(list(folder.iterdir()))}.py"
     path.write_text(source)
     return [sys.executable, "-u", str(path)]
+
+
+@contextmanager
+def agents_on(backend: str, folder: Path) -> Iterator[Agents]:
+    """Agents on a service that runs meanwhile, or on a file in `folder`."""
+    with ExitStack() as stack:
+        endpoint = str(folder / "rdzv.db")
+        if backend in SERVERS:
+            require_service(SERVERS[backend])
+            endpoint = stack.enter_context(SERVERS[backend]()).get_endpoint()
+        yield stack.enter_context(closing(Agents(backend, endpoint)))

@@ -16,7 +16,7 @@ import pytest
 from rdzv_conformance.servers import CLUSTERS, SERVERS, require_service
 from rdzv_sqlite import SqliteBackend
 
-from .agents import BUSY, KEEP_ALIVE, TTL, Agent, Agents, program, wait_until
+from .agents import BUSY, KEEP_ALIVE, TTL, Agent, Agents, agents_on, program, wait_until
 
 REDUCE = Path(__file__).parents[2] / "examples" / "allreduce.py"
 SUM = "done: 5133 primes below 50000"
@@ -34,12 +34,8 @@ while world.store.check([f"go on {world.round}"]) is False:
 @pytest.fixture(params=["sqlite", *SERVERS])
 def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
     """Agents on each service."""
-    with contextlib.ExitStack() as stack:
-        endpoint = str(tmp_path / "rdzv.db")
-        if request.param in SERVERS:
-            require_service(SERVERS[request.param])
-            endpoint = stack.enter_context(SERVERS[request.param]()).get_endpoint()
-        yield stack.enter_context(contextlib.closing(Agents(request.param, endpoint)))
+    with agents_on(request.param, tmp_path) as agents:
+        yield agents
 
 
 @pytest.fixture

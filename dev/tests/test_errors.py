@@ -1,15 +1,13 @@
 """A world whose agents' calls fail at random, with errors of any class, goes on as if nothing were wrong."""
 
-import contextlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 import pytest
-from rdzv_conformance.servers import SERVERS, require_service
 
-from .agents import Agents, program
+from .agents import Agents, agents_on, program
 
 TTL: Final = 1.5
 OPTIONS: Final = {"keep_alive_interval": TTL / 5, "keep_alive_max_attempt": 5, "last_call_timeout": 30}
@@ -58,12 +56,8 @@ atexit.register(lambda: print(f"{{errors.count}} calls have failed", flush=True)
 @pytest.fixture(params=["sqlite", "etcd-v3", "consul"])
 def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
     """Agents on services with leases, and on one with heartbeat leases."""
-    with contextlib.ExitStack() as stack:
-        endpoint = str(tmp_path / "rdzv.db")
-        if request.param in SERVERS:
-            require_service(SERVERS[request.param])
-            endpoint = stack.enter_context(SERVERS[request.param]()).get_endpoint()
-        yield stack.enter_context(contextlib.closing(Agents(request.param, endpoint)))
+    with agents_on(request.param, tmp_path) as agents:
+        yield agents
 
 
 @pytest.mark.soak

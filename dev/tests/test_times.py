@@ -3,7 +3,6 @@
 What this machine loses to other work while a test waits is measured, and does not count.
 """
 
-import contextlib
 import re
 import threading
 import time
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 import pytest
-from rdzv_conformance.servers import SERVERS, ZooKeeperServer, require_service
+from rdzv_conformance.servers import ZooKeeperServer
 
-from .agents import KEEP_ALIVE, TTL, Agent, Agents, program, wait_until
+from .agents import KEEP_ALIVE, TTL, Agent, Agents, agents_on, program, wait_until
 
 WORK: Final = """
 import rdzv, time
@@ -40,12 +39,8 @@ _TICK: Final = {"zookeeper": ZooKeeperServer().tick_time / 1000}
 
 @pytest.fixture(params=["sqlite", "etcd-v3", "zookeeper", "consul"])
 def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
-    with contextlib.ExitStack() as stack:
-        endpoint = str(tmp_path / "rdzv.db")
-        if request.param in SERVERS:
-            require_service(SERVERS[request.param])
-            endpoint = stack.enter_context(SERVERS[request.param]()).get_endpoint()
-        yield stack.enter_context(contextlib.closing(Agents(request.param, endpoint)))
+    with agents_on(request.param, tmp_path) as agents:
+        yield agents
 
 
 class Lag:

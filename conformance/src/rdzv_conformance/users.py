@@ -1,14 +1,16 @@
 """Backends as users make them: by a plugin's name and options."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
+import pytest
 from rdzv.backend import KeyValueBackend
+from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import create_backend
 
-__all__ = ["Create", "creating"]
+__all__ = ["Create", "creating", "refusing"]
 
 
 class Create(Protocol):
@@ -29,3 +31,27 @@ def creating(backend: str) -> Iterator[Create]:
             return made
 
         yield create
+
+
+def refusing(
+    create: Callable[[RendezvousParameters], object], unusable: Mapping[str, Mapping[str, str]], **besides: str
+) -> Callable[..., None]:
+    """A test that parameters which cannot be used are refused at once, by an error without secrets.
+
+    Args:
+        create: A plugin's ``create_backend``.
+        unusable: For each option, or ``endpoint``, the values that cannot be used, and what the error says of each, as
+            a regular expression.
+        besides: Options that are given, too.
+    """
+    cases = [(option, value, words) for option, values in unusable.items() for value, words in values.items()]
+
+    @pytest.mark.parametrize(("option", "value", "words"), cases)
+    def test(option: str, value: str, words: str) -> None:
+        options = {"endpoint": "localhost", **besides, option: value}
+        with pytest.raises(RendezvousParameterError, match=words) as refused:
+            create(RendezvousParameters("any", options.pop("endpoint"), "run", 1, 1, **options))
+        secrets = " ".join(options.get(name, "") for name in ("password", "token")).split()
+        assert not [secret for secret in secrets if secret in str(refused.value)]
+
+    return test

@@ -23,6 +23,8 @@ from rdzv_conformance.servers import (
     require_service,
 )
 
+from .lives import check_stop
+
 
 @pytest.fixture
 def server() -> Iterator[ConsulServer]:
@@ -58,13 +60,7 @@ def test_a_servers_life(server: ConsulServer) -> None:
         ConsulClient(f"http://{server.get_endpoint()}", timeout=0.2).get("b")
     server.resume()
     assert client.get("b") == b""
-    folder, pid = server._folder, server.pid
-    assert folder
-    server.stop()
-    server.stop()
-    assert not folder.exists()
-    assert not Path(f"/proc/{pid}").exists()
-    assert server.get_port() == -1
+    check_stop(server)
 
 
 def test_calls_are_counted(server: ConsulServer) -> None:

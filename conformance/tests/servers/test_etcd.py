@@ -21,6 +21,8 @@ from rdzv_conformance.servers import (
     require_service,
 )
 
+from .lives import check_stop
+
 
 @pytest.fixture(autouse=True)
 def etcd() -> None:
@@ -54,14 +56,7 @@ def test_the_pid_is_etcds_own(server: EtcdServer) -> None:
 
 def test_stop_leaves_nothing_and_a_new_start_is_new(server: EtcdServer) -> None:
     server.get_client().put("a", b"1")
-    folder, pid = server._folder, server.pid
-    assert folder
-    server.stop()
-    server.stop()
-    assert not folder.exists()
-    assert not Path(f"/proc/{pid}").exists()
-    assert not server.is_running()
-    assert server.get_port() == -1
+    check_stop(server)
     server.start()
     assert server.get_client().get("a") is None
 

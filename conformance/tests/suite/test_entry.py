@@ -8,11 +8,9 @@ import pytest
 from rdzv import BackendPlugin, RendezvousParameters, registered_backends
 from rdzv.store import KeyValueStore
 
-from rdzv_conformance import ConnectTo
-from rdzv_conformance.processes import Processes
 from rdzv_conformance.suite.entry import EntryConformance
 
-from ..reference import MemoryBackend, MemoryServer
+from ..reference import MemoryBackend, OnMemory
 
 pytest_plugins = ["pytester"]
 
@@ -42,15 +40,7 @@ def with_foreign_store(params: RendezvousParameters) -> tuple[MemoryBackend, Any
     return MemoryBackend(params.endpoint, params.run_id), store
 
 
-class TestPlugins(EntryConformance):
-    @pytest.fixture
-    def server(self, processes: Processes) -> MemoryServer:
-        return MemoryServer(processes)
-
-    @pytest.fixture
-    def connect(self, server: MemoryServer) -> ConnectTo:
-        return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
-
+class TestPlugins(OnMemory, EntryConformance):
     @pytest.fixture(autouse=True, params=[without_store, with_store])
     def installed(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(registered_backends, "memory", plugin(request.param))
@@ -59,16 +49,10 @@ class TestPlugins(EntryConformance):
 FILE = """
 import pytest
 from rdzv_conformance import BackendConformance, RegisterConformance
-from {package}.reference import MemoryBackend, MemoryServer
+from {package}.reference import OnMemory
 
-class TestIt(BackendConformance):
-    @pytest.fixture
-    def server(self, processes):
-        return MemoryServer(processes)
-
-    @pytest.fixture
-    def connect(self, server):
-        return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
+class TestIt(OnMemory, BackendConformance):
+    pass
 """
 
 

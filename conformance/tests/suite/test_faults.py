@@ -12,18 +12,13 @@ FILE = """
 import pytest
 from rdzv_conformance import BackendConformance
 from {package}.faults import FAULTS
-from {package}.reference import MemoryServer
+from {package}.reference import OnMemory
 
 FAULT = FAULTS["{fault}"]
 
-class TestFaulty(BackendConformance):
-    @pytest.fixture
-    def server(self, processes):
-        return MemoryServer(processes, FAULT.service)
-
-    @pytest.fixture
-    def connect(self, server):
-        return lambda run_id, endpoint="": FAULT.backend(endpoint or server.get_endpoint(), run_id)
+class TestFaulty(OnMemory, BackendConformance):
+    backend = FAULT.backend
+    service = FAULT.service
 """
 
 

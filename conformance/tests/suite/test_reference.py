@@ -4,50 +4,30 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_conformance import BackendConformance, Connect, ConnectTo
+from rdzv_conformance import BackendConformance, ConnectTo
 from rdzv_conformance.processes import Processes
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.outages import OutagesConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 
 from ..faults import HastyWait
-from ..reference import DurableBackend, DurableService, MemoryBackend, MemoryServer, PollingBackend
+from ..reference import DurableBackend, DurableService, MemoryServer, OnMemory, PollingBackend
 
 
-class TestReference(BackendConformance):
+class TestReference(OnMemory, BackendConformance):
     """A service that can wake waiters and end leases."""
 
-    @pytest.fixture
-    def server(self, processes: Processes) -> MemoryServer:
-        return MemoryServer(processes)
 
-    @pytest.fixture
-    def connect(self, server: MemoryServer) -> ConnectTo:
-        return lambda run_id, endpoint="": MemoryBackend(endpoint or server.get_endpoint(), run_id)
-
-
-class TestHasty(LifecycleConformance, WaitingConformance):
+class TestHasty(OnMemory, LifecycleConformance, WaitingConformance):
     """A backend that uses what the contract leaves open: a wait too short for a question may be an error."""
 
-    @pytest.fixture
-    def server(self, processes: Processes) -> MemoryServer:
-        return MemoryServer(processes)
-
-    @pytest.fixture
-    def connect(self, server: MemoryServer) -> Connect:
-        return lambda run_id: HastyWait(server.get_endpoint(), run_id)
+    backend = HastyWait
 
 
-class TestPolling(BackendConformance):
+class TestPolling(OnMemory, BackendConformance):
     """A service that can do neither."""
 
-    @pytest.fixture
-    def server(self, processes: Processes) -> MemoryServer:
-        return MemoryServer(processes)
-
-    @pytest.fixture
-    def connect(self, server: MemoryServer) -> ConnectTo:
-        return lambda run_id, endpoint="": PollingBackend(endpoint or server.get_endpoint(), run_id)
+    backend = PollingBackend
 
 
 class TestDurable(OutagesConformance):

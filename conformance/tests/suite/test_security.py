@@ -12,7 +12,7 @@ from rdzv import BackendPlugin, Capability, Option, RendezvousParameters, regist
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv.options import parse_options
 from rdzv_conformance import BackendConformance, Secured, Stranger
-from {package}.reference import MemoryBackend, MemoryServer
+from {package}.reference import MemoryBackend, OnMemory
 
 class Guarded(MemoryBackend):
     capabilities = MemoryBackend.capabilities | {{Capability.AUTH}}
@@ -33,18 +33,12 @@ def create(params):
     backend.password = parse_options(params.config, OPTIONS)["passphrase"]
     return backend, None
 
-class TestGuarded(BackendConformance):
+class TestGuarded(OnMemory, BackendConformance):
+    backend = Guarded
+
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch):
         monkeypatch.setitem(registered_backends, "memory", BackendPlugin("For tests.", OPTIONS, create, Guarded))
-
-    @pytest.fixture
-    def server(self, processes):
-        return MemoryServer(processes)
-
-    @pytest.fixture
-    def connect(self, server):
-        return lambda run_id, endpoint="": Guarded(endpoint or server.get_endpoint(), run_id)
 {secured}
 """
 SECURED = """

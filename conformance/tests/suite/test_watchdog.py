@@ -13,20 +13,14 @@ FILE = """
 import socket, threading, time
 import pytest
 from rdzv_conformance import BackendConformance
-from {package}.reference import MemoryBackend, MemoryServer
+from {package}.reference import MemoryBackend, OnMemory
 
 class Hangs(MemoryBackend):
     def read(self, key, *, timeout):
         {body}
 
-class TestHangs(BackendConformance):
-    @pytest.fixture
-    def server(self, processes):
-        return MemoryServer(processes)
-
-    @pytest.fixture
-    def connect(self, server):
-        return lambda run_id, endpoint="": Hangs(endpoint or server.get_endpoint(), run_id)
+class TestHangs(OnMemory, BackendConformance):
+    backend = Hangs
 """
 NO_TIMEOUT = "socket.create_server(('127.0.0.1', 0)).accept()"
 RETRIES = """

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rdzv import (
+from rdzv.backend import (
     ABSENT,
     Capability,
     Entry,
@@ -18,7 +18,6 @@ from rdzv import (
     PutOutcome,
     PutResult,
     RendezvousBackend,
-    RendezvousSettings,
     Snapshot,
     Token,
 )
@@ -27,6 +26,7 @@ from rdzv.engine.envelope import Envelope
 from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.records import HEARTBEATS, STATE_KEY
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.settings import RendezvousSettings
 
 from .fiber import Fibers
 from .network import Answer, NetworkLink, Silence

@@ -1,15 +1,5 @@
 """What must hold, checked after every step. The numbers are those of docs/guarantees.md."""
 
-from rdzv import (
-    Event,
-    EventKind,
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.records import (
     LEADER_KEY,
@@ -22,6 +12,15 @@ from rdzv.engine.records import (
     State,
     decode,
 )
+from rdzv.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousStateError,
+    RendezvousTimeoutError,
+)
+from rdzv.hooks import Event, EventKind
 
 from .connection import written
 from .machine import Machine, SimulationContext

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import pytest
-from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
+from rdzv_conformance.users import refusing
 
 from rdzv_etcd_v3 import EtcdV3Backend, create_backend
 
@@ -19,16 +18,12 @@ def test_options_of_others_are_left_to_them() -> None:
     _create(last_call_timeout="3", prefix="jobs", request_timeout="0.5")
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"endpoint": ""}, "endpoint is empty"),
-        ({"endpoint": "http://localhost:2379"}, "scheme"),
-        ({"prefix": "/"}, "a prefix"),
-        ({"user": "me"}, "'user' and 'password'"),
-        ({"key": __file__}, "'key' needs 'cert'"),
-    ],
+test_what_cannot_be_used_is_refused = refusing(
+    create_backend,
+    {
+        "endpoint": {"": "endpoint is empty", "http://localhost:2379": "scheme"},
+        "prefix": {"/": "a prefix"},
+        "user": {"me": "'user' and 'password'"},
+        "key": {__file__: "'key' needs 'cert'"},
+    },
 )
-def test_what_cannot_be_used_is_refused(options: dict[str, str], complaint: str) -> None:
-    with pytest.raises(RendezvousParameterError, match=complaint):
-        _create(**options)

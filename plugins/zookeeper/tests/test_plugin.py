@@ -10,6 +10,7 @@ import trustme
 from cryptography.hazmat.primitives import serialization
 from rdzv.errors import RendezvousParameterError
 from rdzv.parameters import RendezvousParameters
+from rdzv_conformance.users import refusing
 
 from rdzv_zookeeper import ZooKeeperBackend, create_backend
 
@@ -24,30 +25,31 @@ def test_options_of_others_are_left_to_them() -> None:
     _create(last_call_timeout="3", prefix="/jobs/rdzv/", request_timeout="0.5", tls="false")
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        ({"endpoint": ""}, "endpoint is empty.*host:port, such as"),
-        ({"endpoint": "zk://localhost:2181"}, "scheme"),
-        ({"prefix": "/"}, "prefix '/'.*empty.*such as rdzv"),
-        ({"prefix": "a//b"}, "prefix 'a//b'.*a part is empty.*such as rdzv"),
-        ({"prefix": "a/../b"}, r"prefix 'a/\.\./b'.*its part '\.\.'"),
-        ({"prefix": "a/b\nc"}, r"prefix.*its part 'b\\nc'"),
-        ({"prefix": "zookeeper/rdzv"}, "keeps /zookeeper for itself"),
-        ({"tls": "perhaps"}, "tls"),
-        ({"sasl": "SMOKE", "user": "me", "password": "x"}, "sasl.*SMOKE.*DIGEST-MD5, GSSAPI"),
-        ({"sasl": "DIGEST-MD5", "user": "me"}, "DIGEST-MD5 needs.*'user' and 'password'"),
-        ({"request_timeout": "0"}, "request_timeout"),
-        ({"ca_cert": "/no/such/file"}, "ca_cert"),
-        ({"ca_cert": __file__}, "ca_cert.*cannot be used"),
-        ({"cert": __file__}, "cert.*cannot be used"),
-        ({"key": __file__}, "'key' needs 'cert'"),
-        ({"tls": "false", "server_name": "zk"}, "'server_name' needs TLS"),
-    ],
+test_what_cannot_be_used_is_refused = refusing(
+    create_backend,
+    {
+        "endpoint": {"": "endpoint is empty.*host:port, such as", "zk://localhost:2181": "scheme"},
+        "prefix": {
+            "/": "prefix '/'.*empty.*such as rdzv",
+            "a//b": "prefix 'a//b'.*a part is empty.*such as rdzv",
+            "a/../b": r"prefix 'a/\.\./b'.*its part '\.\.'",
+            "a/b\nc": r"prefix.*its part 'b\\nc'",
+            "zookeeper/rdzv": "keeps /zookeeper for itself",
+        },
+        "tls": {"perhaps": "tls"},
+        "request_timeout": {"0": "request_timeout"},
+        "ca_cert": {"/no/such/file": "ca_cert", __file__: "ca_cert.*cannot be used"},
+        "cert": {__file__: "cert.*cannot be used"},
+        "key": {__file__: "'key' needs 'cert'"},
+        "sasl": {"DIGEST-MD5": "DIGEST-MD5 needs.*'user' and 'password'"},
+    },
 )
-def test_what_cannot_be_used_is_refused(options: dict[str, str], complaint: str) -> None:
-    with pytest.raises(RendezvousParameterError, match=complaint):
-        _create(**options)
+test_an_unknown_mechanism_is_refused = refusing(
+    create_backend, {"sasl": {"SMOKE": "sasl.*SMOKE.*DIGEST-MD5, GSSAPI"}}, user="me", password="x7"
+)
+test_no_tls_and_a_name_for_it_is_refused = refusing(
+    create_backend, {"server_name": {"zk": "'server_name' needs TLS"}}, tls="false"
+)
 
 
 def test_sasl_without_its_package_says_what_to_install() -> None:

@@ -17,22 +17,20 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from rdzv import (
-    Event,
-    KeyValueBackend,
+from rdzv import create_handler
+from rdzv.backend import KeyValueBackend
+from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
     RendezvousGracefulExitError,
-    RendezvousInfo,
-    RendezvousParameters,
     RendezvousStateError,
     RendezvousTimeoutError,
-    create_handler,
-    hookimpl,
-    register_hooks,
 )
-from rdzv.plugins import create_backend
+from rdzv.handler import RendezvousInfo
+from rdzv.hooks import Event, hookimpl
+from rdzv.parameters import RendezvousParameters
+from rdzv.plugins import create_backend, register_hooks
 
 from ..flaky import Errors, flaky
 from ..processes import Link

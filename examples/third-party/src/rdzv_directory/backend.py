@@ -8,23 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final
 
-from rdzv import (
-    ABSENT,
-    ANY,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    RendezvousConnectionError,
-    RendezvousParameterError,
-    RendezvousStateError,
-    Snapshot,
-    Token,
-    escape,
-)
+import rdzv
 
 from .errors import translated
 from .lock import locked
@@ -34,7 +18,7 @@ __all__ = ["DirectoryBackend"]
 _LONGEST: Final = 255
 
 
-class DirectoryBackend(KeyValueBackend):
+class DirectoryBackend(rdzv.KeyValueBackend):
     """A rendezvous backend for processes that share a directory.
 
     Args:
@@ -43,20 +27,20 @@ class DirectoryBackend(KeyValueBackend):
         prefix: What the names of every run begin with.
     """
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset()
-    unsupported: ClassVar[Mapping[Capability, str]] = {
-        Capability.WATCH: "A directory wakes nobody: who waits for a change looks five times a second.",
-        Capability.LEASE: "Files stay when their owner dies.",
-        Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
-        Capability.DURABLE: "Nothing waits for the disk: values outlive every process, but no power failure.",
-        Capability.TLS: "Nothing crosses a network.",
-        Capability.AUTH: "The permissions of the directory decide who may use it.",
+    capabilities: ClassVar[frozenset[rdzv.Capability]] = frozenset()
+    unsupported: ClassVar[Mapping[rdzv.Capability, str]] = {
+        rdzv.Capability.WATCH: "A directory wakes nobody: who waits for a change looks five times a second.",
+        rdzv.Capability.LEASE: "Files stay when their owner dies.",
+        rdzv.Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
+        rdzv.Capability.DURABLE: "Nothing waits for the disk: values outlive every process, but no power failure.",
+        rdzv.Capability.TLS: "Nothing crosses a network.",
+        rdzv.Capability.AUTH: "The permissions of the directory decide who may use it.",
     }
 
     def __init__(self, directory: str, run_id: str, *, prefix: str = "rdzv") -> None:
         self._directory = Path(directory)
         # A run's id is any text, longer than a file's name too: the digest tells runs apart, the rest is to read.
-        run = escape(run_id)
+        run = rdzv.escape(run_id)
         self._run = self._directory / f"{run[:100]},{hashlib.sha256(f'{prefix}/{run}'.encode()).hexdigest()}"
         self._keys = self._run / "keys"
         self._closed = False
@@ -66,12 +50,12 @@ class DirectoryBackend(KeyValueBackend):
         """See `RendezvousBackend`."""
         return "directory"
 
-    def read(self, key: str, *, timeout: float) -> Entry | None:
+    def read(self, key: str, *, timeout: float) -> rdzv.Entry | None:
         """See `KeyValueBackend`."""
         with self._in_order():
             return self._load(key)
 
-    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+    def read_all(self, prefix: str, *, timeout: float) -> rdzv.Snapshot:
         """See `KeyValueBackend`."""
         deadline = time.monotonic() + timeout
         with self._in_order():
@@ -79,28 +63,34 @@ class DirectoryBackend(KeyValueBackend):
             # No version ever comes back: what was found twice was so in between, all of it at once.
             while found != (again := self._collect(prefix)):
                 if time.monotonic() >= deadline:
-                    raise RendezvousConnectionError(f"'{prefix}' changed all the time; looked for {timeout:g} s.")
+                    raise rdzv.RendezvousConnectionError(f"'{prefix}' changed all the time; looked for {timeout:g} s.")
                 found = again
-            return Snapshot(found)
+            return rdzv.Snapshot(found)
 
     def put(
-        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
-    ) -> PutResult:
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expect: rdzv.Token | rdzv.Expect,
+        lease: rdzv.Lease | None = None,
+        timeout: float,
+    ) -> rdzv.PutResult:
         """See `KeyValueBackend`."""
         if lease is not None:
-            raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
+            raise rdzv.RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
         with self._locked(timeout):
             there = self._load(key)
-            if expect is not ANY and expect != (ABSENT if there is None else there.token):
-                return PutResult(PutOutcome.CONFLICT, there)
+            if expect is not rdzv.ANY and expect != (rdzv.ABSENT if there is None else there.token):
+                return rdzv.PutResult(rdzv.PutOutcome.CONFLICT, there)
             version = self._count()
-            entry = Entry(value, str(version), version if there is None else there.order)
+            entry = rdzv.Entry(value, str(version), version if there is None else there.order)
             written = self._write(b"%d %d\n%s" % (version, entry.order, value))
             try:
                 written.replace(self._file(key))
             except OSError:
-                return PutResult(PutOutcome.UNKNOWN)
-            return PutResult(PutOutcome.APPLIED, entry)
+                return rdzv.PutResult(rdzv.PutOutcome.UNKNOWN)
+            return rdzv.PutResult(rdzv.PutOutcome.APPLIED, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend`."""
@@ -116,11 +106,13 @@ class DirectoryBackend(KeyValueBackend):
     def _in_order(self) -> Iterator[None]:
         """Where every call happens: a closed client refuses, and only errors of rdzv's leave."""
         if self._closed:
-            raise RendezvousConnectionError(f"This client of the directory '{self._directory}' is closed.")
+            raise rdzv.RendezvousConnectionError(f"This client of the directory '{self._directory}' is closed.")
         with translated(self._directory):
             if not self._directory.is_dir():
                 # Making it would hide that a file system is not mounted.
-                raise RendezvousConnectionError(f"The directory '{self._directory}' is not there: make or mount it.")
+                raise rdzv.RendezvousConnectionError(
+                    f"The directory '{self._directory}' is not there: make or mount it."
+                )
             yield
 
     @contextmanager
@@ -135,7 +127,9 @@ class DirectoryBackend(KeyValueBackend):
         # Flat, because a key may stand beside keys under it. No key has a comma.
         name = key.replace("/", ",")
         if len(name) > _LONGEST:
-            raise RendezvousParameterError(f"The key '{key}' has {len(key)} characters; a file's name has {_LONGEST}.")
+            raise rdzv.RendezvousParameterError(
+                f"The key '{key}' has {len(key)} characters; a file's name has {_LONGEST}."
+            )
         return self._keys / name
 
     def _names(self, prefix: str) -> list[str]:
@@ -145,11 +139,11 @@ class DirectoryBackend(KeyValueBackend):
             return []
         return [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
 
-    def _collect(self, prefix: str) -> dict[str, Entry]:
+    def _collect(self, prefix: str) -> dict[str, rdzv.Entry]:
         found = {key: self._load(key) for key in self._names(prefix)}
         return {key: entry for key, entry in found.items() if entry is not None}
 
-    def _load(self, key: str) -> Entry | None:
+    def _load(self, key: str) -> rdzv.Entry | None:
         try:
             data = self._file(key).read_bytes()
         except FileNotFoundError:
@@ -158,9 +152,9 @@ class DirectoryBackend(KeyValueBackend):
         try:
             version, order = map(int, header.split())
         except ValueError as error:
-            raise RendezvousStateError(f"'{self._file(key)}' was not written by rdzv: {data[:80]!r}") from error
+            raise rdzv.RendezvousStateError(f"'{self._file(key)}' was not written by rdzv: {data[:80]!r}") from error
         # Text: the number 1 would equal a foreign True or 1.0.
-        return Entry(value, str(version), order)
+        return rdzv.Entry(value, str(version), order)
 
     def _write(self, data: bytes) -> Path:
         """Bytes in a file of its own, ready to replace another one: a process that dies while writing harms nothing."""
