@@ -440,13 +440,9 @@ class MemoryLease(Lease):
     """A lease of that service."""
 
     def __init__(self, backend: MemoryBackend, number: int, ttl: float) -> None:
+        super().__init__(ttl)
         self.number = number
         self._backend = backend
-        self._ttl = ttl
-
-    @property
-    def ttl(self) -> float:
-        return self._ttl
 
     def keep_alive(self, timeout: float) -> bool:
         return bool(self._backend.call(timeout, "keep", self.number))

@@ -255,13 +255,9 @@ class MemoryLease(Lease):
     """A lease by this process's monotonic clock."""
 
     def __init__(self, backend: MemoryBackend, ttl: float) -> None:
+        super().__init__(ttl)
         self.ends = time.monotonic() + ttl
         self._backend = backend
-        self._ttl = ttl
-
-    @property
-    def ttl(self) -> float:
-        return self._ttl
 
     def keep_alive(self, timeout: float) -> bool:
         with self._backend.call("keep_alive"):

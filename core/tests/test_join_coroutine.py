@@ -38,9 +38,10 @@ from .coroutines import Harness, Stepper
 OTHER = b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
 
 
-class Granted(Lease):
-    ttl = 15.0
+TTL = 15.0
 
+
+class Granted(Lease):
     def keep_alive(self, timeout: float) -> bool:
         return True
 
@@ -59,7 +60,7 @@ def writing_its_record() -> tuple[Node, Coroutine[State], Put]:
     node.apply_snapshot(DecodedSnapshot(Snapshot()))
     coroutine = join.join(node, "127.0.0.1", 29500, 600.0)
     assert isinstance(next(coroutine), OpenLease)
-    registered = coroutine.send(Granted())
+    registered = coroutine.send(Granted(TTL))
     assert isinstance(registered, Put)
     return node, coroutine, registered
 
@@ -189,7 +190,7 @@ def given_up_when_its_world_came() -> tuple[Node, Coroutine[State], State]:
     while isinstance(effect, Emit):
         effect = coroutine.send([None])
     assert isinstance(effect, OpenLease)
-    effect = coroutine.send(Granted())
+    effect = coroutine.send(Granted(TTL))
     assert isinstance(effect, Put)
     assert isinstance(coroutine.send((True, held(effect.payload))), ReadAll)
     return node, coroutine, world
@@ -279,7 +280,7 @@ def test_world_that_is_over_before_a_node_is_back_in_it_is_not_returned() -> Non
 
 def test_world_is_not_returned_while_the_lease_may_be_over() -> None:
     node, coroutine = asking_for_the_lead()
-    node.clock = lambda: Granted.ttl
+    node.clock = lambda: TTL
     node.apply_state(held(State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2).encode()))
     assert isinstance(another_leads(coroutine), Put | WaitForChange)
     assert not node.is_member()

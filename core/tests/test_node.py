@@ -362,7 +362,7 @@ class TestLeader:
     )
     def test_what_is_over_is_not_led(self, clock: Clock, more: dict[str, Any], may: bool) -> None:
         node = made(clock, last_round=0)
-        node.registration.lease = Granted()
+        node.registration.lease = Granted(15.0)
         shows(node, "b", "c", **more)
         assert node.may_lead() is may
         assert node.sees_no_leader() is may

@@ -11,19 +11,9 @@ from typing import Any
 
 import pytest
 
-from rdzv import DynamicRendezvousHandler, NodeRecord
+from rdzv import DynamicRendezvousHandler, NodeRecord, errors
 from rdzv.backend import Capability, KeyValueBackend, Lease, RendezvousBackend, Token
 from rdzv.engine.register_adapter import RegisterAdapter
-from rdzv.errors import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousParameterError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
-)
 from rdzv.handler import RendezvousInfo, RendezvousStoreInfo
 from rdzv.hooks import Event, EventKind, hookimpl
 from rdzv.plugins import register_hooks, unregister_hooks
@@ -273,7 +263,7 @@ class TestGathering:
         wait_until(lambda: run.handlers[-1]._node.registration.record is not None)
         assert nodes[0].num_nodes_waiting() == 0
         nodes[0].shutdown()
-        with pytest.raises(RendezvousGracefulExitError, match="the job is done"):
+        with pytest.raises(errors.RendezvousGracefulExitError, match="the job is done"):
             spare.result(10)
         wait_until(nodes[1].is_closed)
 
@@ -284,7 +274,7 @@ class TestGathering:
         second.set_closed("me too")
         wait_until(second.is_closed)
         assert first.closed.reason == second.closed.reason == "enough"
-        with pytest.raises(RendezvousClosedError, match="enough"):
+        with pytest.raises(errors.RendezvousClosedError, match="enough"):
             run.node(2, 2).next_rendezvous()
 
     def test_a_higher_attempt_takes_over_a_closed_run(self, run: Run) -> None:
@@ -293,7 +283,7 @@ class TestGathering:
             node.shutdown()
         infos = run.gather(*run.nodes(2, 2, 2, attempt=1))
         assert {info.round for info in infos} == {2}
-        with pytest.raises(RendezvousClosedError, match="attempt 1"):
+        with pytest.raises(errors.RendezvousClosedError, match="attempt 1"):
             run.node(2, 2).next_rendezvous()
 
     def test_a_higher_attempt_makes_the_one_before_stop(self, run: Run) -> None:
@@ -308,7 +298,8 @@ class TestGathering:
     def test_a_timeout_names_who_is_there_and_disturbs_nobody(self, run: Run) -> None:
         patient, hasty = run.node(3, 3, join=10), run.node(3, 3, join=0.4)
         waiting = run.join(patient)[0]
-        with pytest.raises(RendezvousTimeoutError, match=r"2 of at least 3 nodes are here.*1 is missing") as raised:
+        missing = r"2 of at least 3 nodes are here.*1 is missing"
+        with pytest.raises(errors.RendezvousTimeoutError, match=missing) as raised:
             hasty.next_rendezvous()
         assert patient.node_id in str(raised.value)
         assert not waiting.done()
@@ -316,7 +307,7 @@ class TestGathering:
         assert waiting.result(10).world_size == 3
 
     def test_a_timeout_during_the_last_call_says_so(self, simple: Run) -> None:
-        with pytest.raises(RendezvousTimeoutError, match=r"0 are missing.*the last call of 5 s"):
+        with pytest.raises(errors.RendezvousTimeoutError, match=r"0 are missing.*the last call of 5 s"):
             simple.node(1, 2, join=0.4, last_call=5).next_rendezvous()
 
     def test_a_timeout_after_a_death_names_the_dead(self, simple: Run) -> None:
@@ -324,7 +315,7 @@ class TestGathering:
         simple.gather(*nodes)
         simple.crash(dead)
         wait_until(lambda: left.status and left.status.departures)
-        with pytest.raises(RendezvousTimeoutError, match=rf"Of round 1, '{dead.node_id}' is gone: ") as raised:
+        with pytest.raises(errors.RendezvousTimeoutError, match=rf"Of round 1, '{dead.node_id}' is gone: ") as raised:
             left.next_rendezvous()
         assert f"1 of at least 2 nodes is here ({left.node_id}), 1 is missing." in str(raised.value)
         assert "running" not in str(raised.value)
@@ -400,7 +391,7 @@ class TestFaults:
         simple.gather(*nodes)
         with listening() as events:
             # It cannot renew its lease, and hears all news.
-            simple.backends[0].refuse(RendezvousConnectionError("it is cut off"), "keep_alive", "open_lease")
+            simple.backends[0].refuse(errors.RendezvousConnectionError("it is cut off"), "keep_alive", "open_lease")
             wait_until(lambda: all(node.status and node.status.departures for node in nodes))
             simple.backends[0].accept()
             wait_until(lambda: not any(node.status.departures for node in nodes))
@@ -464,7 +455,7 @@ class TestFaults:
         node = simple.node(join=0.5)
         simple.backends[0].disconnect("not there")
         started = time.monotonic()
-        with pytest.raises(RendezvousConnectionError, match="could not be reached"):
+        with pytest.raises(errors.RendezvousConnectionError, match="could not be reached"):
             node.next_rendezvous()
         assert time.monotonic() - started < 3
 
@@ -472,10 +463,10 @@ class TestFaults:
         node = simple.node(join=60)
 
         def refuse(*args: Any, **more: Any) -> Any:
-            raise RendezvousDeniedError("wrong password")
+            raise errors.RendezvousDeniedError("wrong password")
 
         monkeypatch.setattr(simple.backends[0], "read_all", refuse)
-        with pytest.raises(RendezvousDeniedError, match="wrong password"):
+        with pytest.raises(errors.RendezvousDeniedError, match="wrong password"):
             node.next_rendezvous()
 
     @pytest.mark.parametrize("key", ["state", "leader", "status"])
@@ -483,7 +474,7 @@ class TestFaults:
     def test_corrupt_bytes_are_one_clear_error(self, simple: Run, key: str, value: bytes) -> None:
         with simple.service.changed:
             simple.service.write(f"run/control/{key}", value, None)
-        with pytest.raises(RendezvousStateError):
+        with pytest.raises(errors.RendezvousStateError):
             simple.node(join=5).next_rendezvous()
 
     def test_a_corrupt_node_record_stops_nobody(self, simple: Run) -> None:
@@ -540,13 +531,13 @@ class TestFaults:
 class TestWhatANodeMayAsk:
     def test_other_limits_are_refused_naming_both(self, run: Run) -> None:
         run.gather(*run.nodes(2, 2, 2))
-        with pytest.raises(RendezvousParameterError, match=r"2 to 2 nodes.* asks for 3 to 5"):
+        with pytest.raises(errors.RendezvousParameterError, match=r"2 to 2 nodes.* asks for 3 to 5"):
             run.node(3, 5).next_rendezvous()
 
     def test_other_limits_are_refused_while_gathering(self, simple: Run) -> None:
         waiting = simple.join(simple.node(2, 2))[0]
         wait_until(lambda: "run/control/leader" in simple.service.entries)
-        with pytest.raises(RendezvousParameterError, match="asks for 1 to 9"):
+        with pytest.raises(errors.RendezvousParameterError, match="asks for 1 to 9"):
             simple.node(1, 9).next_rendezvous()
         simple.join(simple.node(2, 2))
         assert waiting.result(10).world_size == 2
@@ -555,7 +546,7 @@ class TestWhatANodeMayAsk:
         waiting = run.join(run.node(2, 2))[0]
         wait_until(lambda: run.handlers[0]._node.registration.record)
         run.handlers[0].shutdown()
-        with pytest.raises(RendezvousClosedError, match="left"):
+        with pytest.raises(errors.RendezvousClosedError, match="left"):
             waiting.result(10)
         assert {info.world_size for info in run.gather(*run.nodes(2, 2, 2))} == {2}
 
@@ -574,7 +565,7 @@ class TestWhatANodeMayAsk:
         node = simple.node()
         assert node.shutdown()
         assert node.shutdown()
-        with pytest.raises(RendezvousClosedError, match="has shut down"):
+        with pytest.raises(errors.RendezvousClosedError, match="has shut down"):
             node.next_rendezvous()
 
     def test_an_interrupted_wait_takes_the_record_back(self, simple: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -611,7 +602,7 @@ class TestPlugins:
         plugin = Ill()
         register_hooks(plugin)
         try:
-            with pytest.raises(RendezvousError, match="no GPU"):
+            with pytest.raises(errors.RendezvousError, match="no GPU"):
                 simple.node().next_rendezvous()
         finally:
             unregister_hooks(plugin)
@@ -693,7 +684,7 @@ def test_two_threads_do_not_wait_as_one_node(simple: Run) -> None:
     node = simple.node()
     simple.join(node)
     wait_until(lambda: node._node.registration.record)
-    with pytest.raises(RendezvousError, match="Another thread"):
+    with pytest.raises(errors.RendezvousError, match="Another thread"):
         node.next_rendezvous()
 
 
@@ -703,7 +694,7 @@ def test_leaving_ends_a_wait_for_a_service_that_never_came(simple: Run) -> None:
     waiting = simple.join(node)[0]
     wait_until(lambda: simple.backends[0].calls["read_all"])
     node.leave()
-    with pytest.raises(RendezvousClosedError, match="left"):
+    with pytest.raises(errors.RendezvousClosedError, match="left"):
         waiting.result(5)
 
 
@@ -730,7 +721,7 @@ def test_a_store_is_of_no_use_after_shutdown_and_says_so_at_once(simple: Run) ->
     waiting = simple.pool.submit(first.store.get, "never")
     wait_until(lambda: simple.backends[0].calls["wait"] > 1)
     nodes[0].shutdown()
-    with pytest.raises(RendezvousConnectionError):
+    with pytest.raises(errors.RendezvousConnectionError):
         waiting.result(5)
-    with pytest.raises(RendezvousConnectionError):
+    with pytest.raises(errors.RendezvousConnectionError):
         first.store.set("key", "value")

@@ -13,7 +13,7 @@ from .users import Create, creating
 if TYPE_CHECKING:
     from .servers.certificates import Certificates
 
-__all__ = ["certificates", "connecting", "healed", "mended", "served", "using"]
+__all__ = ["certificates", "connecting", "healed", "mended", "served", "served_in_class", "using"]
 
 
 def served(
@@ -39,6 +39,23 @@ def served(
             yield server
 
     return pytest.fixture(scope=scope)(fixture)
+
+
+def served_in_class(
+    service: type[LocalService],
+    make: Callable[..., AbstractContextManager[Any]] | None = None,
+    *arguments: Any,
+    **options: Any,
+) -> Any:
+    """The same as a member of a test class, for the tests of this class."""
+
+    def fixture(cls: Any) -> Iterator[Any]:
+        require_service(service)
+        with (make or service)(*arguments, **options) as server:
+            yield server
+
+    of_class: Any = classmethod(fixture)
+    return pytest.fixture(scope="class")(of_class)
 
 
 def mended(name: str, clean: Callable[[Any], object] = lambda server: None) -> Any:

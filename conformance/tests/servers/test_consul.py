@@ -6,13 +6,13 @@ import subprocess
 import time
 import urllib.error
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.fixtures import served
 from rdzv_conformance.servers import (
     ConsulClient,
     ConsulCluster,
@@ -25,12 +25,7 @@ from rdzv_conformance.servers import (
 
 from .lives import check_stop
 
-
-@pytest.fixture
-def server() -> Iterator[ConsulServer]:
-    require_service(ConsulServer)
-    with ConsulServer() as server:
-        yield server
+server = served(ConsulServer, scope="function")
 
 
 def test_a_servers_life(server: ConsulServer) -> None:

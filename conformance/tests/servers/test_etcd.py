@@ -5,13 +5,13 @@ import ssl
 import subprocess
 import time
 import urllib.error
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.fixtures import served
 from rdzv_conformance.servers import (
     EtcdClient,
     EtcdCluster,
@@ -29,10 +29,7 @@ def etcd() -> None:
     require_service(EtcdServer)
 
 
-@pytest.fixture
-def server() -> Iterator[EtcdServer]:
-    with EtcdServer() as server:
-        yield server
+server = served(EtcdServer, scope="function")
 
 
 def test_pytorch_names_and_a_round_trip(server: EtcdServer) -> None:

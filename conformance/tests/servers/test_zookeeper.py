@@ -2,13 +2,13 @@
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import trustme
 
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.fixtures import served
 from rdzv_conformance.servers import (
     ServiceFailedError,
     ServiceMissingError,
@@ -26,10 +26,7 @@ def zookeeper() -> None:
     require_service(ZooKeeperServer)
 
 
-@pytest.fixture
-def server() -> Iterator[ZooKeeperServer]:
-    with ZooKeeperServer() as server:
-        yield server
+server = served(ZooKeeperServer, scope="function")
 
 
 def test_it_serves_and_tells_about_itself(server: ZooKeeperServer) -> None:

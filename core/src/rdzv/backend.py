@@ -138,12 +138,18 @@ class Lease(ABC):
 
     The idea is etcd's: keys put with a lease vanish when it ends, all of them, and a lease that
     has ended never comes back. After C. Gray and D. Cheriton, "Leases", SOSP 1989.
+
+    Args:
+        ttl: The granted time to live in seconds: never less than what was asked for.
     """
 
+    def __init__(self, ttl: float) -> None:
+        self._ttl = ttl
+
     @property
-    @abstractmethod
     def ttl(self) -> float:
-        """The granted time to live in seconds: never less than what was asked for."""
+        """The granted time to live in seconds."""
+        return self._ttl
 
     @abstractmethod
     def keep_alive(self, timeout: float) -> bool:

@@ -6,14 +6,14 @@ the tables of ``rdzv backends NAME`` and the documentation.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from .credentials import file_option, take_secrets, variable
 from .errors import RendezvousParameterError
 from .near import near_name
 from .text import printable
 
-__all__ = ["Option", "parse_options", "read_options", "secret_names", "with_files"]
+__all__ = ["PREFIX", "Option", "parse_options", "read_options", "secret_names", "with_files"]
 
 _TRUE = frozenset({"1", "true", "t", "yes", "y"})
 _FALSE = frozenset({"0", "false", "f", "no", "n"})
@@ -93,6 +93,12 @@ class Option:
             if choice.lower() == text.strip().lower():
                 return choice
         raise ValueError(f"one of {', '.join(self.choices)} is expected")
+
+
+PREFIX: Final = Option(
+    "prefix", "text", "rdzv", "What the keys of every run begin with; runs with different ones never meet."
+)
+"""An option for backends in which runs stand beside each other under names of their own."""
 
 
 def read_options(

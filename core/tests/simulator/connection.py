@@ -8,19 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from rdzv.backend import (
-    ABSENT,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    RendezvousBackend,
-    Snapshot,
-    Token,
-)
+import rdzv
 from rdzv.engine.client import DecodedSnapshot
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.heartbeats import HeartbeatLeases
@@ -63,7 +51,7 @@ class OvertimeError(BaseException):
 class Connection(ABC):
     """What the runner speaks to."""
 
-    backend: KeyValueBackend
+    backend: rdzv.KeyValueBackend
 
     @abstractmethod
     def call(self, attempt: Callable[[float], Any], timeout: float, answer: Answer) -> None:
@@ -97,7 +85,7 @@ class Direct(Connection):
 class Adapted(Connection):
     """Each call is what the core's adapters make of it: several exchanges, one after the other."""
 
-    def __init__(self, backend: KeyValueBackend, wire: "_Wire", fibers: Fibers) -> None:
+    def __init__(self, backend: rdzv.KeyValueBackend, wire: "_Wire", fibers: Fibers) -> None:
         """Call through `backend`, which blocks, and calls over `wire` what it is made of."""
         self.backend = backend
         self._wire = wire
@@ -134,7 +122,7 @@ def connect(
     if level == "leases":
         return Direct(link)
     wire = _Wire(link, fibers, clock)
-    keys: KeyValueBackend = _Keys(wire)
+    keys: rdzv.KeyValueBackend = _Keys(wire)
     if level == "register":
         keys = RegisterAdapter(_Register(wire), clock=clock, sleep=wire.sleep, rng=link.rng)
     interval = settings.keep_alive_interval.total_seconds()
@@ -194,7 +182,7 @@ class _Wire:
         seconds = _UNLIMITED if timeout is None else timeout
         return self._fibers.block(lambda answer: self.link.exchange(apply, seconds, answer))
 
-    def watch(self, prefix: str, since: Snapshot, seconds: float) -> Any:
+    def watch(self, prefix: str, since: rdzv.Snapshot, seconds: float) -> Any:
         self._check(seconds)
         return self._fibers.block(lambda answer: self.link.watch(prefix, since, seconds, answer))
 
@@ -207,10 +195,10 @@ class _Wire:
         self._fibers.block(lambda answer: self.link.sleep(seconds, answer))
 
 
-class _Keys(KeyValueBackend):
+class _Keys(rdzv.KeyValueBackend):
     """A service with keys and without leases."""
 
-    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.WATCH, Capability.DURABLE})
+    capabilities: ClassVar[frozenset[rdzv.Capability]] = frozenset({rdzv.Capability.WATCH, rdzv.Capability.DURABLE})
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
@@ -220,37 +208,43 @@ class _Keys(KeyValueBackend):
     def name(self) -> str:
         return "simulated keys"
 
-    def read(self, key: str, *, timeout: float) -> Entry | None:
-        found: Entry | None = self._wire.exchange(lambda: self._service.read(key, timeout=timeout), timeout)
+    def read(self, key: str, *, timeout: float) -> rdzv.Entry | None:
+        found: rdzv.Entry | None = self._wire.exchange(lambda: self._service.read(key, timeout=timeout), timeout)
         return found
 
-    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        found: Snapshot = self._wire.exchange(lambda: self._service.read_all(prefix, timeout=timeout), timeout)
+    def read_all(self, prefix: str, *, timeout: float) -> rdzv.Snapshot:
+        found: rdzv.Snapshot = self._wire.exchange(lambda: self._service.read_all(prefix, timeout=timeout), timeout)
         return found
 
     def put(
-        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
-    ) -> PutResult:
+        self,
+        key: str,
+        value: bytes,
+        *,
+        expect: rdzv.Token | rdzv.Expect,
+        lease: rdzv.Lease | None = None,
+        timeout: float,
+    ) -> rdzv.PutResult:
         try:
-            put: PutResult = self._wire.exchange(
+            put: rdzv.PutResult = self._wire.exchange(
                 lambda: self._service.put(key, value, expect=expect, timeout=timeout), timeout
             )
         except Silence:
-            return PutResult(PutOutcome.UNKNOWN)
+            return rdzv.PutResult(rdzv.PutOutcome.UNKNOWN)
         return put
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         self._wire.exchange(lambda: self._service.delete(prefix, timeout=timeout), timeout)
 
-    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        now: Snapshot | None = self._wire.watch(prefix, since, timeout)
+    def wait(self, prefix: str, since: rdzv.Snapshot, *, timeout: float) -> rdzv.Snapshot:
+        now: rdzv.Snapshot | None = self._wire.watch(prefix, since, timeout)
         return since if now is None else now
 
     def close(self) -> None:
         pass
 
 
-class _Register(RendezvousBackend):
+class _Register(rdzv.RendezvousBackend):
     """PyTorch's contract, and nothing else: a node that waits polls."""
 
     def __init__(self, wire: _Wire) -> None:
@@ -262,18 +256,18 @@ class _Register(RendezvousBackend):
     def name(self) -> str:
         return "simulated register"
 
-    def get_state(self) -> tuple[bytes, Token] | None:
+    def get_state(self) -> tuple[bytes, rdzv.Token] | None:
         entry = self._wire.exchange(lambda: self._service.read(_REGISTER, timeout=_UNLIMITED), None)
         return None if entry is None else (entry.value, entry.token)
 
-    def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        expect = ABSENT if token is None else token
+    def set_state(self, state: bytes, token: rdzv.Token | None = None) -> tuple[bytes, rdzv.Token, bool] | None:
+        expect = rdzv.ABSENT if token is None else token
         put = self._wire.exchange(lambda: self._service.put(_REGISTER, state, expect=expect, timeout=_UNLIMITED), None)
         if put.entry is None or self._wire.link.is_mute():
             return None
-        return put.entry.value, put.entry.token, put.outcome is PutOutcome.APPLIED
+        return put.entry.value, put.entry.token, put.outcome is rdzv.PutOutcome.APPLIED
 
-    def wait_state(self, token: Token | None, timeout: float) -> None:
+    def wait_state(self, token: rdzv.Token | None, timeout: float) -> None:
         """As the contract's own default, by the clock of its node: another one may be slower."""
         clock = self._wire.clock
         deadline = clock() + timeout

@@ -1,5 +1,6 @@
 """What must hold, checked after every step. The numbers are those of docs/guarantees.md."""
 
+from rdzv import errors
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.records import (
     LEADER_KEY,
@@ -11,14 +12,6 @@ from rdzv.engine.records import (
     RunStatus,
     State,
     decode,
-)
-from rdzv.errors import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousStateError,
-    RendezvousTimeoutError,
 )
 from rdzv.hooks import Event, EventKind
 
@@ -209,14 +202,14 @@ class Invariants:
 
     def refused(self, machine: Machine, error: BaseException) -> None:
         """See `Watcher`: a node gets an error only for its own sake, or because the run is closed."""
-        if not isinstance(error, (RendezvousError, KeyboardInterrupt)):
+        if not isinstance(error, (errors.RendezvousError, KeyboardInterrupt)):
             raise error
         match error:
-            case RendezvousTimeoutError() | RendezvousConnectionError() | KeyboardInterrupt():
+            case errors.RendezvousTimeoutError() | errors.RendezvousConnectionError() | KeyboardInterrupt():
                 return
-            case RendezvousStateError() if self._context.corrupt:
+            case errors.RendezvousStateError() if self._context.corrupt:
                 return
-            case RendezvousClosedError() | RendezvousGracefulExitError() if self._is_over_for(machine):
+            case errors.RendezvousClosedError() | errors.RendezvousGracefulExitError() if self._is_over_for(machine):
                 return
         raise Violation(7, f"{machine.name} gets an error for no fault of its own: {error!r}")
 

@@ -294,15 +294,11 @@ class SimulatedService(KeyValueBackend):
 
 class _SimulatedLease(Lease):
     def __init__(self, service: SimulatedService, ttl: float, until: float) -> None:
+        super().__init__(ttl)
         self._service = service
-        self._ttl = ttl
         self.until = until
         self.awaited = False
         self.keys: dict[str, None] = {}
-
-    @property
-    def ttl(self) -> float:
-        return self._ttl
 
     def keep_alive(self, timeout: float) -> bool:
         return self._service.renew(self)

@@ -1,13 +1,13 @@
 """Consul does what every backend must do, in the open and behind locks."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
-from rdzv_conformance.servers import ConsulCluster, ConsulServer, require_service
+from rdzv_conformance.fixtures import served_in_class
+from rdzv_conformance.servers import ConsulCluster, ConsulServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
@@ -19,19 +19,8 @@ from .security import LockedConsul
 
 
 class TestConsul(BackendConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls) -> Iterator[ConsulServer]:
-        require_service(ConsulServer)
-        with ConsulServer() as server:
-            yield server
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def cluster(cls) -> Iterator[ConsulCluster]:
-        require_service(ConsulServer)
-        with ConsulCluster(3) as cluster:
-            yield cluster
+    server = served_in_class(ConsulServer)
+    cluster = served_in_class(ConsulServer, ConsulCluster, 3)
 
     @pytest.fixture
     def secured(self, locked_consul: LockedConsul, certificates: Certificates) -> dict[Capability, Secured]:

@@ -8,6 +8,7 @@ import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually, lasting
+from rdzv_conformance.freezes import check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import ConsulServer
 from rdzv_transport import watches
@@ -126,16 +127,7 @@ def test_a_server_that_stays_frozen_is_noticed(
     consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv, "_HELD", 1.0)
-    waiter = connect(consul.get_endpoint(), request_timeout=0.5)
-    waiter.put("key", b"", expect=ANY, timeout=CALL)
-    since = waiter.read_all("key", timeout=CALL)
-    with watching(consul, lambda: waiter.wait("key", since, timeout=60)) as waited:
-        consul.pause()
-        try:
-            with pytest.raises(RendezvousConnectionError, match="no answer"):
-                waited.result(5)
-        finally:
-            consul.resume()
+    check_silence_is_noticed(consul, connect(consul.get_endpoint(), request_timeout=0.5), watching, 5)
 
 
 def test_an_index_that_falls_is_no_obstacle(

@@ -1,13 +1,13 @@
 """etcd's v2 API does what every backend must do, in the open and behind locks."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
-from rdzv_conformance.servers import EtcdCluster, EtcdServer, require_service
+from rdzv_conformance.fixtures import served_in_class
+from rdzv_conformance.servers import EtcdCluster, EtcdServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
@@ -17,19 +17,8 @@ from rdzv_etcd_v2 import Access, EtcdV2Backend
 
 
 class TestEtcdV2(BackendConformance):
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls) -> Iterator[EtcdServer]:
-        require_service(EtcdServer)
-        with EtcdServer(enable_v2=True) as server:
-            yield server
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def cluster(cls) -> Iterator[EtcdCluster]:
-        require_service(EtcdServer)
-        with EtcdCluster(3, enable_v2=True) as cluster:
-            yield cluster
+    server = served_in_class(EtcdServer, enable_v2=True)
+    cluster = served_in_class(EtcdServer, EtcdCluster, 3, enable_v2=True)
 
     @pytest.fixture
     def secured(

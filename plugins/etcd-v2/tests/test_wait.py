@@ -8,6 +8,7 @@ import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.freezes import check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import EtcdServer
 
@@ -118,16 +119,7 @@ def test_a_server_that_stays_frozen_is_noticed(
     etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "_SILENCE", 1.0)
-    waiter = connect(etcd.get_endpoint(), read_timeout=0.5)
-    waiter.put("silent", b"", expect=ANY, timeout=CALL)
-    since = waiter.read_all("silent", timeout=CALL)
-    with watching(etcd, lambda: waiter.wait("silent", since, timeout=60)) as waited:
-        etcd.pause()
-        try:
-            with pytest.raises(RendezvousConnectionError, match="no answer"):
-                waited.result(5)
-        finally:
-            etcd.resume()
+    check_silence_is_noticed(etcd, connect(etcd.get_endpoint(), read_timeout=0.5), watching, 5)
 
 
 def _watches(prefix: str) -> list[threading.Thread]:

@@ -7,11 +7,12 @@ import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually, lasting
+from rdzv_conformance.freezes import check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import EtcdServer
 
-from .clients import CALL, Connect
+from .clients import CALL, Connect, watching
 
 
 def test_one_call_starts_a_watch_and_none_keeps_it(etcd: EtcdServer, connect: Connect) -> None:
@@ -95,8 +96,7 @@ def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
     waiter, caller = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
     since = waiter.read_all("key", timeout=CALL)
     caller.read("key", timeout=CALL)
-    with in_background(lambda: waiter.wait("key", since, timeout=30)) as waited:
-        eventually(lambda: etcd.calls()["Watch"] > 0, "the watch")
+    with watching(etcd, lambda: waiter.wait("key", since, timeout=30)) as waited:
         etcd.pause()
         thawed = time.monotonic() + 5
         try:
@@ -114,16 +114,7 @@ def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
 
 
 def test_a_server_that_stays_frozen_is_noticed(etcd: EtcdServer, connect: Connect) -> None:
-    waiter = connect(etcd.get_endpoint(), request_timeout=0.5)
-    since = waiter.read_all("key", timeout=CALL)
-    with in_background(lambda: waiter.wait("key", since, timeout=60)) as waited:
-        eventually(lambda: etcd.calls()["Watch"] > 0, "the watch")
-        etcd.pause()
-        try:
-            with pytest.raises(RendezvousConnectionError, match="no answer"):
-                waited.result(20)
-        finally:
-            etcd.resume()
+    check_silence_is_noticed(etcd, connect(etcd.get_endpoint(), request_timeout=0.5), watching, 20)
 
 
 def test_any_timeout_will_do(shared_etcd: EtcdServer, connect: Connect) -> None:

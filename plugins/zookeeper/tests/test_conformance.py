@@ -1,13 +1,13 @@
 """ZooKeeper does what every backend must do."""
 
-from collections.abc import Iterator
 from functools import partial
 
 import pytest
 from rdzv.backend import Capability
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
-from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer, require_service
+from rdzv_conformance.fixtures import served_in_class
+from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.security import SecurityConformance
 
@@ -17,19 +17,8 @@ from rdzv_zookeeper import ZooKeeperBackend
 class TestZooKeeper(BackendConformance):
     """The server's ticks last 0.5 s: a session ends up to one of them after its time, which is within the second."""
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def server(cls) -> Iterator[ZooKeeperServer]:
-        require_service(ZooKeeperServer)
-        with ZooKeeperServer() as server:
-            yield server
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def cluster(cls) -> Iterator[ZooKeeperCluster]:
-        require_service(ZooKeeperServer)
-        with ZooKeeperCluster(3) as cluster:
-            yield cluster
+    server = served_in_class(ZooKeeperServer)
+    cluster = served_in_class(ZooKeeperServer, ZooKeeperCluster, 3)
 
     @pytest.fixture
     def secured(

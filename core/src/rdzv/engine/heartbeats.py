@@ -16,18 +16,7 @@ from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final
 
-from ..backend import (
-    ABSENT,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-    Token,
-)
+from ..backend import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from ..deadline import time_left
 from ..errors import RendezvousConnectionError
 from .records import HEARTBEATS
@@ -262,24 +251,20 @@ class _HeartbeatLease(Lease):
     """The owner's side: a key that changes."""
 
     def __init__(self, inner: KeyValueBackend, name: str, ttl: float, clock: Callable[[], float]) -> None:
+        super().__init__(ttl)
         self._inner = inner
-        self._ttl = ttl
         self._clock = clock
         self._heartbeat = 0
         self._token: Token | Expect = ABSENT
         self.id = name
         self.ended = False
 
-    @property
-    def ttl(self) -> float:
-        return self._ttl
-
     def keep_alive(self, timeout: float) -> bool:
         deadline = self._clock() + timeout
         while not self.ended:
             left = time_left(deadline, self._clock())
             self._heartbeat += 1
-            value = json.dumps({"heartbeat": self._heartbeat, "ttl": self._ttl}).encode()
+            value = json.dumps({"heartbeat": self._heartbeat, "ttl": self.ttl}).encode()
             put = self._inner.put(_heartbeat_key(self.id), value, expect=self._token, timeout=left)
             if put.outcome is PutOutcome.UNKNOWN:
                 raise RendezvousConnectionError("The reply to a heartbeat was lost.")

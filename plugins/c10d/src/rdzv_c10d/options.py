@@ -2,12 +2,12 @@
 
 from typing import Final
 
-from rdzv.options import Option
+from rdzv.options import PREFIX, Option
 
 __all__ = ["OPTIONS"]
 
 OPTIONS: Final = (
-    Option("prefix", "text", "rdzv", "What the keys of every run begin with; runs with different ones never meet."),
+    PREFIX,
     Option(
         "store_type",
         "text",

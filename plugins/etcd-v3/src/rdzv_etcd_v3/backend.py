@@ -164,14 +164,9 @@ class EtcdLease(Lease):
 
     def __init__(self, backend: EtcdV3Backend, number: str, ttl: float) -> None:
         """Lease `number` of `backend`'s etcd, granted for `ttl` seconds."""
+        super().__init__(ttl)
         self.number = number
         self._backend = backend
-        self._ttl = ttl
-
-    @property
-    def ttl(self) -> float:
-        """See `Lease.ttl`."""
-        return self._ttl
 
     def keep_alive(self, timeout: float) -> bool:
         """See `Lease.keep_alive`."""

@@ -161,15 +161,10 @@ class SqliteLease(Lease):
     """A lease: a row with the moment when it ends. The first client after that moment removes it and its keys."""
 
     def __init__(self, database: Database, ttl: float) -> None:
+        super().__init__(ttl)
         self._database = database
-        self._ttl = ttl
         self._nanoseconds = math.ceil(ttl * 1e9)
         self.id = secrets.randbits(62)
-
-    @property
-    def ttl(self) -> float:
-        """See `Lease.ttl`."""
-        return self._ttl
 
     def open(self, timeout: float) -> None:
         """Make the row."""

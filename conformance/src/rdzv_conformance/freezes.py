@@ -1,0 +1,53 @@
+"""What a plugin's waits make of a server that freezes: only its silence tells of it."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from rdzv.backend import ANY, KeyValueBackend
+from rdzv.errors import RendezvousConnectionError
+
+from .meanwhile import follow, persist
+from .suite.base import CALL
+from .suite.server import Server
+
+__all__ = ["Watching", "check_frozen_leader_is_left", "check_silence_is_noticed"]
+
+Watching = Callable[[Any, Callable[[], Any]], AbstractContextManager[Future[Any]]]
+"""Does something in another thread meanwhile, whose question has reached the server by now."""
+
+
+def check_frozen_leader_is_left(
+    leader: Server, waiter: KeyValueBackend, writer: KeyValueBackend, watching: Watching
+) -> None:
+    """A wait at the leader finds another member, though the waiter makes no calls.
+
+    Args:
+        leader: Of a cluster; it is frozen, and stays so.
+        waiter: A client that asks the leader first, and the others then.
+        writer: Another one.
+        watching: See there.
+    """
+    waiter.put("key", b"before", expect=ANY, timeout=CALL)
+    since = waiter.read_all("key", timeout=CALL)
+    with watching(leader, lambda: follow(waiter, "key", since, "key", b"after", 30)) as followed:
+        leader.pause()
+        persist(lambda: writer.put("key", b"after", expect=ANY, timeout=CALL).entry)
+        followed.result(30)
+    # A put whose outcome was unknown may have been applied after the one that was answered.
+    assert persist(lambda: writer.read("key", timeout=CALL)).value == b"after"
+
+
+def check_silence_is_noticed(server: Server, waiter: KeyValueBackend, watching: Watching, seconds: float) -> None:
+    """A wait at the only server, which freezes, ends in an error within so many seconds."""
+    waiter.put("silent", b"", expect=ANY, timeout=CALL)
+    since = waiter.read_all("silent", timeout=CALL)
+    with watching(server, lambda: waiter.wait("silent", since, timeout=60)) as waited:
+        server.pause()
+        try:
+            with pytest.raises(RendezvousConnectionError, match="no answer"):
+                waited.result(seconds)
+        finally:
+            server.resume()
