@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from rdzv.backend import KeyValueBackend
 
+from .proxy import FaultProxy
 from .servers import LocalService, require_service
 from .users import Create, creating
 
 if TYPE_CHECKING:
     from .servers.certificates import Certificates
 
-__all__ = ["certificates", "connecting", "healed", "mended", "served", "served_in_class", "using"]
+__all__ = ["certificates", "connecting", "healed", "mended", "proxied", "served", "served_in_class", "using"]
 
 
 def served(
@@ -79,6 +80,16 @@ def healed(name: str) -> Any:
         cluster = request.getfixturevalue(name)
         yield cluster
         cluster.heal()
+
+    return pytest.fixture(fixture)
+
+
+def proxied(name: str, kind: Callable[[int], FaultProxy]) -> Any:
+    """A fault proxy of some kind on the way to the server of the fixture `name`, for one test."""
+
+    def fixture(request: pytest.FixtureRequest) -> Iterator[FaultProxy]:
+        with kind(request.getfixturevalue(name).get_port()) as proxy:
+            yield proxy
 
     return pytest.fixture(fixture)
 

@@ -1,11 +1,10 @@
 """What happens between us and Consul: replies that are lost, answers that are not Consul's, connections that break."""
 
-from collections.abc import Iterator
-
 import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_conformance.fixtures import proxied
 from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.servers import ConsulServer
 from rdzv_conformance.suite.network import NetworkConformance
@@ -15,12 +14,7 @@ from rdzv_consul import ConsulBackend
 
 from .clients import CALL, Connect
 
-
-@pytest.fixture
-def proxy(shared_consul: ConsulServer) -> Iterator[FaultProxy]:
-    proxy = FaultProxy(shared_consul.get_port())
-    yield proxy
-    proxy.close()
+proxy = proxied("shared_consul", FaultProxy)
 
 
 class TestNetwork(NetworkConformance):

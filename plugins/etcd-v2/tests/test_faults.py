@@ -1,13 +1,13 @@
 """What happens between us and etcd: replies that are lost, answers that are not etcd's, connections that break."""
 
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.endpoints import parse_endpoints
 from rdzv.errors import RendezvousConnectionError, RendezvousStateError
+from rdzv_conformance.fixtures import proxied
 from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
@@ -18,11 +18,7 @@ from rdzv_etcd_v2 import Access, EtcdV2Backend
 
 from .clients import CALL, Connect, request
 
-
-@pytest.fixture
-def proxy(shared_etcd: EtcdServer) -> Iterator[FaultProxy]:
-    with FaultProxy(shared_etcd.get_port()) as proxy:
-        yield proxy
+proxy = proxied("shared_etcd", FaultProxy)
 
 
 class TestNetwork(NetworkConformance):
@@ -91,7 +87,7 @@ def test_a_plain_key_where_a_directory_is_wanted_is_corrupt_state(
 ) -> None:
     backend = connect(shared_etcd.get_endpoint(), prefix=prefix)
     request(shared_etcd, "PUT", leftover, value="pickled")
-    calls: list[Callable[[], object]] = [
+    calls: list[Any] = [
         lambda: backend.read("left/a", timeout=CALL),
         lambda: backend.read_all("left/a", timeout=CALL),
         lambda: backend.put("left/a", b"x", expect=ABSENT, timeout=CALL),
@@ -109,7 +105,7 @@ def test_a_plain_key_where_a_directory_is_wanted_is_corrupt_state(
 def test_a_directory_where_a_value_is_wanted_is_corrupt_state(shared_etcd: EtcdServer, connect: Connect) -> None:
     backend = connect(shared_etcd.get_endpoint(), prefix="turned")
     request(shared_etcd, "PUT", "/turned/run/key/:value/below", value="x")
-    calls: list[Callable[[], object]] = [
+    calls: list[Any] = [
         lambda: backend.read("key", timeout=CALL),
         lambda: backend.put("key", b"x", expect=ANY, timeout=CALL),
         lambda: backend.put("key", b"x", expect=7, timeout=CALL),

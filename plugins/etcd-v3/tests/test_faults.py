@@ -3,7 +3,6 @@
 import re
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import closing
 from typing import BinaryIO
 
@@ -16,6 +15,7 @@ from rdzv.errors import (
     RendezvousParameterError,
     RendezvousTimeoutError,
 )
+from rdzv_conformance.fixtures import proxied
 from rdzv_conformance.http_proxy import answer
 from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.proxy import FaultProxy as AnyProxy
@@ -54,11 +54,7 @@ def _read_request(requests: BinaryIO) -> bytes:
     return head + proxy + (requests.read(int(length[1])) if length else b"")
 
 
-@pytest.fixture
-def proxy(shared_etcd: EtcdServer) -> Iterator[FaultProxy]:
-    proxy = FaultProxy(shared_etcd.get_port())
-    yield proxy
-    proxy.close()
+proxy = proxied("shared_etcd", FaultProxy)
 
 
 class TestNetwork(NetworkConformance):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import timedelta
 from enum import Enum
 from types import FrameType
@@ -89,58 +89,46 @@ class AgentResult:
         return self.exit_status.value + self.signal
 
 
+@dataclass(eq=False)
 class Agent:
-    """One node of a run."""
+    """One node of a run.
 
-    def __init__(
-        self,
-        handler: rdzv.DynamicRendezvousHandler,
-        params: RendezvousParameters,
-        command: Sequence[str],
-        *,
-        processes: int = 1,
-        max_restarts: int = 0,
-        grace: float = 10.0,
-        environment: Mapping[str, str] = os.environ,
-        waiting: Callable[[float], None] = lambda seconds: None,
-        say: Callable[[str], None] = logger.info,
-    ) -> None:
-        """Prepare.
+    Attributes:
+        handler: This node's handler; the agent shuts it down at the end.
+        params: What the command may know of how the handler was made.
+        command: The program and its arguments.
+        processes: How many of it each node runs.
+        max_restarts: How often it may fail here before this node gives up. A new world costs none.
+        grace: Seconds between asking the command to end and killing it.
+        environment: The variables of every process that is started, to which those of its world are added.
+        waiting: Called several times a second while the node waits for a world, with the seconds so far.
+        say: Takes what its user should know of every world.
+    """
 
-        Args:
-            handler: This node's handler; the agent shuts it down at the end.
-            params: What the command may know of how the handler was made.
-            command: The program and its arguments.
-            processes: How many of it each node runs.
-            max_restarts: How often it may fail here before this node gives up. A new world costs none.
-            grace: Seconds between asking the command to end and killing it.
-            environment: The variables of every process that is started, to which those of its world are added.
-            waiting: Called several times a second while the node waits for a world, with the seconds so far.
-            say: Takes what its user should know of every world.
-        """
-        self._handler = handler
-        self._params = params
-        self._command = command
-        self._processes = processes
-        self._max_restarts = max_restarts
-        self._grace = grace
-        self._environment = environment
-        self._waiting = waiting
-        self._say = say
-        self._restarts = 0
-        self._signal = 0
-        self._is_urgent = False
+    handler: rdzv.DynamicRendezvousHandler
+    params: RendezvousParameters
+    command: Sequence[str]
+    _: KW_ONLY
+    processes: int = 1
+    max_restarts: int = 0
+    grace: float = 10.0
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
+    waiting: Callable[[float], None] = lambda seconds: None
+    say: Callable[[str], None] = logger.info
+    _restarts: int = field(default=0, init=False)
+    _signal: int = field(default=0, init=False)
+    _is_urgent: bool = field(default=False, init=False)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
-        with self._signal_handlers(), Guard(self._environment) as keeper:
+        with self._signal_handlers(), Guard(self.environment) as keeper:
             try:
                 while (ending := self._one_round(keeper)) is None:
                     pass
             except rdzv.RendezvousError as error:
                 ending = AgentResult(ExitStatus.of(error), str(error), summary=error.summary)
             except BaseException as error:
-                self._handler.leave(f"its agent failed: {type(error).__name__}: {error}")
+                self.handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise
             self._shut_down(ending)
             return ending
@@ -153,23 +141,23 @@ class Agent:
             return None
         environments = [
             {
-                **self._environment,
-                **variables(self._params, info, local_rank=rank, processes=self._processes, restarts=self._restarts),
+                **self.environment,
+                **variables(self.params, info, local_rank=rank, processes=self.processes, restarts=self._restarts),
             }
-            for rank in range(self._processes)
+            for rank in range(self.processes)
         ]
-        self._say(self._place_in(info))
+        self.say(self._place_in(info))
         try:
-            workers = Workers(self._command, environments, keeper)
+            workers = Workers(self.command, environments, keeper)
         except OSError as error:
-            return AgentResult(ExitStatus.FAILED, f"cannot start {self._command[0]!r}: {error.strerror}")
+            return AgentResult(ExitStatus.FAILED, f"cannot start {self.command[0]!r}: {error.strerror}")
         try:
             return self._watch(workers, info)
         finally:
-            workers.stop(self._grace, self._signal or signal.SIGTERM, force=lambda: self._is_urgent)
+            workers.stop(self.grace, self._signal or signal.SIGTERM, force=lambda: self._is_urgent)
 
     def _place_in(self, info: RendezvousInfo) -> str:
-        each, first = self._processes, info.rank * self._processes
+        each, first = self.processes, info.rank * self.processes
         if each == 1:
             return f"round {info.round}: world size {info.world_size}, rank {first}"
         world = f"world size {info.world_size * each} (nodes: {info.world_size}, processes on each: {each})"
@@ -177,7 +165,7 @@ class Agent:
 
     def _next_world(self) -> RendezvousInfo | None:
         """The next world; None if a signal came first."""
-        return self._run_until_signalled(self._handler.next_rendezvous, self._waiting)
+        return self._run_until_signalled(self.handler.next_rendezvous, self.waiting)
 
     def _run_until_signalled(
         self,
@@ -203,7 +191,7 @@ class Agent:
                     return None
                 waiting(time.monotonic() - started)
             # Leaving ends the wait too.
-            self._handler.leave(_name(self._signal))
+            self.handler.leave(_name(self._signal))
             with contextlib.suppress(rdzv.RendezvousError):
                 asked.result()
             return None
@@ -217,7 +205,7 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            self._run_until_signalled(lambda: info.store.set(_PROCESSES, str(self._processes)))
+            self._run_until_signalled(lambda: info.store.set(_PROCESSES, str(self.processes)))
             return not self._signal
         ended = threading.Event()
         try:
@@ -228,20 +216,20 @@ class Agent:
             ended.set()
         if first is None:
             return False
-        if first != self._processes:
+        if first != self.processes:
             raise rdzv.RendezvousParameterError(
-                f"This node runs {self._processes} processes, but the node of rank 0 runs {first}: "
+                f"This node runs {self.processes} processes, but the node of rank 0 runs {first}: "
                 "give all nodes the same --nproc-per-node."
             )
         return True
 
     def _has_ended(self, info: RendezvousInfo) -> bool:
         """Whether this world is over, as far as this node knows."""
-        return bool(self._handler.closed or self._handler.num_nodes_waiting() or self._has_lost_member(info))
+        return bool(self.handler.closed or self.handler.num_nodes_waiting() or self._has_lost_member(info))
 
     def _has_lost_member(self, info: RendezvousInfo) -> bool:
         """Whether a member of this world is gone, even if the others are too few for another one."""
-        status = self._handler.status
+        status = self.handler.status
         return status is not None and status.round == info.round and bool(status.departures)
 
     def _watch(self, workers: Workers, info: RendezvousInfo) -> AgentResult | None:
@@ -250,12 +238,12 @@ class Agent:
         while True:
             if self._signal:
                 return AgentResult(ExitStatus.SIGNALLED, _name(self._signal), self._signal)
-            if closed := self._handler.closed:
+            if closed := self.handler.closed:
                 if closed.done and finished:
                     return AgentResult(ExitStatus.DONE, closed.reason)
                 return AgentResult(ExitStatus.CLOSED, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
             # A world without one of its members is none, even if the others are too few for another.
-            if self._handler.num_nodes_waiting() or self._has_lost_member(info):
+            if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
             seen = workers.look()
@@ -270,24 +258,24 @@ class Agent:
 
     def _failed(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> AgentResult | None:
         code = worker.code or 0
-        rank = info.rank * self._processes + local_rank
+        rank = info.rank * self.processes + local_rank
         what = (
-            f"{self._command[0]} (rank {rank}, local rank {local_rank}, process {worker.pid}) ended with "
+            f"{self.command[0]} (rank {rank}, local rank {local_rank}, process {worker.pid}) ended with "
             f"{f'signal {_name(-code)}' if code < 0 else f'exit code {code}'}"
         )
-        if self._restarts >= self._max_restarts:
+        if self._restarts >= self.max_restarts:
             return AgentResult(
                 ExitStatus.FAILED, f"{what}, after {self._restarts} restart{'s' * (self._restarts != 1)}"
             )
         self._restarts += 1
-        logger.warning("%s; restart %d of %d", what, self._restarts, self._max_restarts)
+        logger.warning("%s; restart %d of %d", what, self._restarts, self.max_restarts)
         return None
 
     def _shut_down(self, ending: AgentResult) -> None:
         if ending.exit_status is ExitStatus.DONE:
-            self._handler.shutdown()
+            self.handler.shutdown()
         else:
-            self._handler.leave(ending.summary or ending.reason)
+            self.handler.leave(ending.summary or ending.reason)
 
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[None]:
