@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from kazoo import exceptions  # type: ignore[import-untyped]
@@ -122,23 +123,32 @@ class Channel:
         Raises:
             EndpointError: The connection broke.
         """
+
+        def is_done() -> bool:
+            if not (is_done := done()):
+                self._check(applied=True)
+            return is_done
+
         began = time.monotonic()
         pause = _PROBE_AFTER if owed else min(_OFTEN, self._timeout / 3)
-        while not self._read_until(done, min(deadline, self._asked + pause)):
+        while True:
+            until = min(deadline, self._asked + pause)
+            if self._turns.take(is_done, partial(self._receive, until), until):
+                return True
             now = time.monotonic()
             over = now >= deadline
-            if not over and now < self._asked + pause:
-                continue  # another thread has asked
             silence = now - max(began, self.line.has_responded)
             patience = self._ensemble.request_timeout if owed else self._timeout * 2 / 3
             # Of a server that owes an answer, but is the only one, as much is hoped for as the caller's time allows.
             if silence >= patience and (over or not owed or len(self._ensemble.members) > 1):
                 self.fail(EndpointError(f"no answer within {silence:.1f} s", applied=True))
             if over:
-                return False
-            self._ping(deadline)
-            pause = min(2 * pause, _OFTEN) if owed else pause
-        return True
+                with self._turns.changed:
+                    return done()
+            # Another thread may have asked meanwhile.
+            if now >= self._asked + pause:
+                self._ping(deadline)
+                pause = min(2 * pause, _OFTEN) if owed else pause
 
     def wake(self) -> None:
         """Have every thread that listens ask again whether it is done."""
@@ -170,20 +180,6 @@ class Channel:
                 self.fail(error)
             finally:
                 self._sending.release()
-
-    def _read_until(self, done: Callable[[], bool], deadline: float) -> bool:
-        """Take part in reading until `done`; False if the deadline has come."""
-
-        def is_done() -> bool:
-            if not (is_done := done()):
-                self._check(applied=True)
-            return is_done
-
-        while not self._turns.take(is_done, lambda: self._receive(deadline), deadline):
-            if time.monotonic() >= deadline:
-                with self._turns.changed:
-                    return done()
-        return True
 
     def _check(self, *, applied: bool) -> None:
         if self.broken is not None:

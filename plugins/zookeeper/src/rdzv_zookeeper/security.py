@@ -69,8 +69,7 @@ class Login:
             self._ask(line, Auth(0, "digest", f"{self.user}:{self.password}"), wire.AUTH_XID, deadline)
 
     def _negotiate(self, mechanism: str, line: wire.Line, host: str, deadline: float) -> None:
-        client = self._sasl_client(mechanism, host)
-        challenge: bytes | None = None
+        client, challenge = self._sasl_client(mechanism, host), None
         number = 0
         while not client.complete:
             try:
