@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.servers import ZooKeeperServer
 
@@ -48,8 +49,8 @@ def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, conne
         assert put.entry is not None
         assert put.entry.token.owner == session
         proxy.disconnect()
-        # The end must have come by the time of the next call.
-        time.sleep(0.05)
+        idle = list(backend._link.ensemble.sockets._open)
+        eventually(lambda: not any(sock.is_silent() for sock in idle), "the end of the connection")  # noqa: B023
     assert lease.keep_alive(CALL)
 
 
