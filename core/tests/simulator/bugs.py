@@ -159,7 +159,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "stale-address": _bug(
         "A round keeps the address of the round before, although another node may be its rank 0.",
-        {1, 4},
+        {1},
         rules._next_round,
         {"address=first.address": "address=state.address or first.address"},
         "fail_many",
@@ -167,7 +167,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "stale-port": _bug(
         "A round keeps the port of the round before, although its rank 0 keeps another one free.",
-        {1, 4},
+        {1},
         rules._next_round,
         {"port=first.port": "port=state.port or first.port"},
         "fail_many",

@@ -166,12 +166,12 @@ class Invariants:
             )
 
     def _check_place(self, machine: Machine, state: State) -> None:
-        """A world is where its rank 0 says, or has said: one that has joined again since does not return it."""
+        """A world is where its rank 0 offers, or has offered: one that has joined again since does not return it."""
         if self._context.data_lost:
             # A record from before may have been written again.
             return
-        said = state.address.startswith(f"{machine.name}.")
-        if state.world[0] == machine.name and machine.joining and not said:
+        offered = (state.address, state.port) in machine.places
+        if state.world[0] == machine.name and machine.joining and not offered:
             there = f"{state.address}:{state.port}"
             raise Violation(1, f"round {state.round} is at {there}, and its rank 0, {machine.name}, at {machine.place}")
 

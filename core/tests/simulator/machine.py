@@ -56,6 +56,7 @@ class Machine:
         disturbed: It was paused or cut off once, so it may have lost its lease.
         round: The round that its program works in, or worked in last.
         place: The address and the port that it offers in its record; others whenever it joins.
+        places: All that it has offered.
         unheard: It ended, and the service did not take in time what it had to say.
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
@@ -66,6 +67,7 @@ class Machine:
         self.disturbed = False
         self.round = 0
         self.place = ("", 0)
+        self.places: set[tuple[str, int]] = set()
         self.stored = ""
         self.unheard = False
         self.process = Process()
@@ -139,6 +141,7 @@ class Machine:
         deadline = self.clock() + self.settings.timeout.join.total_seconds()
         number = self.place[1] + 1
         self.place = place = (f"{self.name}.host{number}", number)
+        self.places.add(place)
 
         def coroutine() -> Coroutine[State]:
             yield from watch.wait_until_connected(self.node, deadline)
