@@ -1,5 +1,6 @@
 """The line to the service: connections that break, answers that are not the service's, names that nobody knows."""
 
+import re
 import socket
 import threading
 import time
@@ -102,16 +103,16 @@ class NetworkConformance(Conformance):
     def test_something_else_at_the_endpoint_is_named(self, reach: Reach, proxy: FaultProxy) -> None:
         """At once, as a refusal: it will not become the service."""
         proxy.answer, words = self.something_else
-        with pytest.raises(RendezvousDeniedError, match=f"{proxy.endpoint}.*{words}"):
-            reach(proxy.endpoint).read(KEY, timeout=CALL)
+        error = refusal(lambda: reach(proxy.endpoint).read(KEY, timeout=CALL), RendezvousDeniedError)
+        assert re.search(f"{proxy.endpoint}.*{words}", str(error)), f"the error does not name what is there: {error}"
 
     def test_what_passes_is_not_refused(self, reach: Reach, proxy: FaultProxy) -> None:
         """What a proxy or a server says that is not ready is an outage, and the error says which."""
         for status, answer in self.passing:
             proxy.answer = answer
-            with pytest.raises(RendezvousConnectionError, match=status) as passing:
-                reach(proxy.endpoint).read(KEY, timeout=CALL)
-            assert not isinstance(passing.value, RendezvousDeniedError), f"{status} passes, and was taken for a refusal"
+            error = refusal(lambda: reach(proxy.endpoint).read(KEY, timeout=CALL), RendezvousConnectionError)
+            assert re.search(status, str(error)), f"the error does not name {status}: {error}"
+            assert not isinstance(error, RendezvousDeniedError), f"{status} passes, and was taken for a refusal"
 
     def test_refused_connection_is_said_and_tells_no_time(self, reach: Reach) -> None:
         """Nobody has waited for it."""
@@ -132,7 +133,7 @@ class NetworkConformance(Conformance):
     def test_name_that_is_not_resolved_is_said(self, reach: Reach) -> None:
         """Within the call's own time, though Python's resolver has none."""
         began = time.monotonic()
-        with unanswered_names(), pytest.raises(RendezvousConnectionError, match=r"not resolved within \d"):
+        with unanswered_names(), pytest.raises(RendezvousConnectionError, match="not resolved"):
             reach("service.test").read(KEY, timeout=0.5)
         assert time.monotonic() - began < 2
 
@@ -153,7 +154,8 @@ class NetworkConformance(Conformance):
         with ThreadPoolExecutor(32) as pool:
             for number in range(320):
                 pool.submit(backend.put, f"{ROOT}/{number}", b"x" * 9999, expect=ANY, timeout=CALL)
-        assert open_files() - before <= _CONNECTIONS
+        left = open_files() - before
+        assert left <= _CONNECTIONS, f"320 calls on 32 threads have left {left} connections open"
         backend.delete(ROOT, timeout=CALL)
 
     def test_waits_for_many_keys_leave_few_connections(self, reach: Reach, proxy: FaultProxy) -> None:

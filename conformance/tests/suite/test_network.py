@@ -1,0 +1,59 @@
+"""The network's topic catches what a simple backend makes of its line, and says what it is."""
+
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["pytester"]
+
+FILE = """
+import pytest
+from rdzv_conformance.proxy import FaultProxy
+from rdzv_conformance.suite.network import NetworkConformance
+from {package}.reference import OnMemory
+
+class Lines(FaultProxy):
+    def pass_requests(self, near, far):
+        while data := near.recv(1 << 20):
+            self.requests += 1
+            (far if self.answer is None else near).sendall(self.answer or data)
+
+class TestSimple(OnMemory, NetworkConformance):
+    strange_answers = (b"?\\n",)
+    something_else = (b"{{}}\\n", "is it")
+    passing = (("503", b"?\\n"),)
+
+    @pytest.fixture
+    def proxy(self, server):
+        with Lines(int(server.get_endpoint().partition(":")[2])) as proxy:
+            yield proxy
+"""
+
+
+@pytest.fixture
+def path(pytester: pytest.Pytester) -> Path:
+    """A test file of a backend that is right wherever its line is."""
+    tests = Path(__file__).parent.parent
+    pytester.syspathinsert(tests.parent)
+    return pytester.makepyfile(test_it=FILE.format(package=tests.name))
+
+
+@pytest.mark.parametrize(
+    ("test", "words"),
+    [
+        ("connection_that_broke", "a write went into a connection that had broken: PutResult(outcome=<PutOutcome.UNK"),
+        ("strange_answer", "only errors of the RendezvousError family leave a backend"),
+        ("something_else", "RendezvousDeniedError must be raised, and the answer was None"),
+        ("what_passes", "only errors of the RendezvousError family leave a backend"),
+        ("calls_at_once", "320 calls on 32 threads have left * connections open"),
+    ],
+)
+def test_what_a_simple_backend_lacks_is_named(pytester: pytest.Pytester, path: Path, test: str, words: str) -> None:
+    result = pytester.runpytest("-k", test, str(path))
+    assert result.parseoutcomes()["failed"] == 1
+    result.stdout.fnmatch_lines([f"*{words}*"])
+
+
+def test_what_it_does_right_passes(pytester: pytest.Pytester, path: Path) -> None:
+    result = pytester.runpytest("-k", "neighbours or refused_connection or not_resolved", str(path))
+    assert result.parseoutcomes()["passed"] == 3
