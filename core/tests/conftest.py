@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv import plugins
+from rdzv import hooks, plugins
 
 OBJECTS = {"rdzv": ":BACKEND"}
 """What entries of a group lead to, if not to the module."""
@@ -23,7 +23,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     An entry is a name for the module (of a backend: for `BACKEND` in it), or whole lines. The module is called as
     the distribution, with underscores. Plugins loaded by the test are forgotten after it.
     """
-    monkeypatch.setattr(plugins, "_manager", plugins._new_manager())
+    monkeypatch.setattr(hooks, "_manager", hooks._new_manager())
     monkeypatch.setattr(plugins, "registered_backends", {})
     monkeypatch.syspath_prepend(tmp_path)
     modules: list[str] = []

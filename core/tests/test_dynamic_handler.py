@@ -23,8 +23,7 @@ from rdzv.errors import (
     RendezvousParameterError,
     RendezvousStateError,
 )
-from rdzv.hooks import hookimpl
-from rdzv.plugins import register_hooks, unregister_hooks
+from rdzv.hooks import hookimpl, register_hooks, unregister_hooks
 from rdzv.settings import RendezvousTimeout
 from rdzv.store import KeyValueStore, PrefixStore
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rdzv import plugins
+from rdzv import hooks, plugins
 from rdzv.engine.records import NodeRecord
 from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv.hooks import Event, EventKind, hookimpl
@@ -145,8 +145,8 @@ class Assigner:
 def test_an_event_reaches_every_plugin_even_if_one_raises(install: Install, caplog: pytest.LogCaptureFixture) -> None:
     calls: list[Any] = []
     for plugin in (Recorder(calls, "first"), Raiser(ValueError("broken")), Recorder(calls, "last")):
-        plugins.register_hooks(plugin)
-    plugins.emit(EVENT)
+        hooks.register_hooks(plugin)
+    hooks.emit(EVENT)
     assert calls == [("last", EVENT), ("first", EVENT)]
     assert "ValueError: broken" in caplog.text
 
@@ -154,13 +154,13 @@ def test_an_event_reaches_every_plugin_even_if_one_raises(install: Install, capl
 def test_a_plugin_is_called_once_however_often_it_is_registered_and_not_when_taken_out(install: Install) -> None:
     calls: list[Any] = []
     recorder = Recorder(calls, "mine")
-    plugins.register_hooks(recorder)
-    plugins.register_hooks(recorder)
-    plugins.emit(EVENT)
+    hooks.register_hooks(recorder)
+    hooks.register_hooks(recorder)
+    hooks.emit(EVENT)
     assert calls == [("mine", EVENT)]
-    plugins.unregister_hooks(recorder)
-    plugins.unregister_hooks(recorder)
-    plugins.emit(EVENT)
+    hooks.unregister_hooks(recorder)
+    hooks.unregister_hooks(recorder)
+    hooks.emit(EVENT)
     assert calls == [("mine", EVENT)]
 
 
@@ -182,8 +182,8 @@ def test_what_is_no_plugin_is_refused(install: Install) -> None:
         (object(), "marked"), (Misspelled(), "rdzv_evnt"), (Demanding(), "more"), (Wrapping(), "wrapper"),
     ):  # fmt: skip
         with pytest.raises(RendezvousParameterError, match=f"(?s)is no plugin: .*{reason}"):
-            plugins.register_hooks(plugin)
-        assert not plugins.plugin_manager().is_registered(plugin)
+            hooks.register_hooks(plugin)
+        assert not hooks.plugin_manager().is_registered(plugin)
 
 
 def test_installed_hooks_are_loaded_once_and_called(install: Install) -> None:
@@ -196,8 +196,8 @@ def test_installed_hooks_are_loaded_once_and_called(install: Install) -> None:
         seen.append(event)
     """
     install("acme-hooks", source, {"rdzv.hooks": "acme"})
-    plugins.emit(EVENT)
-    plugins.emit(EVENT)
+    hooks.emit(EVENT)
+    hooks.emit(EVENT)
     assert sys.modules["acme_hooks"].seen == [EVENT, EVENT]
 
 
@@ -206,7 +206,7 @@ def test_one_module_may_bring_a_backend_and_other_hooks(install: Install) -> Non
     source += BACKEND.format(name="one")
     install("acme-one", source, {"rdzv": "one", "rdzv.hooks": "acme"})
     assert plugins.load_backend_plugin("one").summary == "The backend one."
-    plugins.emit(EVENT)
+    hooks.emit(EVENT)
     assert sys.modules["acme_one"].seen == [EVENT]
 
 
@@ -215,28 +215,28 @@ def test_broken_installed_hooks_name_their_package_and_disturb_no_backend(instal
     install("acme-one", BACKEND.format(name="one"), {"rdzv": "one"})
     for _ in range(2):
         with pytest.raises(RendezvousError, match=r"'acme' of the package 'acme-hooks' is broken: ModuleNotFoundError"):
-            plugins.plugin_manager()
+            hooks.plugin_manager()
     assert plugins.load_backend_plugin("one").summary == "The backend one."
 
 
 def test_without_plugins_ranks_are_left_to_the_default(install: Install) -> None:
-    assert plugins.assign_ranks(nodes("a", "b"), ()) is None
+    assert hooks.assign_ranks(nodes("a", "b"), ()) is None
 
 
 def test_the_first_answer_orders_the_ranks(install: Install) -> None:
     for order in (("a", "b"), ("b", "a"), None):
-        plugins.register_hooks(Assigner(order))
-    assert plugins.assign_ranks(nodes("a", "b"), ("b",)) == ("b", "a")
+        hooks.register_hooks(Assigner(order))
+    assert hooks.assign_ranks(nodes("a", "b"), ("b",)) == ("b", "a")
 
 
 @pytest.mark.parametrize("wrong", [(), ("a",), ("a", "a"), ("a", "b", "c"), (1, "a"), 5])
 def test_a_wrong_order_is_logged_and_passed_over(
     wrong: Any, install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
-    plugins.register_hooks(Assigner(("b", "a")))
-    plugins.register_hooks(Raiser(ValueError("broken")))
-    plugins.register_hooks(Assigner(wrong))
-    assert plugins.assign_ranks(nodes("a", "b"), ()) == ("b", "a")
+    hooks.register_hooks(Assigner(("b", "a")))
+    hooks.register_hooks(Raiser(ValueError("broken")))
+    hooks.register_hooks(Assigner(wrong))
+    assert hooks.assign_ranks(nodes("a", "b"), ()) == ("b", "a")
     assert caplog.text.count("failed to assign ranks") == 2
 
 
@@ -248,23 +248,23 @@ def test_every_health_check_sees_the_node(install: Install) -> None:
         def rdzv_health_check(self, labels: Mapping[str, str], run_id: str) -> None:
             calls.append((run_id, labels))
 
-    plugins.register_hooks(Checker())
-    plugins.register_hooks(Checker())
-    plugins.check_health("job-7", {"rack": "7"})
+    hooks.register_hooks(Checker())
+    hooks.register_hooks(Checker())
+    hooks.check_health("job-7", {"rack": "7"})
     assert calls == [("job-7", {"rack": "7"})] * 2
 
 
 def test_a_failing_health_check_refuses_and_names_plugin_and_cause(install: Install) -> None:
-    plugins.register_hooks(Raiser(ValueError("no GPU")))
+    hooks.register_hooks(Raiser(ValueError("no GPU")))
     with pytest.raises(
         RendezvousError, match=r"'job-7': the health check of the plugin '\w+' failed with ValueError: no GPU"
     ):
-        plugins.check_health("job-7", {})
+        hooks.check_health("job-7", {})
 
 
 def test_a_health_check_may_choose_the_error(install: Install) -> None:
     error = RendezvousDeniedError("not this machine")
-    plugins.register_hooks(Raiser(error))
+    hooks.register_hooks(Raiser(error))
     with pytest.raises(RendezvousDeniedError) as caught:
-        plugins.check_health("job-7", {})
+        hooks.check_health("job-7", {})
     assert caught.value is error

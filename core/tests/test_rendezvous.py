@@ -15,8 +15,7 @@ from rdzv import DynamicRendezvousHandler, NodeRecord, errors
 from rdzv.backend import Capability, KeyValueBackend, Lease, RendezvousBackend, Token
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.handler import RendezvousInfo, RendezvousStoreInfo
-from rdzv.hooks import Event, EventKind, hookimpl
-from rdzv.plugins import register_hooks, unregister_hooks
+from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import Fault, MemoryBackend, MemoryService

@@ -36,19 +36,11 @@ from .errors import (
     RendezvousUnsupportedError,
 )
 from .handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
-from .hooks import Event, EventKind, hookimpl
+from .hooks import Event, EventKind, hookimpl, plugin_manager, register_hooks, unregister_hooks
 from .keys import escape, unescape
 from .options import Option, parse_options
 from .parameters import RendezvousParameters
-from .plugins import (
-    BackendPlugin,
-    installed_backends,
-    load_backend_plugin,
-    plugin_manager,
-    register_hooks,
-    registered_backends,
-    unregister_hooks,
-)
+from .plugins import BackendPlugin, installed_backends, load_backend_plugin, registered_backends
 from .registry import (
     RendezvousHandlerCreator,
     RendezvousHandlerRegistry,

@@ -28,9 +28,9 @@ from rdzv.errors import (
     RendezvousTimeoutError,
 )
 from rdzv.handler import RendezvousInfo
-from rdzv.hooks import Event, hookimpl
+from rdzv.hooks import Event, hookimpl, register_hooks
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import create_backend, register_hooks
+from rdzv.plugins import create_backend
 
 from ..flaky import Errors, flaky
 from ..processes import Link

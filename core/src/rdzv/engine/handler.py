@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 
-from .. import plugins
+from .. import hooks
 from ..backend import Capability, KeyValueBackend, RendezvousBackend
 from ..endpoints import check_address
 from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
@@ -106,7 +106,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if local_addr:
             check_address(local_addr)
         # Looking for them takes longer than a rendezvous: now, and not while all wait for each other.
-        plugins.plugin_manager()
+        hooks.plugin_manager()
         self._settings = settings
         self._backend = backend
         self._keys = adapt(backend, settings)
@@ -114,7 +114,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._local_addr = local_addr
         self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
         client = RetryingClient(self._keys, self._node.id, lambda error: self._runner.on_connection_error(error))
-        self._runner = Runner(self._node, client, plugins.emit)
+        self._runner = Runner(self._node, client, hooks.emit)
         self._process = os.getpid()
         self._joining = threading.Lock()
         self._starting = threading.Lock()
@@ -184,7 +184,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _join(self) -> State:
         deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
-        plugins.check_health(self._settings.run_id, self._settings.labels)
+        hooks.check_health(self._settings.run_id, self._settings.labels)
         self._start()
         # Only after a first contact is it known which of this machine's addresses leads to the service.
         self._runner.run(watch.wait_until_connected(self._node, deadline))
@@ -336,7 +336,7 @@ def adapt(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueB
 
 def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
     """The plugins' order of ranks, else the default."""
-    order = plugins.assign_ranks(arrived, previous)
+    order = hooks.assign_ranks(arrived, previous)
     return rules.sticky_ranks(arrived, previous) if order is None else order
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 
 from rdzv.errors import RendezvousError, RendezvousParameterError
-from rdzv.plugins import installed_backends, installed_hooks, load_backend_plugin
+from rdzv.hooks import installed_hooks
+from rdzv.plugins import installed_backends, load_backend_plugin
 
 from .agent import ExitStatus
 from .output import show

@@ -11,10 +11,10 @@ import textwrap
 from rdzv import DynamicRendezvousHandler
 from rdzv.credentials import withhold
 from rdzv.errors import RendezvousParameterError
-from rdzv.hooks import Event, EventKind, hookimpl
+from rdzv.hooks import Event, EventKind, hookimpl, register_hooks
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, parse_nnodes
-from rdzv.plugins import BackendPlugin, load_backend_plugin, register_hooks
+from rdzv.plugins import BackendPlugin, load_backend_plugin
 from rdzv.registry import get_rendezvous_handler
 from rdzv.text import printable
 
