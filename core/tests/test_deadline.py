@@ -11,7 +11,7 @@ import pytest
 from rdzv import Entry, RendezvousBackend, RendezvousConnectionError, Token
 from rdzv.backend import ABSENT
 from rdzv.deadline import pause_within
-from rdzv.engine import keep_alive
+from rdzv.engine import register
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.effects import OpenLease, Put, Sleep
 from rdzv.engine.register_adapter import RegisterAdapter
@@ -89,7 +89,7 @@ def test_a_node_tries_to_register_until_its_deadline() -> None:
     node = harness.node()
     node.registration.record = harness.registered().registration.record
     deadline = harness.now + CALL
-    registering = harness.stepper(keep_alive.register(node, deadline))
+    registering = harness.stepper(register.register(node, deadline))
     registering.to(OpenLease)
     assert isinstance(registering.throw(RendezvousConnectionError("it is away")), Sleep)
     registering.to(Put)

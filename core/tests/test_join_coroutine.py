@@ -35,7 +35,7 @@ from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .coroutines import Harness, Stepper
 
-OTHER = b'{"schema":1,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
+OTHER = b'{"schema":2,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
 
 
 TTL = 15.0
@@ -283,7 +283,7 @@ def test_world_is_not_returned_while_the_lease_may_be_over() -> None:
     node.clock = lambda: TTL
     node.apply_state(held(State(0, 1, ("other", node.id), "127.0.0.1", 29500, 2, 2).encode()))
     assert isinstance(another_leads(coroutine), Put | WaitForChange)
-    assert not node.is_member()
+    assert not node.in_running_round()
 
 
 def test_service_that_goes_away_after_a_node_has_given_up_is_not_waited_for() -> None:

@@ -1,13 +1,12 @@
 """The coroutines that watch the run, keep a node's lease and register again, effect by effect."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rdzv.engine import keep_alive, watch
-from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Sleep, Wait, WaitForChange
+from rdzv.engine import keep_alive, register, watch
+from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Wait, WaitForChange
 from rdzv.engine.failures import KEEP, WATCH
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
@@ -21,7 +20,7 @@ from rdzv.engine.records import (
     decode,
     pending_key,
 )
-from rdzv.engine.registration import NodeState, Registration, Trigger
+from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
 from rdzv.errors import (
     RendezvousClosedError,
@@ -259,6 +258,15 @@ class TestKeeping:
         keep.to(KeepAlive)
         assert isinstance(keep.go(), Sleep)
 
+    def test_a_lease_that_is_lost_in_a_run_that_is_over_is_replaced(self, harness: Harness) -> None:
+        # The next attempt waits until this node has ended: it must see its record.
+        node = harness.registered()
+        harness.publish(running("a", "b", closed=ENOUGH))
+        harness.show(node)
+        node.registration.lose_lease()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        assert isinstance(keep.go(), OpenLease)
+
     @pytest.mark.parametrize("state", [NodeState.REGISTERED, NodeState.REREGISTERING])
     def test_the_keep_alive_loop_does_not_wait_for_a_caller_who_writes_the_record(
         self, harness: Harness, state: NodeState
@@ -393,7 +401,7 @@ class TestRegister:
         return node
 
     def register(self, harness: Harness, node: Node, seconds: float = 60.0) -> Stepper[None]:
-        return harness.stepper(keep_alive.register(node, harness.now + seconds))
+        return harness.stepper(register.register(node, harness.now + seconds))
 
     def test_a_new_node_opens_a_lease_and_writes_its_record_and_that_is_all(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node)
@@ -491,14 +499,22 @@ class TestRegister:
         coroutine.end()
         assert record_of(harness, node).last_round == 1
 
-    @pytest.mark.parametrize("end", [Registration.withdraw, lambda mine: mine.on(Trigger.STOPPED)])
-    def test_a_record_that_is_of_no_use_any_more_is_not(
-        self, harness: Harness, node: Node, end: Callable[[Registration], None]
-    ) -> None:
+    def test_a_node_that_stops_meanwhile_writes_no_record(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node)
         coroutine.to(OpenLease)
-        end(node.registration)
+        node.stop()
         assert coroutine.go() is None
+
+    def test_a_lease_that_comes_after_the_node_has_withdrawn_is_revoked(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        coroutine.to(OpenLease)
+        node.registration.withdraw()
+        revoke = coroutine.go()
+        assert isinstance(revoke, Revoke)
+        assert revoke.deadline == node.background_deadline()
+        assert coroutine.go() is None
+        assert node.registration.lease is None
+        assert not harness.memory.leases
 
     def test_a_write_of_its_own_that_was_late_is_written_over(self, harness: Harness, node: Node) -> None:
         assert node.registration.record is not None
@@ -516,7 +532,7 @@ class TestRegister:
     @pytest.mark.parametrize("there", [False, True], ids=["the first write", "a later one"])
     def test_a_lease_on_which_nothing_can_be_written_is_over(self, harness: Harness, node: Node, there: bool) -> None:
         if there:
-            harness.run(keep_alive.register(node, harness.now + 60.0))
+            harness.run(register.register(node, harness.now + 60.0))
             assert node.registration.record is not None
             node.registration.record = replace(node.registration.record, last_round=1)
         coroutine = self.register(harness, node)
@@ -555,7 +571,7 @@ class TestFence:
         return node
 
     def test_a_read_is_enough_if_no_leader_forms_a_round(self, harness: Harness, node: Node) -> None:
-        coroutine = harness.stepper(keep_alive.register(node, harness.now + 60.0))
+        coroutine = harness.stepper(register.register(node, harness.now + 60.0))
         looked = coroutine.to(ReadAll)
         assert looked == ReadAll(CONTROL, node.background_deadline())
         assert not node.has_valid_lease()
@@ -568,7 +584,7 @@ class TestFence:
         self, harness: Harness, node: Node, pending: str, writes: int
     ) -> None:
         declare_pending(harness, pending)
-        harness.run(keep_alive.register(node, harness.now + 60.0))
+        harness.run(register.register(node, harness.now + 60.0))
         assert harness.writes(STATE_KEY) == writes
         assert node.registration.state is NodeState.REGISTERED
         # Nothing but the epoch is new.
@@ -576,7 +592,7 @@ class TestFence:
 
     def test_what_others_write_meanwhile_is_looked_at_again(self, harness: Harness, node: Node) -> None:
         declare_pending(harness, "2")
-        coroutine = harness.stepper(keep_alive._fence(node, harness.now + 1.0))
+        coroutine = harness.stepper(register._fence(node, harness.now + 1.0))
         assert coroutine.to(ReadAll).deadline == harness.now + 1.0
         assert coroutine.to(Put).deadline == harness.now + 1.0
         harness.publish(running("b", "c", round=2))
@@ -590,20 +606,20 @@ class TestFence:
         node = harness.registered()
         harness.publish(running("a", "b"))
         declare_pending(harness, "2")
-        harness.run(keep_alive._fence(node, harness.now + 60.0))
+        harness.run(register._fence(node, harness.now + 60.0))
         assert node.run.state == running("a", "b")
         assert harness.writes(STATE_KEY) == 2
 
     def test_where_there_is_no_state_there_is_nothing_to_fence(self, harness: Harness) -> None:
         node = harness.registered()
-        coroutine = harness.stepper(keep_alive._fence(node, harness.now + 60.0))
+        coroutine = harness.stepper(register._fence(node, harness.now + 60.0))
         coroutine.to(ReadAll)
         assert coroutine.go() is None
         assert STATE_KEY not in harness.names()
 
     def test_a_service_that_lost_its_data_gets_the_state_again(self, harness: Harness, node: Node) -> None:
         harness.forget()
-        harness.run(keep_alive.register(node, harness.now + 60.0))
+        harness.run(register.register(node, harness.now + 60.0))
         held = harness.read(STATE_KEY)
         assert held is not None
         assert decode(State, held.payload) == running("a", "b")
@@ -612,7 +628,7 @@ class TestFence:
 
     def test_if_others_have_begun_anew_meanwhile_theirs_stands(self, harness: Harness, node: Node) -> None:
         harness.forget()
-        coroutine = harness.stepper(keep_alive._fence(node, harness.now + 60.0))
+        coroutine = harness.stepper(register._fence(node, harness.now + 60.0))
         coroutine.to(Put)
         harness.publish(running("b", "c"))
         coroutine.end()
@@ -621,13 +637,13 @@ class TestFence:
 
     def test_a_world_of_a_run_that_is_over_is_not_trusted_again(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b", closed=ENOUGH))
-        harness.run(keep_alive.register(node, harness.now + 60.0))
+        harness.run(register.register(node, harness.now + 60.0))
         assert node.registration.state is NodeState.REREGISTERING
         assert not node.has_valid_lease()
 
     def test_a_node_that_closes_looks_at_nothing_more(self, harness: Harness, node: Node) -> None:
         node.stop()
-        assert harness.stepper(keep_alive._fence(node, harness.now + 60.0)).effect is None
+        assert harness.stepper(register._fence(node, harness.now + 60.0)).effect is None
 
 
 def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:
@@ -635,8 +651,8 @@ def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:
     keep = harness.stepper(keep_alive.keep_alive_loop(node))
     keep.to(KeepAlive)
     keep.throw(AWAY)
-    assert str(node.failures.any) == "away"
+    assert str(node.failures.latest) == "away"
     keep.to(KeepAlive)
     keep.go()
-    assert node.failures.any is None
+    assert node.failures.latest is None
     assert node.failures.count(KEEP) == 0

@@ -729,7 +729,7 @@ class TestFailing:
             else:
                 lead.coroutine.throw(AWAY)
         assert began + TTL <= harness.now < began + TTL + 5.0
-        assert "has failed for 1" in str(lead.node.failures.any)
+        assert "has failed for 1" in str(lead.node.failures.latest)
 
     @pytest.mark.parametrize(("seconds", "fails"), [(TTL - 0.5, False), (TTL, True)])
     def test_that_takes_a_time_to_live(self, harness: Harness, seconds: float, fails: bool) -> None:
@@ -797,8 +797,8 @@ class TestFailing:
     def test_an_error_ends_with_the_next_turn_that_goes_well(self, harness: Harness) -> None:
         lead = Leader(harness)
         lead.coroutine.throw(RendezvousError("once"))
-        assert str(lead.node.failures.any) == "once"
+        assert str(lead.node.failures.latest) == "once"
         harness.now += LASTING
         lead.coroutine.to(Wait)
         lead.coroutine.go()
-        assert lead.node.failures.any is None
+        assert lead.node.failures.latest is None

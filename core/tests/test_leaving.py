@@ -63,7 +63,7 @@ def cut_off_then_alone(run: Run) -> tuple[Any, Any]:
 
 def test_member_that_was_cut_off_finds_its_round_and_its_store(run: Run) -> None:
     stays, info = cut_off_then_alone(run)
-    assert stays._node.is_member()
+    assert stays._node.in_running_round()
     assert info.store.check(["rank0", "rank1"])
 
 
@@ -108,7 +108,7 @@ def test_next_leader_removes_what_one_that_died_has_not(run: Run) -> None:
 def test_next_leader_removes_what_an_attempt_has_left_that_one_that_died_has_followed(run: Run) -> None:
     for node in (old := run.nodes(2, 2, 2)):
         run.join(node)
-    wait_until(lambda: all(node._node.is_member() for node in old))
+    wait_until(lambda: all(node._node.in_running_round() for node in old))
     for node in old:
         run.crash(node)
     new = run.nodes(3, 2, 3, attempt=1)

@@ -486,12 +486,12 @@ class TestStanding:
         node = made(clock, last_round=last_round, round=2)
         if current is not None:
             shows(node, "a", "b", round=current)
-        assert (node.is_waiting(), node.is_member(), node.is_evicted()) == expected
+        assert (node.is_waiting(), node.in_running_round(), node.is_evicted()) == expected
 
     def test_nobody_is_a_member_of_what_is_closed(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
         shows(node, "a", "b", closed=ENOUGH)
-        assert not node.is_member()
+        assert not node.in_running_round()
 
     @pytest.mark.parametrize(
         ("world", "closed", "runs"), [("ab", None, True), ("", None, False), ("ab", ENOUGH, False)]
@@ -631,7 +631,7 @@ class TestFailures:
         assert str(node.failures.lasting) == WATCH
         node.failures.clear(WATCH)
         assert node.failures.lasting is None
-        assert node.failures.any is None
+        assert node.failures.latest is None
         node.failures.raise_lasting()
 
     @pytest.mark.parametrize("error", [RendezvousDeniedError("password"), RendezvousParameterError("option")])
@@ -658,19 +658,19 @@ class TestFailures:
     def test_a_passing_fault_does_not_hide_a_failure(self, node: Node) -> None:
         node.failures.add(KEEP, RendezvousStateError("corrupt"))
         node.failures.add_passing(KEEP, RendezvousConnectionError("away"))
-        assert str(node.failures.any) == "corrupt"
+        assert str(node.failures.latest) == "corrupt"
 
     def test_the_latest_passing_fault_counts(self, node: Node) -> None:
         for why in ("away", "still away"):
             node.failures.add_passing(KEEP, RendezvousConnectionError(why))
-        assert str(node.failures.any) == "still away"
+        assert str(node.failures.latest) == "still away"
 
     def test_who_gives_up_hears_of_what_does_not_last_too_but_first_of_what_does(self, node: Node) -> None:
         node.failures.add_passing(WATCH, RendezvousConnectionError("away"))
         node.failures.raise_lasting()
-        assert str(node.failures.any) == "away"
+        assert str(node.failures.latest) == "away"
         node.failures.add(KEEP, RendezvousStateError("corrupt"), lasts=True)
-        assert str(node.failures.any) == "corrupt"
+        assert str(node.failures.latest) == "corrupt"
         with pytest.raises(RendezvousStateError, match="corrupt"):
             node.failures.raise_lasting()
 

@@ -28,8 +28,8 @@ def test_record_comes_back_as_it_was(record: Any) -> None:
 @pytest.mark.parametrize(
     ("record", "field", "value"),
     [
-        (STATE, "schema", 2),
-        (STATE, "schema", "1"),
+        (STATE, "schema", 1),
+        (STATE, "schema", "2"),
         (STATE, "attempt", -1),
         (STATE, "attempt", True),
         (STATE, "attempt", 1.0),
@@ -60,6 +60,11 @@ def test_missing_field_is_refused(field: str) -> None:
     del fields[field]
     with pytest.raises(RendezvousStateError, match=field):
         decode(NodeRecord, json.dumps(fields).encode())
+
+
+def test_another_schema_is_named_whatever_its_fields_are() -> None:
+    with pytest.raises(RendezvousStateError, match=r"holds a node record .*its schema is 3"):
+        decode(NodeRecord, b'{"schema":3,"name":"a"}')
 
 
 def test_labels_may_be_any_mapping() -> None:

@@ -34,10 +34,10 @@ def test_every_state_is_reached_from_the_first() -> None:
 
 
 def test_the_last_state_is_reached_from_every_other_and_has_no_way_out() -> None:
-    assert {source for (source, _), target in TABLE.items() if target is NodeState.CLOSED} == set(NodeState) - {
-        NodeState.CLOSED
+    assert {source for (source, _), target in TABLE.items() if target is NodeState.STOPPED} == set(NodeState) - {
+        NodeState.STOPPED
     }
-    assert NodeState.CLOSED not in {source for source, _ in TABLE}
+    assert NodeState.STOPPED not in {source for source, _ in TABLE}
 
 
 def test_a_first_record_needs_no_fence() -> None:

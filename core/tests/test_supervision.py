@@ -202,7 +202,7 @@ class TestLeading:
         wait_until(first.num_nodes_waiting)
         joining += run.join(first)
         assert {future.result(15).world_size for future in joining} == {2}
-        assert first._node.failures.any is None
+        assert first._node.failures.latest is None
 
     def test_leader_that_cannot_lead_makes_room_for_another(self, run: Run) -> None:
         first, second = run.nodes(2, 1, 3, last_call=5.0)
@@ -215,7 +215,7 @@ class TestLeading:
         waiting += run.join(third)
         assert {future.result(15).world_size for future in waiting} == {3}
         # It is no leader, and nothing keeps it from being a member.
-        wait_until(lambda: first._node.failures.any is None)
+        wait_until(lambda: first._node.failures.latest is None)
         assert [node.num_nodes_waiting() for node in (first, second, third)] == [0, 0, 0]
 
     def test_caller_of_the_only_node_learns_why_nobody_leads(self, run: Run) -> None:
@@ -293,7 +293,7 @@ def test_coroutine_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.Mo
 
     def watches() -> Coroutine[None]:
         # A write that has won the election is answered while the node ends.
-        while not node.closing:
+        while not node.stopped:
             yield WaitForChange(math.inf)
         try:
             yield SpawnLeader(1)

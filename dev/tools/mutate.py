@@ -76,7 +76,13 @@ GROUPS: Final = (
     Group(("rdzv.engine.registration",), ("registration", "keep_coroutine")),
     Group(("rdzv.engine.refusals",), ("node", "join_coroutine")),
     Group(
-        ("rdzv.engine.watch", "rdzv.engine.keep_alive", "rdzv.engine.join", "rdzv.engine.leave"),
+        (
+            "rdzv.engine.watch",
+            "rdzv.engine.keep_alive",
+            "rdzv.engine.register",
+            "rdzv.engine.join",
+            "rdzv.engine.leave",
+        ),
         ("join_coroutine", "keep_coroutine", "leave_coroutine"),
     ),
     Group(("rdzv.engine.leader",), ("lead_coroutine",)),

@@ -162,7 +162,7 @@ STATES: Final[dict[NodeState, Point]] = {
     NodeState.LOST: (122, 380),
     NodeState.REREGISTERING: (392, 380),
     NodeState.DEREGISTERED: (676, 380),
-    NodeState.CLOSED: (392, 512),
+    NodeState.STOPPED: (392, 512),
 }
 """The middle of each state."""
 
@@ -176,7 +176,7 @@ ARROWS: Final[dict[str, tuple[tuple[Point, ...], Point, str, int]]] = {
     "REREGISTERING REGISTERED": (((376, 339), (376, 247)), (384, 293), "start", 15),
     "DEREGISTERED REREGISTERING": (((592, 394), (476, 394)), (541, 372), "middle", 15),
     "many DEREGISTERED": (((490, 206), (676, 206), (676, 339)), (583, 188), "middle", 30),
-    "many CLOSED": (((392, 445), (392, 471)), (404, 459), "start", 30),
+    "many STOPPED": (((392, 445), (392, 471)), (404, 459), "start", 30),
 }
 """Of each arrow, from one state or from the frame around many: its way; of its text the middle, the side that is held
 there, and the letters in a line."""

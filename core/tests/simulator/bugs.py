@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from rdzv.engine import join, keep_alive, leader, leave, register_adapter, rules
+from rdzv.engine import join, keep_alive, leader, leave, register, register_adapter, rules
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.envelope import Envelope
@@ -88,7 +88,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced-return": _bug(
         "A node that lost its lease writes its record again, and does not fence the state.",
         {2},
-        keep_alive._fence,
+        register._fence,
         {"if not _has_pending_round(control, decode(State, versioned.payload).round):": "if True:"},
         "near_miss",
     ),
@@ -102,7 +102,7 @@ BUGS: Final[dict[str, Bug]] = {
     "unfenced-rejoin": Bug(
         "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
         frozenset({2}),
-        (Change(keep_alive._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
+        (Change(register._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
         ("near_miss",),
     ),
     "no-exclusivity": _bug(
@@ -340,7 +340,7 @@ BUGS: Final[dict[str, Bug]] = {
         {
             "return supervised(node, KEEP, turn)": """\
 def loop() -> Coroutine[None]:
-        while not node.closing:
+        while not node.stopped:
             try:
                 yield from turn()
             except RendezvousConnectionError:
@@ -359,7 +359,7 @@ def loop() -> Coroutine[None]:
         leader.lead,
         {
             "yield from supervised(node, LEAD, turn, leads, most=FAILURES)": """\
-while leads() and not node.closing:
+while leads() and not node.stopped:
             try:
                 yield from turn()
             except ConnectionError:

@@ -223,7 +223,9 @@ def garble(context: SimulationContext, event: FaultEvent) -> None:
 
 def unexpected(context: SimulationContext, event: FaultEvent) -> None:
     """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
-    if one := victim(context, event, lambda machine: machine.runner.hit is None and machine.node.failures.any is None):
+    if one := victim(
+        context, event, lambda machine: machine.runner.hit is None and machine.node.failures.latest is None
+    ):
         loop = "lead" if event.leader else ("watch", "keep", "join")[int(event.who * 300) % 3]
         times = 1 + int(event.amount * 3)
         context.trace.log("{} meets {} unexpected errors: {}", one.name, times, loop)

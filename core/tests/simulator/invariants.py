@@ -178,7 +178,7 @@ class Invariants:
     def _check_store(self, machine: Machine) -> None:
         """A node in the running round finds what it has written into the round's store."""
         node = machine.node
-        trusts = not self._context.data_lost and machine.working and node.has_valid_lease() and node.is_member()
+        trusts = not self._context.data_lost and machine.working and node.has_valid_lease() and node.in_running_round()
         if trusts and self._context.plan.level != "register" and not self._context.service.holds(machine.stored):
             raise Violation(7, f"{machine.name} is in round {machine.round}, but the round's store was removed")
 

@@ -177,7 +177,7 @@ class Machine:
 
     def shut_down(self) -> None:
         """Call ``shutdown``: from a member, the job is done."""
-        if self.node.is_member():
+        if self.node.in_running_round():
             self._context.closers.add(self.name)
             self._end(leave.close(self.node, "the job is done", True, self._soon()))
         else:

@@ -1,6 +1,7 @@
 """A typed codec: frozen dataclasses to JSON and back. Nothing that is read is believed before its type was checked."""
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -11,7 +12,7 @@ from ..errors import RendezvousStateError
 
 __all__ = ["LOCAL", "Record", "decode"]
 
-_SCHEMA: Final = 1
+_SCHEMA: Final = 2
 
 LOCAL: Final = {"local": True}
 """The metadata of a field that is not written."""
@@ -38,14 +39,19 @@ def decode(kind: type[_R], payload: bytes) -> _R:
     """
     try:
         value, hint = json.loads(payload), cast("Any", kind)
-        record: _R = _reader(hint)(value)
-        if _natural(value["schema"]) != _SCHEMA:
+        if _natural(_object(value)["schema"]) != _SCHEMA:
             raise ValueError(f"its schema is {value['schema']}")
+        record: _R = _reader(hint)(value)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(
-            f"The service holds a {kind.__name__.lower()} that this version cannot read ({error!r}): {payload[:80]!r}"
+            f"The service holds a {_spelled(kind)} that this version cannot read ({error!r}): {payload[:80]!r}"
         ) from error
     return record
+
+
+def _spelled(kind: type[Any]) -> str:
+    """The name of a record, in words."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
 def _plain(value: Any) -> Any:
@@ -81,17 +87,21 @@ def _object_reader(kind: Any) -> _Reader:
     readers = [(name, _reader(hints[name])) for name in _written(kind)]
 
     def read(value: Any) -> Any:
-        if type(value) is not dict:
-            raise TypeError("not an object")
         found, name = {}, ""
         try:
             for name, reader in readers:
-                found[name] = reader(value[name])
+                found[name] = reader(_object(value)[name])
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from error
         return kind(**found)
 
     return read
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if type(value) is not dict:
+        raise TypeError("not an object")
+    return value
 
 
 def _exactly(kind: type[Any], value: Any) -> Any:

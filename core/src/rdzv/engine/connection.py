@@ -1,6 +1,6 @@
 """Whether the service answers one node; for how long it has not, what that makes of others' leases, and the log of it.
 
-The states are Curator's (`ConnectionState`), but for one that only reads.
+The states are Curator's (`ConnectionState`), without READ_ONLY.
 """
 
 import logging

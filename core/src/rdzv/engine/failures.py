@@ -93,7 +93,7 @@ class Failures:
         return next((failure.error for failure in tuple(self._by_loop.values()) if failure.lasts), None)
 
     @property
-    def any(self) -> RendezvousError | None:
+    def latest(self) -> RendezvousError | None:
         """The error of a loop that does not go well now, whether that lasts or not."""
         return self.lasting or next((failure.error for failure in tuple(self._by_loop.values())), None)
 

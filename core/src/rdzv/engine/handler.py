@@ -228,7 +228,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             False if the service did not confirm it; what was written goes when the lease runs out.
         """
         closes = self._settings.on_shutdown == "close" or (
-            self._settings.on_shutdown == "auto" and self._node.is_member()
+            self._settings.on_shutdown == "auto" and self._node.in_running_round()
         )
         return self._end("it has shut down", closes)
 

@@ -6,9 +6,9 @@ from ..errors import RendezvousClosedError, RendezvousConnectionError, Rendezvou
 from . import leader, refusals
 from .effects import Coroutine, Read, ReadAll, WaitForChange
 from .failures import unexpected
-from .keep_alive import apply_and_emit, deregister, register, reregister
 from .node import Node
 from .records import NODES, STATE_KEY, NodeRecord, State, nodes_in
+from .register import apply_and_emit, deregister, register, reregister
 from .rules import MembershipState
 from .supervisor import is_passing
 from .watch import NO_LEADER_TIMEOUT, wait_until_connected
@@ -115,7 +115,7 @@ def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[Non
         RendezvousTimeoutError: There is no such world.
     """
     record = node.registration.record
-    reason: Exception | None = node.failures.any
+    reason: Exception | None = node.failures.latest
     # The deadline is over: what is left to do takes less than an interval in all.
     patience = node.clock() + node.interval / 2
     live: list[NodeRecord] | None = None

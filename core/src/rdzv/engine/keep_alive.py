@@ -1,26 +1,16 @@
-"""The coroutine that keeps a node's lease alive, and what it does when the lease is lost: register again, and fence.
-
-A node that comes back after losing its lease raises the epoch of the state, under a condition, if a leader is about to
-form a round without it (the fence).
-"""
-
-import logging
+"""The coroutine that keeps a node's lease alive, and finds out what became of the lease and of the state."""
 
 from ..backend import Lease
-from ..deadline import pause_within
-from ..errors import RendezvousConnectionError, RendezvousError
-from .client import DecodedSnapshot, VersionedValue
-from .effects import Coroutine, Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
-from .failures import KEEP, LEAD, has_lasted
+from .effects import Coroutine, KeepAlive, Read, Sleep
+from .failures import KEEP
 from .node import Node
-from .records import CONTROL, PENDING, STATE_KEY, State, decode
-from .registration import NodeState, Trigger
+from .records import STATE_KEY
+from .register import apply_and_emit, register, reregister
+from .registration import NodeState
 from .run_view import Presence
-from .supervisor import is_passing, supervised
+from .supervisor import supervised
 
-__all__ = ["apply_and_emit", "deregister", "keep_alive_loop", "register", "reregister", "same_version"]
-
-logger = logging.getLogger(__name__)
+__all__ = ["keep_alive_loop"]
 
 
 def keep_alive_loop(node: Node) -> Coroutine[None]:
@@ -32,7 +22,7 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
         yield Sleep(due)
         # Until it has gone well it is due: how long to pause after a failure is not decided here.
         due = sent = node.clock()
-        if node.registration.record is not None and not node.closing:
+        if node.registration.record is not None and not node.stopped:
             yield from _renew(node, sent)
         due = sent + node.interval
 
@@ -52,7 +42,7 @@ def _renew(node: Node, sent: float) -> Coroutine[None]:
             return
         mine.lease_until = sent + lease.ttl
         yield from _verify_state(node, lease)
-    done = mine.state is NodeState.REGISTERED or node.closed() is not None
+    done = mine.state is NodeState.REGISTERED or (mine.lease is not None and node.closed() is not None)
     if not done and not mine.writing:
         yield from register(node, node.background_deadline())
 
@@ -78,151 +68,3 @@ def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
         if run.state.attempt == node.settings.attempt:
             run.presence = Presence.DELETED
     yield from apply_and_emit(node, versioned)
-
-
-def _lose_lease(node: Node) -> None:
-    """Trust nothing that hung on the lease."""
-    node.registration.lose_lease()
-    node.failures.clear(LEAD)
-    if node.leading:
-        node.step_down()
-
-
-def reregister(node: Node, deadline: float) -> Coroutine[None]:
-    """Register again after a lost lease.
-
-    Raises:
-        RendezvousError: It could not register again until the deadline.
-    """
-    logger.warning("node '%s' has lost its lease in '%s' and registers again", node.id, node.settings.run)
-    _lose_lease(node)
-    # Where the service lost it, the others have lost theirs, too.
-    node.connection.reset_grace_period()
-    yield from register(node, deadline)
-
-
-def register(node: Node, deadline: float) -> Coroutine[None]:
-    """See to it that the service holds this node's record, on a lease that lives.
-
-    When an earlier lease was lost, in two effects: the record, then the fence. A leader that scanned
-    while the record was missing thereby loses its pending write and scans again. No world is to
-    be trusted before.
-
-    Raises:
-        RendezvousConnectionError: The service did not take the record until the deadline.
-        RendezvousError: What is there cannot be used.
-        Exception: The backend's own, if it lasts.
-    """
-    mine, pauses = node.registration, node.pauses()
-    while mine.writing and not node.closing:
-        if node.clock() >= deadline:
-            raise RendezvousConnectionError(
-                f"it is being written: {node.connection.error or 'its last call is not over'}"
-            )
-        yield WaitForChange(deadline)
-    mine.writing = True
-    strange: list[float] = []
-    try:
-        while not node.closing:
-            try:
-                yield from _write_record(node, deadline)
-                mine.on(Trigger.WRITTEN)
-                if mine.state is NodeState.REREGISTERING:
-                    yield from _fence(node, deadline)
-                    # A world of a closed attempt ends with the lease: the last node that ends removes its records.
-                    if node.closed() is None:
-                        mine.on(Trigger.FENCED)
-                return
-            except Exception as error:
-                if isinstance(error, RendezvousError) and not is_passing(error):
-                    raise
-                now = node.clock()
-                if not isinstance(error, RendezvousError):
-                    strange.append(now)
-                    if has_lasted(len(strange), now - strange[0]):
-                        raise
-                if (pause := pause_within(deadline - now, next(pauses))) is None:
-                    raise
-                yield Sleep(now + pause)
-    finally:
-        mine.writing = False
-
-
-def _write_record(node: Node, deadline: float) -> Coroutine[None]:
-    mine = node.registration
-    while (record := mine.record) is not None and not node.closing:
-        if node.clock() >= deadline:
-            raise RendezvousConnectionError("each lease was over before the record was written")
-        if mine.lease is None:
-            opened = node.clock()
-            lease = yield OpenLease(node.ttl, min(deadline, node.background_deadline()))
-            mine.lease, mine.lease_until = lease, opened + lease.ttl
-            continue
-        before = mine.version
-        mine.on(Trigger.SENT)
-        # Conditional, although nobody else writes it: a request that hung in a dead connection may
-        # be applied seconds later, and must not undo what was written since.
-        until = min(deadline, node.background_deadline())
-        applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
-        if applied and record == mine.record:
-            return
-        if not applied and same_version(before, mine.version):
-            _lose_lease(node)
-
-
-def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bool:
-    return (one and one.token) == (other and other.token)
-
-
-def _fence(node: Node, deadline: float) -> Coroutine[None]:
-    """Make sure that no round is formed by a leader that has not seen this node's record.
-
-    Usually a look is enough: a leader that forms a round without one of its members says so first
-    and looks at the nodes after that. If a leader has said so, the epoch of the state is raised, and the
-    pending write loses. Were it raised every time, a thousand nodes that come back together would
-    write the state a thousand times, and each of them would read every one.
-    """
-    while not node.closing:
-        control = yield ReadAll(CONTROL, min(deadline, node.background_deadline()))
-        versioned = control.get(STATE_KEY)
-        if versioned is not None:
-            yield from apply_and_emit(node, versioned)
-            if not _has_pending_round(control, decode(State, versioned.payload).round):
-                return
-            payload = versioned.payload
-        elif node.run.state is not None:
-            # The service has lost its data: write the last known state again.
-            node.run.version = None
-            payload = node.run.state.encode()
-        else:
-            return
-        applied, now = yield Put(STATE_KEY, payload, min(deadline, node.background_deadline()), previous=versioned)
-        yield from apply_and_emit(node, now)
-        if applied:
-            return
-
-
-def _has_pending_round(control: DecodedSnapshot, number: int) -> bool:
-    """Whether a leader is about to form a round after this one."""
-    said = (key.removeprefix(f"{PENDING}/") for key in control.names() if key.startswith(f"{PENDING}/"))
-    return any(not text.isdecimal() or int(text) > number for text in said)
-
-
-def apply_and_emit(node: Node, versioned: VersionedValue | None) -> Coroutine[None]:
-    events = node.apply_state(versioned)
-    if events:
-        yield Emit(tuple(events))
-
-
-def deregister(node: Node, deadline: float) -> Coroutine[None]:
-    """Deregister: with the lease the record and the lead vanish, now or when it runs out."""
-    lease = node.registration.lease
-    node.registration.withdraw()
-    _lose_lease(node)
-    if lease is None:
-        return
-    try:
-        yield Revoke(lease, deadline)
-    except Exception as error:
-        # The lease runs out by itself.
-        logger.debug("node '%s' withdraws: %r", node.id, error)

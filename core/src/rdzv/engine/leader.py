@@ -31,7 +31,6 @@ from .records import (
     decode,
     pending_key,
 )
-from .run_view import Presence
 from .supervisor import is_passing, supervised
 
 __all__ = ["elect", "garbage", "lead", "resign"]
@@ -52,7 +51,7 @@ STATUS_INTERVAL = 1.0
 
 
 def elect(node: Node, deadline: float) -> Coroutine[None]:
-    """Stand for election if there is no leader: the first write of the leader's key is applied."""
+    """Stand for election if there is no leader: the node whose write comes first leads."""
     if not node.may_lead() or node.run.snapshot is None:
         return
     if node.run.leader is None:
@@ -138,8 +137,10 @@ def lead(node: Node, term: int) -> Coroutine[None]:
 
     try:
         yield from supervised(node, LEAD, turn, leads, most=FAILURES)
-        if leads() and not node.closing:
-            logger.warning("node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failures.any)
+        if leads() and not node.stopped:
+            logger.warning(
+                "node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failures.latest
+            )
             node.stands_from = node.clock() + node.interval
             yield from resign(node, node.stands_from)
     except Exception as error:
@@ -174,8 +175,8 @@ def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | No
         )
     if events := node.apply_state(now):
         yield Emit(tuple(events))
-    if node.run.presence is Presence.MISSING:
-        # Trying again at once is of no use: first the keeper finds out what became of the state.
+    if now is None:
+        # Trying again at once is of no use: first the keep-alive loop finds out what became of the state.
         yield WaitForChange(node.clock() + node.interval)
 
 
@@ -322,10 +323,10 @@ class _LeaderTerm:
             yield Delete(f"{STORE}/{number}", self.node.background_deadline())
             self.swept = number
 
-    def recheck_after(self, hold: rules.Defer) -> float:
+    def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""
         # Once an interval in any case, to see that this node leads no more.
-        moments = [self.node.interval, hold.recheck_after, self.node.connection.grace_remaining() or None]
+        moments = [self.node.interval, defer.recheck_after, self.node.connection.grace_remaining() or None]
         return min(moment for moment in moments if moment is not None)
 
     def publish_status(self, status: RunStatus) -> Coroutine[float]:

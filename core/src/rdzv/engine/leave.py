@@ -9,7 +9,6 @@ from ..backend import Lease
 from . import leader, rules
 from .client import VersionedValue
 from .effects import Coroutine, Delete, Put, Read, ReadAll
-from .keep_alive import apply_and_emit, deregister, same_version
 from .node import Node
 from .records import (
     CONTROL,
@@ -28,6 +27,7 @@ from .records import (
     node_key,
     nodes_in,
 )
+from .register import apply_and_emit, deregister, same_version
 from .registration import NodeState
 from .rules import MembershipState
 

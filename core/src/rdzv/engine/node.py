@@ -109,7 +109,7 @@ class Node:
     def apply_state(self, versioned: VersionedValue | None) -> list[Event]:
         """Apply the state, from the watch or from a write of this node, whichever is newer."""
         if versioned is None:
-            # Only deleting the whole run, or a service that forgot, takes a state away; but a view
+            # Only deleting the whole run, or a service that forgot, takes a state away; but a snapshot
             # may also be older than this node's own write. The keep-alive loop finds out.
             self.run.found(self.run.version is None)
             return []
@@ -178,9 +178,9 @@ class Node:
         return self.term > 0
 
     @property
-    def closing(self) -> bool:
+    def stopped(self) -> bool:
         """Whether every coroutine is to end."""
-        return self.registration.state is NodeState.CLOSED
+        return self.registration.state is NodeState.STOPPED
 
     def membership(self) -> MembershipState:
         """What the state means to this node."""
@@ -196,7 +196,7 @@ class Node:
         record = self.registration.record
         return record is not None and record.last_round == self.round
 
-    def is_member(self) -> bool:
+    def in_running_round(self) -> bool:
         """Whether this node is in the round that runs now."""
         state = self.run.running()
         return self._in_own_round() and state is not None and state.round == self.round

@@ -179,7 +179,7 @@ class RunStatus(Record):
 
 
 def nodes_in(snapshot: DecodedSnapshot) -> list[NodeRecord]:
-    """The node records in a view, in order of arrival. One that cannot be read is skipped, and logged."""
+    """The node records in a snapshot, in order of arrival. One that cannot be read is skipped, and logged."""
     found = []
     for key, versioned in sorted(snapshot.valid_entries().items(), key=lambda item: item[1].order):
         try:

@@ -11,14 +11,12 @@ from ..errors import (
     RendezvousTimeoutError,
 )
 from . import rules
+from .leader import STATUS_INTERVAL
 from .node import Node
 from .records import NodeRecord, State
 from .run_view import Presence
 
 __all__ = ["raise_if_cannot_join", "timed_out", "unreachable", "unregistered"]
-
-STATUS_DELAY = 1.0
-"""Seconds for which the news of a leader may be older than what it does; see `leader.STATUS_INTERVAL`."""
 
 
 def raise_if_cannot_join(node: Node) -> None:
@@ -158,7 +156,7 @@ def _what_runs(node: Node, inside: int) -> str:
 def _why_no_world(node: Node, waited: float) -> str:
     """Why there is no world although nodes enough are here."""
     seconds = node.settings.timeout.last_call.total_seconds()
-    if waited > seconds + STATUS_DELAY and (node.run.status is None or node.run.status.phase != "last call"):
+    if waited > seconds + STATUS_INTERVAL and (node.run.status is None or node.run.status.phase != "last call"):
         return " No leader has published a world of them: the log of the node that leads says more."
     return (
         f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "

@@ -18,10 +18,10 @@ class NodeState(Enum):
     NEW = "the service never had its record"
     REGISTERING = "its first record is on its way"
     REGISTERED = "its record is there, on a lease that it keeps alive"
-    LOST = "its lease has ended, and its record with it"
+    LOST = "its lease has ended, and its record with it; it has not sent it again"
     REREGISTERING = "its record is on its way on a new lease; it trusts no world until that is fenced"
     DEREGISTERED = "it has taken its record back, or has left"
-    CLOSED = "its handler has shut down; every coroutine ends"
+    STOPPED = "its handler has shut down; every coroutine ends"
 
 
 class Trigger(Enum):
@@ -56,17 +56,17 @@ _WITHDRAW: Final = "Revoke, or Put of the reason"
 TRANSITIONS: Final = (
     Transition(NodeState.NEW, Trigger.SENT, NodeState.REGISTERING, "OpenLease, Put"),
     Transition(NodeState.REGISTERING, Trigger.WRITTEN, NodeState.REGISTERED),
-    Transition(NodeState.REGISTERING, Trigger.LEASE_LOST, NodeState.LOST),
-    Transition(NodeState.REGISTERED, Trigger.LEASE_LOST, NodeState.LOST, "KeepAlive"),
+    Transition(NodeState.REGISTERING, Trigger.LEASE_LOST, NodeState.LOST, "KeepAlive, or Put"),
+    Transition(NodeState.REGISTERED, Trigger.LEASE_LOST, NodeState.LOST, "KeepAlive, or Put"),
     Transition(NodeState.LOST, Trigger.SENT, NodeState.REREGISTERING, "OpenLease, Put"),
-    Transition(NodeState.REREGISTERING, Trigger.LEASE_LOST, NodeState.LOST),
+    Transition(NodeState.REREGISTERING, Trigger.LEASE_LOST, NodeState.LOST, "KeepAlive, or Put"),
     Transition(NodeState.REREGISTERING, Trigger.FENCED, NodeState.REGISTERED, "ReadAll, Put of the state"),
     Transition(NodeState.REGISTERING, Trigger.WITHDRAWN, NodeState.DEREGISTERED, _WITHDRAW),
     Transition(NodeState.REGISTERED, Trigger.WITHDRAWN, NodeState.DEREGISTERED, _WITHDRAW),
     Transition(NodeState.LOST, Trigger.WITHDRAWN, NodeState.DEREGISTERED, _WITHDRAW),
     Transition(NodeState.REREGISTERING, Trigger.WITHDRAWN, NodeState.DEREGISTERED, _WITHDRAW),
     Transition(NodeState.DEREGISTERED, Trigger.SENT, NodeState.REREGISTERING, "OpenLease, Put"),
-    *(Transition(state, Trigger.STOPPED, NodeState.CLOSED) for state in NodeState if state is not NodeState.CLOSED),
+    *(Transition(state, Trigger.STOPPED, NodeState.STOPPED) for state in NodeState if state is not NodeState.STOPPED),
 )
 """What is not in the table changes nothing."""
 

@@ -50,7 +50,7 @@ class Runner:
         """
         with self._changed:
             # Under the lock: `stop` joins what was started before it closes the node, and nothing starts after that.
-            if self._node.closing:
+            if self._node.stopped:
                 raise RendezvousClosedError(f"The node '{self._node.id}' ends; it starts no loop any more.")
             thread = start_thread(self._run_to_end, name, coroutine, name=f"rdzv-{name}-{self._node.id}")
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
@@ -68,7 +68,7 @@ class Runner:
                 except StopIteration as stop:
                     return stop.value  # type: ignore[no-any-return]
                 finally:
-                    # A coroutine that only looked and waits on has changed nothing; had the others an event,
+                    # A coroutine that only looked and waits on has changed nothing; were the others woken,
                     # two such coroutines would wake each other for ever.
                     if not (isinstance(before, effects.WaitForChange) and isinstance(effect, effects.WaitForChange)):
                         self._version += 1
@@ -108,7 +108,7 @@ class Runner:
         try:
             self.run(coroutine)
         except BaseException as error:
-            if self._node.closing and isinstance(error, RendezvousError):
+            if self._node.stopped and isinstance(error, RendezvousError):
                 return
             logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
             with self._changed:
@@ -117,7 +117,7 @@ class Runner:
 
     def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
         with on:
-            while not (ended() or self._node.closing) and (remaining := until - time.monotonic()) > 0:
+            while not (ended() or self._node.stopped) and (remaining := until - time.monotonic()) > 0:
                 on.wait(min(remaining, threading.TIMEOUT_MAX))
 
     def _perform(self, effect: Effect, seen: int) -> Any:
@@ -132,7 +132,7 @@ class Runner:
             case effects.SpawnLeader(term):
                 return self.start("lead", lead(self._node, term))
             case effects.Wait(prefix, since, deadline):
-                # Silence is no keep-alive, so a watch does not count as contact.
+                # Silence proves no contact, so a watch does not count as one.
                 return client.wait(prefix, since, deadline)
             case effects.Call():
                 result = effect.perform(client)

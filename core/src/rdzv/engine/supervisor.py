@@ -33,14 +33,14 @@ def supervised(
         most: Errors that are recorded, one after the other, which end the loop, too.
     """
     pauses, failures = node.pauses(), 0
-    while failures < most and goes_on() and not node.closing:
+    while failures < most and goes_on() and not node.stopped:
         try:
             yield from turn()
         except Exception as error:
             if isinstance(error, RendezvousConnectionError) and is_passing(error):
                 node.failures.add_passing(loop, error)
                 logger.debug("the loop '%s' of node '%s': %s", loop, node.id, error)
-            elif not node.closing:
+            elif not node.stopped:
                 failures += 1
                 first = node.failures.add(loop, error) == 1
                 logger.log(

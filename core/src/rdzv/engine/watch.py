@@ -44,10 +44,10 @@ def wait_until_connected(node: Node, deadline: float) -> Coroutine[None]:
     started = node.clock()
     while node.run.snapshot is None:
         node.failures.raise_lasting()
-        if node.closing:
+        if node.stopped:
             raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         if node.clock() >= deadline:
-            if node.connection.error is None and (error := node.failures.any) is not None:
+            if node.connection.error is None and (error := node.failures.latest) is not None:
                 raise again(error)
             raise refusals.unreachable(node, started)
         yield WaitForChange(deadline)

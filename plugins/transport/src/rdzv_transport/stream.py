@@ -56,7 +56,7 @@ class Stream(Generic[_T]):
         Args:
             connection: Of its own.
             understand: Makes something of a line, or of a whole answer that is an error.
-            probe: Asks the endpoint for any keep-alive, until then; else raises an `EndpointError`.
+            probe: Asks the endpoint for any answer, until that moment; else raises an `EndpointError`.
             fail: Makes the error for the user.
             patience: Seconds that the endpoint may take to answer.
             closing: Closes the connection, and lets go of what belongs to it.

@@ -1,0 +1,175 @@
+"""How a node has its record in the service: it registers, registers again after its lease was lost, and deregisters.
+
+A node that comes back after losing its lease raises the epoch of the state, under a condition, if a leader is about to
+form a round without it (the fence).
+"""
+
+import logging
+
+from ..deadline import pause_within
+from ..errors import RendezvousConnectionError, RendezvousError
+from .client import DecodedSnapshot, VersionedValue
+from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
+from .failures import LEAD, has_lasted
+from .node import Node
+from .records import CONTROL, PENDING, STATE_KEY, State, decode
+from .registration import NodeState, Trigger
+from .supervisor import is_passing
+
+__all__ = ["apply_and_emit", "deregister", "register", "reregister", "same_version"]
+
+logger = logging.getLogger(__name__)
+
+
+def register(node: Node, deadline: float) -> Coroutine[None]:
+    """See to it that the service holds this node's record, on a lease that lives.
+
+    When an earlier lease was lost, in two effects: the record, then the fence. A leader that scanned
+    while the record was missing thereby loses its pending write and scans again. No world is to
+    be trusted before.
+
+    Raises:
+        RendezvousConnectionError: The service did not take the record until the deadline.
+        RendezvousError: What is there cannot be used.
+        Exception: The backend's own, if it lasts.
+    """
+    mine, pauses = node.registration, node.pauses()
+    while mine.writing and not node.stopped:
+        if node.clock() >= deadline:
+            raise RendezvousConnectionError(
+                f"it is being written: {node.connection.error or 'its last call is not over'}"
+            )
+        yield WaitForChange(deadline)
+    mine.writing = True
+    strange: list[float] = []
+    try:
+        while not node.stopped:
+            try:
+                yield from _write_record(node, deadline)
+                mine.on(Trigger.WRITTEN)
+                if mine.state is NodeState.REREGISTERING:
+                    yield from _fence(node, deadline)
+                    # A world of a closed attempt ends with the lease: the last node that ends removes its records.
+                    if node.closed() is None:
+                        mine.on(Trigger.FENCED)
+                return
+            except Exception as error:
+                if isinstance(error, RendezvousError) and not is_passing(error):
+                    raise
+                now = node.clock()
+                if not isinstance(error, RendezvousError):
+                    strange.append(now)
+                    if has_lasted(len(strange), now - strange[0]):
+                        raise
+                if (pause := pause_within(deadline - now, next(pauses))) is None:
+                    raise
+                yield Sleep(now + pause)
+    finally:
+        mine.writing = False
+
+
+def reregister(node: Node, deadline: float) -> Coroutine[None]:
+    """Register again after a lost lease.
+
+    Raises:
+        RendezvousError: It could not register again until the deadline.
+    """
+    logger.warning("node '%s' has lost its lease in '%s' and registers again", node.id, node.settings.run)
+    _lose_lease(node)
+    # Where the service lost it, the others have lost theirs, too.
+    node.connection.reset_grace_period()
+    yield from register(node, deadline)
+
+
+def _write_record(node: Node, deadline: float) -> Coroutine[None]:
+    mine = node.registration
+    while (record := mine.record) is not None and not node.stopped:
+        if node.clock() >= deadline:
+            raise RendezvousConnectionError("each lease was over before the record was written")
+        if mine.lease is None:
+            opened = node.clock()
+            lease = yield OpenLease(node.ttl, min(deadline, node.background_deadline()))
+            if mine.record is None:
+                # The node has withdrawn meanwhile.
+                yield Revoke(lease, min(deadline, node.background_deadline()))
+                return
+            mine.lease, mine.lease_until = lease, opened + lease.ttl
+            continue
+        before = mine.version
+        mine.on(Trigger.SENT)
+        # Conditional, although nobody else writes it: a request that hung in a dead connection may
+        # be applied seconds later, and must not undo what was written since.
+        until = min(deadline, node.background_deadline())
+        applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
+        if applied and record == mine.record:
+            return
+        if not applied and same_version(before, mine.version):
+            _lose_lease(node)
+
+
+def _fence(node: Node, deadline: float) -> Coroutine[None]:
+    """Make sure that no round is formed by a leader that has not seen this node's record.
+
+    Usually a look is enough: a leader that forms a round without one of its members says so first
+    and looks at the nodes after that. If a leader has said so, the epoch of the state is raised, and the
+    pending write loses. Were it raised every time, a thousand nodes that come back together would
+    write the state a thousand times, and each of them would read every one.
+    """
+    while not node.stopped:
+        control = yield ReadAll(CONTROL, min(deadline, node.background_deadline()))
+        versioned = control.get(STATE_KEY)
+        if versioned is not None:
+            yield from apply_and_emit(node, versioned)
+            if not _has_pending_round(control, decode(State, versioned.payload).round):
+                return
+            payload = versioned.payload
+        elif node.run.state is not None:
+            # The service has lost its data: write the last known state again.
+            node.run.version = None
+            payload = node.run.state.encode()
+        else:
+            return
+        applied, now = yield Put(STATE_KEY, payload, min(deadline, node.background_deadline()), previous=versioned)
+        yield from apply_and_emit(node, now)
+        if applied:
+            return
+
+
+def _has_pending_round(control: DecodedSnapshot, number: int) -> bool:
+    """Whether a leader is about to form a round after this one."""
+    said = (key.removeprefix(f"{PENDING}/") for key in control.names() if key.startswith(f"{PENDING}/"))
+    return any(not text.isdecimal() or int(text) > number for text in said)
+
+
+def deregister(node: Node, deadline: float) -> Coroutine[None]:
+    """Deregister: with the lease the record and the lead vanish, now or when it runs out."""
+    lease = node.registration.lease
+    node.registration.withdraw()
+    _lose_lease(node)
+    if lease is None:
+        return
+    try:
+        yield Revoke(lease, deadline)
+    except Exception as error:
+        # The lease runs out by itself.
+        logger.debug("node '%s' withdraws: %r", node.id, error)
+
+
+def _lose_lease(node: Node) -> None:
+    """Trust nothing that hung on the lease."""
+    node.registration.lose_lease()
+    node.failures.clear(LEAD)
+    if node.leading:
+        node.step_down()
+
+
+def apply_and_emit(node: Node, versioned: VersionedValue | None) -> Coroutine[None]:
+    """Apply the state that was read or written, and emit what has happened by that."""
+    events = node.apply_state(versioned)
+    if events:
+        yield Emit(tuple(events))
+
+
+def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bool:
+    """Whether a key holds what it held: then a conditional write has failed for another reason than its condition."""
+    return (one and one.token) == (other and other.token)
