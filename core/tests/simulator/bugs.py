@@ -343,7 +343,7 @@ def loop() -> Coroutine[None]:
         while not node.stopped:
             try:
                 yield from turn()
-            except RendezvousConnectionError:
+            except ConnectionError:
                 yield Sleep(node.clock() + 0.5)
             except Exception:
                 return
