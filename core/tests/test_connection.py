@@ -7,21 +7,10 @@ import pytest
 from rdzv.engine.connection import Connection, ConnectionState
 from rdzv.errors import RendezvousConnectionError
 
+from .test_node import Clock
+
 AWAY = RendezvousConnectionError("it is away")
 INTERVAL, TTL = 5.0, 15.0
-
-
-class Clock:
-    """A clock that a test sets.
-
-    Attributes:
-        now: What it shows.
-    """
-
-    now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -87,10 +87,10 @@ def _object_reader(kind: Any) -> _Reader:
     readers = [(name, _reader(hints[name])) for name in _written(kind)]
 
     def read(value: Any) -> Any:
-        found, name = {}, ""
+        given, found, name = _object(value), {}, ""
         try:
             for name, reader in readers:
-                found[name] = reader(_object(value)[name])
+                found[name] = reader(given[name])
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from error
         return kind(**found)
