@@ -207,6 +207,12 @@ class TestEnding:
         assert node.leave("drained") is True
         assert run.all_keys() == {STATE_KEY, STATUS_KEY}
 
+    def test_a_lease_that_could_not_be_revoked_is_no_confirmed_end(self, run: Run) -> None:
+        node = run.node(1, 1, close=0.5)
+        node.next_rendezvous()
+        run.backends[0].fail("revoke", *[Fault.REQUEST_LOST] * 50)
+        assert node.shutdown() is False
+
     def test_a_fork_ends_and_asks_nothing(self, run: Run) -> None:
         node = run.node(1, 1)
         node.next_rendezvous()

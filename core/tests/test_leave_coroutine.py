@@ -137,13 +137,15 @@ class TestLeaving:
         leaving.end()
         assert key not in harness.names()
 
-    def test_a_lease_that_cannot_be_revoked_runs_out(self, harness: Harness) -> None:
+    def test_a_lease_that_cannot_be_revoked_is_an_error_after_all_else_is_done(self, harness: Harness) -> None:
         node = harness.registered()
         node.registration.record = None
         leaving = self.leave(node, harness)
         leaving.to(Revoke)
         leaving.throw(RendezvousConnectionError("away"))
-        leaving.end()
+        with pytest.raises(RendezvousConnectionError, match="away"):
+            leaving.end()
+        assert [type(effect) for effect in leaving.taken] == [Revoke, Read, ReadAll, ReadAll]
 
     def test_a_record_without_a_lease_is_not_written_again(self, harness: Harness) -> None:
         node = harness.registered()

@@ -95,6 +95,7 @@ class Run:
         last_call: float = 0.2,
         address: str | None = None,
         alone: float = 60.0,
+        close: float = 5.0,
         **more: Any,
     ) -> Any:
         """A new handler."""
@@ -102,7 +103,7 @@ class Run:
             "run",
             low,
             high,
-            RendezvousTimeout(seconds(join), seconds(last_call), seconds(5), seconds(2), seconds(alone)),
+            RendezvousTimeout(seconds(join), seconds(last_call), seconds(close), seconds(2), seconds(alone)),
             seconds(INTERVAL),
             3,
             **more,

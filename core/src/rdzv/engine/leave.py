@@ -50,18 +50,35 @@ def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[Non
 
 
 def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
-    """Leave for good, saying why; the run goes on for the others."""
+    """Leave for good, saying why; the run goes on for the others.
+
+    Raises:
+        Exception: What is there of the node could not be taken back; its lease runs out by itself.
+    """
     record, lease = node.registration.record, node.registration.lease
+    unrevoked: Exception | None = None
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.registration.withdraw()
         yield from _write_leave_record(replace(record, left=reason), node.registration.version, lease, deadline)
     else:
-        yield from deregister(node, deadline)
-    if node.registration.state is NodeState.NEW:
-        return
+        unrevoked = yield from deregister(node, deadline)
+    if node.registration.state is not NodeState.NEW:
+        yield from _hand_over(node, reason, lease, deadline)
+    if unrevoked is not None:
+        raise unrevoked
+
+
+def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) -> Coroutine[None]:
+    """Resign, and remove what no other node needs.
+
+    Args:
+        node: Which leaves.
+        reason: Why.
+        lease: The lease that it had, also where a caller that waited has just given that up.
+        deadline: Until when to try.
+    """
     # Also if it does not know that it leads: it may be elected by a write that was on its way.
-    # On the lease that it had, also where a caller that waited has just given that up.
     leads = yield from leader.resign(node, deadline, lease)
     node.registration.lease = None
     if node.membership() is MembershipState.SUPERSEDED:

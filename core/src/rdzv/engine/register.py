@@ -141,18 +141,22 @@ def _has_pending_round(control: DecodedSnapshot, number: int) -> bool:
     return any(not text.isdecimal() or int(text) > number for text in said)
 
 
-def deregister(node: Node, deadline: float) -> Coroutine[None]:
-    """Deregister: with the lease the record and the lead vanish, now or when it runs out."""
+def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:
+    """Deregister: with the lease the record and the lead vanish, now or when it runs out.
+
+    Returns:
+        Why the service has not confirmed it: the lease runs out by itself; None: it has.
+    """
     lease = node.registration.lease
     node.registration.withdraw()
     _lose_lease(node)
-    if lease is None:
-        return
-    try:
-        yield Revoke(lease, deadline)
-    except Exception as error:
-        # The lease runs out by itself.
-        logger.debug("node '%s' withdraws: %r", node.id, error)
+    if lease is not None:
+        try:
+            yield Revoke(lease, deadline)
+        except Exception as error:
+            logger.debug("the lease of node '%s' could not be revoked: %r", node.id, error)
+            return error
+    return None
 
 
 def _lose_lease(node: Node) -> None:
