@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rdzv.engine.effects import Effect, Put
+from rdzv.engine.effects import Effect, Put, ReadAll
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import HEARTBEATS, STATE_KEY, STORE, State, decode, pending_key
+from rdzv.engine.records import CONTROL, HEARTBEATS, STATE_KEY, STORE, State, decode, pending_key
 
 from .connection import garbled, names, state_key
 from .machine import Machine, SimulationContext
@@ -101,30 +101,47 @@ def _registers(kind: str, effect: Effect) -> bool:
     return kind == "join" and isinstance(effect, Put)
 
 
+def _fences(kind: str, effect: Effect) -> bool:
+    return kind == "join" and isinstance(effect, ReadAll) and effect.prefix == CONTROL
+
+
 def _publishes(kind: str, effect: Effect) -> bool:
     """The step that counts most: between what the leader has read and what it writes."""
     return kind == "lead" and isinstance(effect, Put) and effect.key == STATE_KEY
 
 
 def near_miss(context: SimulationContext, event: FaultEvent) -> None:
-    """A member is away for about as long as its lease lives, and the leader for a moment, when it publishes.
-
-    The member is away at once, or when it has just sent its record for the next round.
-    """
+    """A member is away for about as long as its lease lives, and the leader for a moment, when it publishes."""
     one = victim(context, event, lambda machine: machine.working and not machine.node.leading)
     if one is None:
         return
-    lives_for = one.clock.seconds_until(one.node.registration.lease_until) + context.plan.lag
-    seconds = lives_for + event.amount - 0.1
-    goes = partial((_pause, _partition)[int(event.who * 100) % 2], context, one, seconds)
+    leaders = [machine for machine in context.living() if machine.node.leading]
     if event.leader:
-        one.runner.fail_point = FailPoint(_registers, 1, True, goes)
-        fail_many(context, FaultEvent(event.moment, "fail_many"))
-    else:
-        goes()
-    for leader in [machine for machine in context.living() if machine.node.leading]:
+        _miss_a_round(context, event, one, leaders)
+        return
+    lives_for = one.clock.seconds_until(one.node.registration.lease_until) + context.plan.lag
+    (_pause, _partition)[int(event.who * 100) % 2](context, one, lives_for + event.amount - 0.1)
+    for leader in leaders:
         trigger = partial(_pause, context, leader, 0.05 + event.who * context.plan.ttl / 2)
-        leader.runner.fail_point = FailPoint(_publishes, 2 if event.leader else 1, False, trigger)
+        leader.runner.fail_point = FailPoint(_publishes, 1, False, trigger)
+
+
+def _miss_a_round(context: SimulationContext, event: FaultEvent, one: Machine, leaders: list[Machine]) -> None:
+    """All join, and one hears of its round when the leader is about to publish the next one, without it.
+
+    It is cut off when it has sent its record, and sends that again on a lease that is over.
+    """
+    silence = one.node.background_deadline() - one.node.clock()
+    again = context.timeline.now + silence
+    cut_off = partial(_partition, context, one, silence - 0.05)
+    one.runner.fail_point = FailPoint(_registers, 1, True, cut_off)
+    fail_many(context, FaultEvent(0.0, "fail_many"))
+    for leader in leaders:
+
+        def stand_still(leader: Machine = leader) -> None:
+            _pause(context, leader, max(0.1, again + event.amount / 4 - context.timeline.now))
+
+        leader.runner.fail_point = FailPoint(_publishes, 2, False, stand_still)
 
 
 def partition(context: SimulationContext, event: FaultEvent) -> None:
@@ -168,13 +185,16 @@ def outage(context: SimulationContext, event: FaultEvent) -> None:
 
 
 def forget(context: SimulationContext, event: FaultEvent) -> None:
-    """The service is away, and comes back empty."""
+    """The service is away, and comes back empty; a node may take its time to fence the record that it writes again."""
     seconds = (0.5, 2.0, 3.0, 10.0)[int(event.amount * 4)]
     context.trace.log("the service is away for {:.1f} s, and has forgotten everything", seconds)
     context.data_lost = context.unreliable = True
     context.service.stop()
     context.service.forget()
     context.timeline.after(seconds, context.service.start)
+    if event.leader and (one := victim(context, event, lambda machine: machine.working and _meets_no_error(machine))):
+        one.runner.hit = Hit(_fences, 3, False)
+        context.timeline.after(seconds, _fail, context, one)
 
 
 def corrupt(context: SimulationContext, event: FaultEvent) -> None:
@@ -223,13 +243,15 @@ def garble(context: SimulationContext, event: FaultEvent) -> None:
 
 def unexpected(context: SimulationContext, event: FaultEvent) -> None:
     """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
-    if one := victim(
-        context, event, lambda machine: machine.runner.hit is None and machine.node.failures.latest is None
-    ):
+    if one := victim(context, event, _meets_no_error):
         loop = "lead" if event.leader else ("watch", "keep", "join")[int(event.who * 300) % 3]
         times = 1 + int(event.amount * 3)
         context.trace.log("{} meets {} unexpected errors: {}", one.name, times, loop)
         one.runner.hit = Hit(lambda kind, effect: kind == loop, times, event.amount * 6 % 2 < 1)
+
+
+def _meets_no_error(one: Machine) -> bool:
+    return one.runner.hit is None and one.node.failures.latest is None
 
 
 def slow(context: SimulationContext, event: FaultEvent) -> None:

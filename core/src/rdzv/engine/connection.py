@@ -49,7 +49,7 @@ class Connection:
         self._clock = clock
         self._ttl = ttl
         self._longest_gap = max(1.5 * interval, ttl - interval)
-        self._connected_since: float | None = None
+        self._grace_since: float | None = None
         self._last_contact = -math.inf
         self._silent_since: float | None = None
         self._logged_since: float | None = None
@@ -64,8 +64,8 @@ class Connection:
     def on_contact(self) -> None:
         """Note that the service has answered."""
         now = self._clock()
-        if self._connected_since is None or self.state is ConnectionState.LOST:
-            self._connected_since = now
+        if self._grace_since is None or self.state is ConnectionState.LOST:
+            self._grace_since = now
         if self._logged_since is not None:
             logger.warning("%s answers again, after %.0f s.", self._service, now - self._logged_since)
         self._last_contact, self.error = now, None
@@ -92,13 +92,13 @@ class Connection:
 
     def reset_grace_period(self) -> None:
         """Begin the grace period: the other nodes get a time to live to come back."""
-        self._connected_since = None
+        self._grace_since = None
 
     def grace_remaining(self) -> float:
         """Seconds of the grace period that are left, until this node may declare a silent member lost."""
         now = self._clock()
         # A service that was frozen may push the end of all leases before it answers anything.
-        since = self._connected_since
+        since = self._grace_since
         if since is None or self.state is ConnectionState.LOST:
             since = now
         return max(0.0, since + self._ttl - now)
