@@ -16,6 +16,12 @@ def test_api_page_has_every_public_name() -> None:
     assert sorted(documented) == sorted(rdzv.__all__)
 
 
+def test_pages_are_readable_as_they_stand() -> None:
+    found = {page.name: re.findall(r"^(?:```|:::)\{([\w-]+)\}", page.read_text(), re.M) for page in DOCS.glob("*.md")}
+    # The signatures and docstrings of the reference, and the order of the pages, are made when the pages are built.
+    assert {page for page, directives in found.items() if directives} == {"api.md", "index.md"}
+
+
 def test_files_to_open_exist() -> None:
     table = (DOCS / "architecture.md").read_text().partition("## To change X")[2].partition("\n## ")[0]
     paths = re.findall(r"`([\w./-]*(?:/|\.py))`", table)

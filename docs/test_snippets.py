@@ -6,6 +6,7 @@ nothing. The blocks of a page share a folder. A comment in front of a block says
 
     <!-- file: hello.py -->        a file of that name, to be used by the blocks that follow
     <!-- needs: etcd-v3 -->        runs where that service is installed, with its endpoint for the one that is shown
+    <!-- part of: path -->         only shown: a part of that file of the repository, at any depth of indentation
     <!-- not run: the reason -->   only shown
 """
 
@@ -15,6 +16,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +29,7 @@ PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md", ROOT / "l
 TIMEOUT = 120.0
 
 _BLOCK = re.compile(
-    r"(?:^<!-- (file|needs|not run): ([^\n]+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S
+    r"(?:^<!-- (file|needs|part of|not run): ([^\n]+) -->\n)?^```(python|sh|console|toml)\n(.*?)^```$", re.M | re.S
 )
 _COMMAND = re.compile(r"^\$ (.*(?:\n> .*)*)\n((?:(?!\$ ).*\n)*)", re.M)
 _SHOWN_ENDPOINT = re.compile(r"\bhost1:2379(,host\d:2379)*")
@@ -55,6 +57,8 @@ def test_blocks_do_what_the_page_says(
             elif block.mark == "needs":
                 endpoint = request.getfixturevalue(block.value)
                 run_block(block, _SHOWN_ENDPOINT.sub(endpoint, block.text), tmp_path)
+            elif block.mark == "part of":
+                assert is_part(block.text, (ROOT / block.value).read_text()), f"{block.value} says something else."
             elif block.mark != "not run":
                 run_block(block, block.text, tmp_path)
 
@@ -74,6 +78,11 @@ def read_blocks(page: Path) -> list[Block]:
         Block(match[3], match[4], text.count("\n", 0, match.start(3)) + 1, match[1] or "", match[2] or "")
         for match in _BLOCK.finditer(text)
     ]
+
+
+def is_part(shown: str, text: str) -> bool:
+    """Whether a text has the lines that a page shows, at any depth of indentation."""
+    return any(textwrap.indent(shown, " " * depth) in text for depth in (0, 4, 8))
 
 
 def run_block(block: Block, text: str, folder: Path) -> None:
