@@ -104,12 +104,12 @@ def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
     since = backend.read_all("store/1/mine", timeout=CALL)
     with in_background(lambda: backend.wait("store/1/mine", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "store/1/mine"), "the wait")
-        connections = next(iter(backend._seats.values())).connections
-        rings = connections.wakeup.rings
+        wakeup = backend._seats.get().shared.watches.wakeup
+        rings = wakeup.rings
         for number in range(10):
             backend.put(f"store/1/{number}", b"x", expect=ANY, timeout=CALL)
             backend.put("store/1/mine2", b"%d" % number, expect=ANY, timeout=CALL)
-        assert connections.wakeup.rings == rings
+        assert wakeup.rings == rings
         backend.put("store/1/mine/too", b"x", expect=ANY, timeout=CALL)
         waiting.result(CALL)
 
@@ -201,11 +201,8 @@ def _wakeups(store: Any) -> int:
 
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
     """Whether a client waits there, and has looked."""
-    return any(
-        one.prefix == prefix and one._now is not None
-        for seat in backend._seats.values()
-        for one in seat.connections.watches._by_prefix.values()
-    )
+    watches = backend._seats.get().shared.watches._watches.all()
+    return any(one._prefix == prefix and one._now is not None for one in watches)
 
 
 def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError
-from rdzv_transport.forks import keep_in_children
+from rdzv_transport import keep_in_children
 
 from .store import FAILURES, copy_socket, stores
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rdzv.endpoints import Endpoint, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
-from rdzv_transport.forks import keep_in_children
+from rdzv_transport import keep_in_children
 
 from .hosting import Host, try_to_host
 from .store import FAILURES, Session, Store, socket_of, stores, without_prefixes
