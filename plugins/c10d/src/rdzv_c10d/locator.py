@@ -86,7 +86,7 @@ class TcpLocator(StoreLocator):
     kind = "TCPStore"
 
     def __init__(
-        self, endpoint: Endpoint, owner: str, *, is_host: bool | None, read_timeout: float, linger: float
+        self, endpoint: Endpoint, owner: str, is_host: bool | None, read_timeout: float, linger: float
     ) -> None:
         """See `OPTIONS`; `owner` is the run."""
         self.where = str(endpoint)

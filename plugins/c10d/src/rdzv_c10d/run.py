@@ -4,7 +4,7 @@ Below ``<prefix>/<run id>/``:
 
 ======================  ================================================================================
 ``page``                everything in the folder of the state register, in one value (a `Page`)
-``value/<path>``        any other key (a `Frame`)
+``value/<path>``        any other key (see `frame`)
 ``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
 ``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of wakeup keys and prefixes)
@@ -25,7 +25,7 @@ from rdzv.errors import RendezvousConnectionError
 from rdzv_transport import contains
 
 from .store import Connection, Store, extend, peek
-from .values import Frame, KeyIndex, Page, Version, nonce
+from .values import KeyIndex, Page, Version, frame, nonce, read_frame
 
 __all__ = ["Attempt", "Listing", "Run"]
 
@@ -175,27 +175,25 @@ class Run:
         for folder in _folders(path):
             extend(store, self._index(folder), KeyIndex.plus(name))
         count = store.add(self._count(path), 1)
-        new = Frame(nonce(), birth, count % _WATCHERS, value)
-        raw = new.pack()
+        new = frame(value, birth, count % _WATCHERS)
         try:
             attempt.commit()
         except CancelledError:
             self._withdraw(store, path, name)
             raise
-        found = store.compare_set(self._value(path), b"", raw)
-        if found != raw:
+        found = store.compare_set(self._value(path), b"", new.token.raw)
+        if found != new.token.raw:
             self._withdraw(store, path, name)
             return PutResult(PutOutcome.CONFLICT, _entry(found)), count
-        return PutResult(PutOutcome.APPLIED, new.entry(raw)), count
+        return PutResult(PutOutcome.APPLIED, new), count
 
     def _overwrite(self, store: Store, path: str, there: bytes, value: bytes, attempt: Attempt) -> PutResult:
-        old = Frame.parse(there)
-        new = Frame(nonce(), old.birth, old.order, value)
-        raw = new.pack()
+        old = read_frame(there)
+        new = frame(value, old.token.birth, old.order)
         attempt.commit()
-        found = store.compare_set(self._value(path), there, raw)
-        if found == raw:
-            return PutResult(PutOutcome.APPLIED, new.entry(raw))
+        found = store.compare_set(self._value(path), there, new.token.raw)
+        if found == new.token.raw:
+            return PutResult(PutOutcome.APPLIED, new)
         # A missing key answers with what was expected of it; a deleted one is empty.
         return PutResult(PutOutcome.CONFLICT, None if found == there else _entry(found))
 
@@ -207,7 +205,7 @@ class Run:
             raw = None if found == raw else found
         if raw is None:
             return False
-        self._withdraw(store, path, f"{path} {Frame.parse(raw).birth}")
+        self._withdraw(store, path, f"{path} {read_frame(raw).token.birth}")
         return True
 
     def _withdraw(self, store: Store, path: str, name: str) -> None:
@@ -355,7 +353,7 @@ def _is_on_page(path: str) -> bool:
 
 
 def _entry(raw: bytes | None) -> Entry | None:
-    return Frame.parse(raw).entry(raw) if raw else None
+    return read_frame(raw) if raw else None
 
 
 def _matches(there: Entry | None, expect: Token | Expect) -> bool:

@@ -82,8 +82,7 @@ class _Watch:
         self._run = run
         self._looking = threading.Lock()
         self._session: Session | None = None
-        self._now: Snapshot | None = None
-        self._taken = Moment(-1.0, -1.0)
+        self._now = Snapshot({}, Moment(-1.0, -1.0))
         self._heard = -1
         self._look_at = 0.0
 
@@ -128,7 +127,8 @@ class _Watch:
         if self._heard != self._wakeup.rings or time.monotonic() >= self._look_at:
             return False
         known = since.revision
-        return not isinstance(known, Moment) or known == self._taken or known.ended <= self._taken.began
+        taken: Moment = self._now.revision
+        return not isinstance(known, Moment) or known == taken or known.ended <= taken.began
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         session = self._wakeup.start(deadline)
@@ -143,7 +143,6 @@ class _Watch:
             return Snapshot(entries, Moment(began, time.monotonic())), settled
 
         self._now, settled = self._connections.call(look, deadline, check_open)
-        self._taken = self._now.revision
         self._look_at = began + (_LOOK if settled else _LOOK_AGAIN)
 
     def _register(self, connection: Connection, session: Session) -> None:
