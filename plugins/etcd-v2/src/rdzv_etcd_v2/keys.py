@@ -238,8 +238,6 @@ def check(reply: Reply, user: str | None, root: str) -> None:
             f"etcd refused {who}: {_message(reply)}. Check the options user and password, and that the user's role "
             f"may read and write {keys} (ETCDCTL_API=2 etcdctl role grant ROLE -path '{keys}' -readwrite)."
         )
-    if reply.status == 400 and "HTTPS server" in reply.text:
-        raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
     if reply.status == 404 and reply.body.startswith(b"404 page not found"):
         raise EndpointError(
             f"it does not serve etcd's v2 API (it answered 404, {reply.text!r}): etcd 3.6 and newer have none, "

@@ -5,20 +5,23 @@ import math
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rdzv import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape
-from rdzv_transport import NetworkBackend, ReplyLostError
+from rdzv_transport import LONGEST, NetworkBackend, Prefixes, ReplyLostError
 
 from .client import Client
 from .failures import LeaseNotFoundError
-from .watch import Watches, read_all
+from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
 
 __all__ = ["EtcdV3Backend"]
+
+_IDLE_WATCHES: Final = 4
+"""How many prefixes keep their watch though nobody waits for them now."""
 
 
 class EtcdV3Backend(NetworkBackend["EtcdLink"]):
@@ -65,15 +68,8 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
         self._keys = KeySpace(f"/{prefix.strip('/')}/{escape(run_id)}/")
 
         def link() -> EtcdLink:
-            client = Client(
-                endpoints,
-                tls=tls,
-                server_name=server_name,
-                user=user,
-                password=password,
-                request_timeout=request_timeout,
-            )
-            return EtcdLink(client, self._keys)
+            settings = {"tls": tls, "server_name": server_name, "request_timeout": request_timeout}
+            return EtcdLink(Client(endpoints, user, password, **settings), self._keys)
 
         super().__init__(link, self._keys.root)
 
@@ -154,7 +150,7 @@ class EtcdLink:
         self.etcd = etcd
         self.client = etcd.http
         self._keys = keys
-        self._watches = Watches(etcd, keys)
+        self._watches = Prefixes(lambda prefix: Watch(etcd, keys, prefix), Watch.close, idle=_IDLE_WATCHES)
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """See `KeyValueBackend.read`."""
@@ -172,10 +168,12 @@ class EtcdLink:
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`. The first wait for a prefix costs one call to etcd, those that follow none."""
-        return self._watches.wait(prefix, since, timeout)
+        deadline = time.monotonic() + min(timeout, LONGEST)
+        with self._watches.using(prefix) as watch:
+            return watch.wait(since, deadline)
 
     def close(self) -> None:
-        """End every connection."""
+        """End every connection, and the watches that nobody waits for."""
         self.client.close()
         self._watches.close()
 
