@@ -17,14 +17,13 @@ from rdzv.backend import (
 )
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousParameterError
-from rdzv_transport import NetworkBackend, ReplyLostError
+from rdzv_transport import FailoverClient, NetworkBackend, ReplyLostError
 
 from .cache import PrefixCaches
-from .ensemble import Ensemble, Identity
 from .failures import SessionEndedError
 from .layout import Layout, Version
 from .security import Login, parse_acl
-from .session import Session
+from .session import Identity, Session
 from .writing import Writer
 
 __all__ = ["ZooKeeperBackend"]
@@ -71,8 +70,16 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
         self._writer = Writer(self._layout, parse_acl(acl, login))
 
         def link() -> PrefixCaches:
-            ensemble = Ensemble(endpoints, login, tls=tls, server_name=server_name, request_timeout=request_timeout)
-            return PrefixCaches(ensemble, self._layout)
+            client = FailoverClient(
+                "ZooKeeper",
+                endpoints,
+                tls=tls,
+                server_name=server_name,
+                request_timeout=request_timeout,
+                scheme="",
+                without_tls="tls=false, or give its secureClientPort",
+            )
+            return PrefixCaches(client, login, self._layout)
 
         super().__init__(link, self._layout.root)
 
@@ -103,7 +110,8 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
             RendezvousParameterError: It grants less than `ttl`.
         """
         deadline = time.monotonic() + timeout
-        session = Session(self.link.client, Identity(ttl))
+        shared = self.link.session
+        session = Session(shared.client, shared.login, Identity(ttl))
         session.channel(deadline)
         if (granted := session.identity.timeout) < ttl:
             session.end(deadline)
@@ -158,9 +166,9 @@ class ZooKeeperLease(Lease):
 
     def attached(self) -> Session:
         """The session as this process uses it: it belongs to no process, and a forked child attaches to it anew."""
-        ensemble = self._backend.link.client
-        if self._session.ensemble is not ensemble:
-            self._session = Session(ensemble, self._session.identity)
+        shared = self._backend.link.session
+        if self._session.client is not shared.client:
+            self._session = Session(shared.client, shared.login, self._session.identity)
         return self._session
 
     def forget(self) -> None:

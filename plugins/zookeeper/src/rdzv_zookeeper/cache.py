@@ -15,14 +15,14 @@ from typing import Final
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv.backend import Entry, Snapshot
 from rdzv.errors import RendezvousConnectionError
-from rdzv_transport import EndpointError, Prefixes, contains
+from rdzv_transport import EndpointError, FailoverClient, Prefixes, contains
 
 from . import wire
 from .channel import Channel
-from .ensemble import Ensemble, Identity
 from .layout import Layout, is_incarnation_node, read_entry
 from .removal import remove
-from .session import Session
+from .security import Login
+from .session import Identity, Session
 from .writing import look
 
 __all__ = ["PrefixCaches"]
@@ -45,12 +45,14 @@ class PrefixCaches:
         session: The one that the watches hang on; it serves for everything else but leases as well.
     """
 
-    def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
-        self.client = ensemble
+    def __init__(self, client: FailoverClient, login: Login, layout: Layout) -> None:
+        self.client = client
         # Thrice as long as a server may be silent: a third is how often a session must be heard of.
-        self.session = Session(ensemble, Identity(3 * ensemble.request_timeout), self._note)
+        self.session = Session(client, login, Identity(3 * client.request_timeout), self._note)
         self._layout = layout
-        self._caches = Prefixes(self._cache, self._unwatch, idle=_IDLE_CACHES)
+        self._caches = Prefixes(
+            lambda prefix: _PrefixCache(layout.path(prefix), layout, self.session), self._unwatch, idle=_IDLE_CACHES
+        )
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """See `KeyValueBackend.read`."""
@@ -83,9 +85,6 @@ class PrefixCaches:
         if not is_incarnation_node(path):
             for cache in self._caches.all():
                 cache.note(path)
-
-    def _cache(self, prefix: str) -> "_PrefixCache":
-        return _PrefixCache(self._layout.path(prefix), self._layout, self.session)
 
     def _unwatch(self, cache: "_PrefixCache") -> None:
         if cache.channel is not None:
