@@ -48,7 +48,7 @@ class Watches:
     def __init__(self, connections: ConnectionPool, run: Run) -> None:
         self.wakeup = WakeupKey(connections)
         connections.on_lost = self.wakeup.wake
-        # Those that nobody has waited for lately: from `pop` on they are one thread's affair.
+        # Those that nobody has waited for lately, until a thread has taken them out to forget them.
         self._idle: list[_Watch] = []
         self._watches = Prefixes(
             lambda prefix: _Watch(prefix, self, connections, run), self._idle.append, idle=_IDLE_WATCHES
@@ -61,9 +61,12 @@ class Watches:
 
     def forget_idle(self, connection: Connection) -> None:
         """Have nobody ring any more for what nobody has waited for lately."""
+        taken: list[_Watch] = []
         with suppress(IndexError):
             while True:
-                self._idle.pop().forget(connection)
+                taken.append(self._idle.pop())
+        for watch in taken:
+            watch.forget(connection)
 
     def forget(self, connection: Connection) -> None:
         """Have nobody ring any more."""
