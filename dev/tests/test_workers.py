@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,7 @@ def test_a_number_that_is_used_again_is_not_signalled(tmp_path: Path, how: str) 
 
 @pytest.fixture
 def keeper() -> Iterator[Guard]:
-    with Guard(os.environ) as keeper:
+    with closing(Guard(os.environ)) as keeper:
         yield keeper
 
 

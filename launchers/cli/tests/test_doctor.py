@@ -1,6 +1,7 @@
 """`rdzv doctor`, beside packages that are installed for one test."""
 
 from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 
@@ -132,8 +133,12 @@ def test_what_torchrun_takes_by_itself_is_reported(install: Install, capsys: pyt
 def test_what_torchrun_needs_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr(doctor, "_installed", lambda package: package != missing)
-    monkeypatch.setattr(doctor, "version", lambda package: "1.0")
+    def version(package: str) -> str:
+        if package == missing:
+            raise PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(doctor, "version", version)
     said = lines(capsys, 0)
     assert f"none {missing} is not installed: pip install {missing}" in said
     assert any(f"no {missing}" in line for line in said)

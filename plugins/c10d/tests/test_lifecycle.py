@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_c10d.pool import ConnectionPool, _pools, join_pool
+from rdzv_c10d.shared import Shared, _by_store, join
 
 from .clients import CALL, Connect, ForkedStore
 
@@ -18,19 +18,19 @@ def test_two_threads_that_make_the_first_call_at_once_hold_nothing_open(
 ) -> None:
     both = threading.Barrier(2)
 
-    def join_together(*locator: Any) -> ConnectionPool:
-        connections = join_pool(*locator)
+    def join_together(*locator: Any) -> Shared:
+        shared = join(*locator)
         both.wait(CALL)
-        return connections
+        return shared
 
-    monkeypatch.setattr("rdzv_c10d.backend.join_pool", join_together)
+    monkeypatch.setattr("rdzv_c10d.backend.join", join_together)
     backend = connect(shared_store.endpoint, "first-call")
     with ThreadPoolExecutor(2) as pool:
         assert list(pool.map(lambda key: backend.read(key, timeout=CALL), ["control/a", "control/b"])) == [None, None]
     assert both.n_waiting == 0
-    assert any("/first-call/" in str(key) for key in _pools)
+    assert any("/first-call/" in str(key) for key in _by_store)
     backend.close()
-    assert not any("/first-call/" in str(key) for key in _pools)
+    assert not any("/first-call/" in str(key) for key in _by_store)
 
 
 def test_a_process_may_end_amid_a_wait(shared_store: ForkedStore) -> None:
@@ -45,7 +45,7 @@ place = TcpLocator(endpoint, "rdzv/end/", is_host=False, read_timeout=900, linge
 backend = C10dRendezvousBackend(place, "end")
 since = backend.read_all("control", timeout=60)
 threading.Thread(target=backend.wait, args=("control", since), kwargs={{"timeout": 900}}, daemon=True).start()
-while not any(seat.connections.watches._by_prefix for seat in backend._seats.values()):
+while not backend._seats.get().shared.watches._watches.all():
     pass
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)

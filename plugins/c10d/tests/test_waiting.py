@@ -14,7 +14,7 @@ from rdzv_conformance.processes import Processes
 from rdzv_c10d import C10dRendezvousBackend, watch
 from rdzv_c10d.run import Attempt, Run
 from rdzv_c10d.store import Connection, Session, extend, stores
-from rdzv_c10d.values import Frame, KeyIndex
+from rdzv_c10d.values import KeyIndex, frame, read_frame
 
 from .clients import CALL, ForkedStore, tcp_client
 
@@ -104,12 +104,12 @@ def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
     since = backend.read_all("store/1/mine", timeout=CALL)
     with in_background(lambda: backend.wait("store/1/mine", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "store/1/mine"), "the wait")
-        connections = next(iter(backend._seats.values())).connections
-        rings = connections.wakeup.rings
+        wakeup = backend._seats.get().shared.watches.wakeup
+        rings = wakeup.rings
         for number in range(10):
             backend.put(f"store/1/{number}", b"x", expect=ANY, timeout=CALL)
             backend.put("store/1/mine2", b"%d" % number, expect=ANY, timeout=CALL)
-        assert connections.wakeup.rings == rings
+        assert wakeup.rings == rings
         backend.put("store/1/mine/too", b"x", expect=ANY, timeout=CALL)
         waiting.result(CALL)
 
@@ -134,8 +134,8 @@ def test_a_writer_that_died_before_it_could_ring_is_noticed(
     since = backend.read_all("nodes", timeout=CALL)
     with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "nodes"), "the wait")
-        old = Frame.parse(store.get("rdzv/run/value/nodes/a"))
-        store.set("rdzv/run/value/nodes/a", Frame("other", old.birth, old.order, b"new").pack())
+        old = read_frame(store.get("rdzv/run/value/nodes/a"))
+        store.set("rdzv/run/value/nodes/a", frame(b"new", old.token.birth, old.order).token.raw)
         assert waiting.result(CALL).entries["nodes/a"].value == b"new"
 
 
@@ -151,7 +151,7 @@ def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
         eventually(lambda: _is_watched(backend, "nodes"), "the wait")
         time.sleep(0.1)
         began = time.monotonic()
-        store.set("rdzv/run/value/nodes/a", Frame("5678", "1234", number, b"x").pack())
+        store.set("rdzv/run/value/nodes/a", frame(b"x", "1234", number).token.raw)
         assert waiting.result(CALL).entries["nodes/a"].value == b"x"
         assert time.monotonic() - began < 1
 
@@ -201,11 +201,8 @@ def _wakeups(store: Any) -> int:
 
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
     """Whether a client waits there, and has looked."""
-    return any(
-        one.prefix == prefix and one._now is not None
-        for seat in backend._seats.values()
-        for one in seat.connections.watches._by_prefix.values()
-    )
+    watches = backend._seats.get().shared.watches._watches.all()
+    return any(one._prefix == prefix and one._look_at for one in watches)
 
 
 def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) -> None:

@@ -13,7 +13,7 @@ from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import ConsulServer
 from rdzv_transport import watches
 
-from rdzv_consul import kv, watch
+from rdzv_consul import kv
 
 from .clients import CALL, Connect, watching
 
@@ -54,7 +54,7 @@ def test_waiting_for_nothing_beside_a_busy_key_is_one_call(
 ) -> None:
     """Consul answers a query for an empty prefix at every write nearby."""
     # Longer than a write takes on a busy machine.
-    monkeypatch.setattr(watch, "_PAUSE", 0.2)
+    monkeypatch.setattr(kv, "_PAUSE", 0.2)
     waiter, writer = connect(consul.get_endpoint()), connect(consul.get_endpoint())
     since = waiter.read_all("nothing", timeout=CALL)
     before = consul.calls()
@@ -65,7 +65,7 @@ def test_waiting_for_nothing_beside_a_busy_key_is_one_call(
             writer.put("busy", b"%d" % number, expect=ANY, timeout=CALL)
             number += 1
         assert waited.result() is since
-    most = (time.monotonic() - began) / watch._PAUSE
+    most = (time.monotonic() - began) / kv._PAUSE
     calls = consul.calls() - before
     assert calls["GET kv"] <= most + 2
     assert number > most

@@ -12,7 +12,7 @@ from rdzv_conformance.freezes import check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import EtcdServer
 
-from rdzv_etcd_v2 import watch
+from rdzv_etcd_v2 import keys
 
 from .clients import CALL, Connect, request, watching
 
@@ -67,7 +67,7 @@ def test_waits_for_many_keys_leave_few_polls(shared_etcd: EtcdServer, connect: C
 
 def test_a_history_that_was_forgotten(etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch) -> None:
     """etcd remembers a thousand changes of all its keys; an open poll outlasts that, a new one is refused."""
-    monkeypatch.setattr(watch, "_SILENCE", 1.0)
+    monkeypatch.setattr(keys, "_SILENCE", 1.0)
     waiter, writer = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
     since = waiter.read_all("forgotten", timeout=CALL)
     # So many writes take longer than a call where the machine is busy.
@@ -118,7 +118,7 @@ def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
 def test_a_server_that_stays_frozen_is_noticed(
     etcd: EtcdServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_SILENCE", 1.0)
+    monkeypatch.setattr(keys, "_SILENCE", 1.0)
     check_silence_is_noticed(etcd, connect(etcd.get_endpoint(), read_timeout=0.5), watching, 5)
 
 

@@ -42,14 +42,14 @@ def test_a_read_whose_reply_is_lost_goes_elsewhere(
 def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, connect: Connect) -> None:
     backend = connect(proxy.endpoint, run_id="idle")
     lease = backend.open_lease(10, timeout=CALL)
-    session = lease.identity.number
+    session = lease._session.identity.number
     for number in range(5):
         put = backend.put("idle", b"%d" % number, expect=ANY, lease=lease, timeout=CALL)
         assert put.outcome is PutOutcome.APPLIED
         assert put.entry is not None
         assert put.entry.token.owner == session
         proxy.disconnect()
-        idle = list(backend._link.ensemble.sockets._open)
+        idle = list(backend.link.client.sockets._open)
         eventually(lambda: not any(sock.is_silent() for sock in idle), "the end of the connection")  # noqa: B023
     assert lease.keep_alive(CALL)
 

@@ -37,10 +37,10 @@ def test_a_fork_amid_a_wait_leaves_the_parent_its_session(zookeeper: ZooKeeperSe
 
     with in_background(lambda: follow(backend, "shared", since, "shared", b"x", 30)) as followed:
         eventually(watching(zookeeper), "the watch")
-        channel = backend._link.session.channel(time.monotonic() + CALL)
+        channel = backend.link.session.channel(time.monotonic() + CALL)
         with Processes() as processes:
             for _ in range(5):
                 processes.fork(child).result()
         backend.put("shared", b"x", expect=ANY, timeout=CALL)
         followed.result(30)
-        assert backend._link.session.channel(time.monotonic() + CALL) is channel
+        assert backend.link.session.channel(time.monotonic() + CALL) is channel

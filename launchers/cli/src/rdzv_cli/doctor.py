@@ -46,10 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the report."""
     del arguments
     broken = False
+    packages = ", ".join(_version(package) or f"no {package}" for package in ("torch", "rdzv-torchrun"))
     for title, findings in (
         (f"rdzv {version('rdzv')} on Python {platform.python_version()}", _backends()),
         ("hooks", _hooks()),
-        (f"torchrun --rdzv-backend ({_version('torch')}, {_version('rdzv-torchrun')})", _torchrun()),
+        (f"torchrun --rdzv-backend ({packages})", _torchrun()),
     ):
         lines = list(findings)
         if lines:
@@ -78,7 +79,7 @@ def _hooks() -> Iterator[_Finding]:
 
 def _torchrun() -> Iterator[_Finding]:
     for package in ("torch", "rdzv-torchrun"):
-        if not _installed(package):
+        if not _version(package):
             yield _Finding("none", "", f"{package} is not installed: pip install {package}")
             return
     # torch takes the first of several that have one name.
@@ -124,13 +125,9 @@ def _package(entry: EntryPoint) -> str:
     return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
-def _installed(package: str) -> bool:
-    try:
-        version(package)
-    except PackageNotFoundError:
-        return False
-    return True
-
-
 def _version(package: str) -> str:
-    return f"{package} {version(package)}" if _installed(package) else f"no {package}"
+    """Its name and version; empty if it is not installed."""
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return ""

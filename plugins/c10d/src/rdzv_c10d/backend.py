@@ -1,17 +1,17 @@
 """rdzv's contract on a store of torch's."""
 
-import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
+from rdzv_transport import ProcessLocal
 
 from .locator import GivenLocator, StoreLocator
-from .pool import ConnectionPool, join_pool, leave_pool
-from .run import Attempt
+from .run import Attempt, Run
+from .shared import Shared, join, leave
 from .store import Connection
 from .watch import Moment
 
@@ -20,11 +20,10 @@ __all__ = ["C10dRendezvousBackend"]
 _T = TypeVar("_T")
 
 
-class _Seat:
-    """One use of a connection pool, which counts its users: two threads that join it at once have two."""
+class _Seat(NamedTuple):
+    """One use of what this process shares: two threads that join it at once have two."""
 
-    def __init__(self, connections: ConnectionPool) -> None:
-        self.connections = connections
+    shared: Shared
 
 
 class C10dRendezvousBackend(KeyValueBackend):
@@ -53,9 +52,13 @@ class C10dRendezvousBackend(KeyValueBackend):
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
         self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)
         self._root = root_of(prefix, run_id)
-        # One per process: what was made before a fork belongs to the parent.
-        self._seats: dict[int, _Seat] = {}
-        self._closed = False
+        # What a fork copies is never touched again (see `shared`).
+        self._seats = ProcessLocal(
+            lambda: _Seat(join(self._locator, self._root)),
+            lambda inherited: None,
+            lambda seat: leave(seat.shared),
+            "This backend of c10d",
+        )
 
     @property
     def name(self) -> str:
@@ -73,12 +76,12 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         """See `KeyValueBackend.read`."""
-        return self._call(lambda connections, connection: connections.run.read(connection, key), timeout)
+        return self._call(lambda run, connection: run.read(connection, key), timeout)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.read_all`."""
         began = time.monotonic()
-        listing = self._call(lambda connections, connection: connections.run.read_all(connection, prefix), timeout)
+        listing = self._call(lambda run, connection: run.read_all(connection, prefix), timeout)
         return Snapshot(listing.entries, Moment(began, time.monotonic()))
 
     def put(
@@ -89,56 +92,29 @@ class C10dRendezvousBackend(KeyValueBackend):
             raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not of c10d, which has none.")
         attempt = Attempt()
         try:
-            return self._call(
-                lambda connections, connection: connections.run.put(connection, key, value, expect, attempt), timeout
-            )
+            return self._call(lambda run, connection: run.put(connection, key, value, expect, attempt), timeout)
         except RendezvousConnectionError:
-            if attempt.give_up():
-                return PutResult(PutOutcome.UNKNOWN)
-            raise
+            if attempt.cancel():
+                raise
+            return PutResult(PutOutcome.UNKNOWN)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         """See `KeyValueBackend.delete`."""
-        self._call(lambda connections, connection: connections.run.delete(connection, prefix), timeout)
+        self._call(lambda run, connection: run.delete(connection, prefix), timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + timeout
-        return self._connections().watches.wait(prefix, since, deadline, self._check_open)
+        return self._seats.get().shared.watches.wait(prefix, since, deadline, self._seats.check_open)
 
     def close(self) -> None:
         """See `KeyValueBackend.close`."""
-        self._closed = True
-        seat = self._seats.pop(os.getpid(), None)
-        if seat is not None:
-            leave_pool(seat.connections)
+        self._seats.close()
 
-    def _call(self, work: Callable[[ConnectionPool, Connection], _T], timeout: float) -> _T:
+    def _call(self, work: Callable[[Run, Connection], _T], timeout: float) -> _T:
         deadline = time.monotonic() + min(timeout, self._locator.read_timeout)
-        connections = self._connections()
-        return connections.call(lambda connection: work(connections, connection), deadline, self._check_open)
-
-    def _connections(self) -> ConnectionPool:
-        pid = os.getpid()
-        seat = self._seats.get(pid) or self._join(pid)
-        if self._closed:
-            self.close()
-        self._check_open()
-        return seat.connections
-
-    def _join(self, pid: int) -> _Seat:
-        # Without a lock, since one may be held for ever by a thread that a fork did not copy.
-        self._check_open()
-        mine = _Seat(join_pool(self._locator, self._root))
-        seat = self._seats.setdefault(pid, mine)
-        if seat is not mine:
-            # Another thread was faster. It has the same connection pool, which counts both.
-            leave_pool(mine.connections)
-        return seat
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RendezvousConnectionError("This backend of c10d was closed.")
+        shared = self._seats.get().shared
+        return shared.pool.call(lambda connection: work(shared.run, connection), deadline, self._seats.check_open)
 
 
 def root_of(prefix: str, run_id: str) -> str:

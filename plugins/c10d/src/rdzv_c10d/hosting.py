@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError
-from rdzv_transport.forks import keep_in_children
+from rdzv_transport import keep_in_children
 
 from .store import FAILURES, copy_socket, stores
 
@@ -100,13 +100,10 @@ class Host:
                     "more (option 'linger'); another Ctrl-C ends it at once",
                     rest,
                 )
-                self._serve_others(rest)
+                if not self._await_idle(rest, _POLL_INTERVAL):
+                    logger.warning("the store that this process serves ends now, although others are still connected")
         finally:
             self._end()
-
-    def _serve_others(self, seconds: float) -> None:
-        if not self._await_idle(seconds, _POLL_INTERVAL):
-            logger.warning("the store that this process serves ends now, although others are still connected")
 
     def _end(self) -> None:
         with _lock:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from rdzv.endpoints import Endpoint, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
-from rdzv_transport.forks import keep_in_children
+from rdzv_transport import keep_in_children
 
 from .hosting import Host, try_to_host
 from .store import FAILURES, Session, Store, socket_of, stores, without_prefixes
@@ -48,17 +48,14 @@ class StoreLocator(ABC):
     Attributes:
         kind: Which class of torch's it is.
         where: Its address, for messages.
+        key: What is the same for two places if and only if their stores are.
         read_timeout: The longest that one call may take, in seconds.
     """
 
     kind: str
     where: str
+    key: Hashable
     read_timeout = float("inf")
-
-    @property
-    @abstractmethod
-    def key(self) -> Hashable:
-        """What is the same for two places if and only if their stores are."""
 
     @abstractmethod
     def connect(self, timeout: float) -> Store:
@@ -86,7 +83,7 @@ class TcpLocator(StoreLocator):
     kind = "TCPStore"
 
     def __init__(
-        self, endpoint: Endpoint, owner: str, *, is_host: bool | None, read_timeout: float, linger: float
+        self, endpoint: Endpoint, owner: str, is_host: bool | None, read_timeout: float, linger: float
     ) -> None:
         """See `OPTIONS`; `owner` is the run."""
         self.where = str(endpoint)
@@ -95,15 +92,11 @@ class TcpLocator(StoreLocator):
         self._owner = owner
         # A port of one's own is another one each time.
         self._name = (endpoint, owner) if endpoint.port else (endpoint, owner, nonce())
+        self.key = "tcp", self._name, is_host
         self._is_host = is_host
         self._linger = linger
         self._host: Host | None = None
         self._hosting = threading.Lock()
-
-    @property
-    def key(self) -> Hashable:
-        """See `StoreLocator`."""
-        return "tcp", self._name, self._is_host
 
     def connect(self, timeout: float) -> Store:
         """See `StoreLocator`. Serves the store first, if nobody does."""
@@ -150,11 +143,7 @@ class FileLocator(StoreLocator):
     def __init__(self, path: str) -> None:
         """At `path`; its folder must exist."""
         self._path = self.where = os.path.abspath(path)
-
-    @property
-    def key(self) -> Hashable:
-        """See `StoreLocator`."""
-        return "file", self._path
+        self.key = "file", self._path
 
     def connect(self, timeout: float) -> Store:
         """See `StoreLocator`."""
@@ -243,26 +232,21 @@ class GivenLocator(StoreLocator):
         # Either may be all that is left of it in a child.
         self._store = keep_in_children(store)
         keep_in_children(without_prefixes(store))
+        self.key = "given", id(store)
         self.kind = type(store).__name__
         self.where = str(self._address() or "no address")
-
-    @property
-    def key(self) -> Hashable:
-        """See `StoreLocator`."""
-        return "given", id(self._store)
 
     def connect(self, timeout: float) -> Store:
         """See `StoreLocator`."""
         if self._store is None:
             raise RendezvousConnectionError("This backend of c10d was closed.")
-        address = self._address()
-        if address is not None:
-            # A clone of a store whose host is gone would try for most of a minute.
-            _reach(address, timeout)
-        if address is None:
+        can_clone = hasattr(self._store, "clone")
+        if (address := self._address()) is None:
             # It is one object for all, or a file.
-            return self._store.clone() if hasattr(self._store, "clone") else self._store  # type: ignore[no-any-return]
-        if hasattr(self._store, "clone"):
+            return self._store.clone() if can_clone else self._store  # type: ignore[no-any-return]
+        # A clone of a store whose host is gone would try for most of a minute.
+        _reach(address, timeout)
+        if can_clone:
             return _prepare(self._store.clone())
         if without_prefixes(self._store) is self._store:
             return _client((address.host, address.port), self.where, timeout)

@@ -10,7 +10,7 @@ from rdzv.plugins import BackendPlugin
 from rdzv.store import KeyValueStore
 
 from .backend import C10dRendezvousBackend, root_of
-from .locator import FileLocator, TcpLocator, TemporaryFileLocator
+from .locator import FileLocator, StoreLocator, TcpLocator, TemporaryFileLocator
 from .options import OPTIONS
 from .store import stores
 
@@ -32,9 +32,7 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     """
     stores()
     options = parse_options(params.config, OPTIONS)
-    make = _file_locator if options["store_type"] == "file" else _tcp_locator
-    locator = make(params, root_of(options["prefix"], params.run_id), options)
-    backend = C10dRendezvousBackend(locator, params.run_id, prefix=options["prefix"])
+    backend = C10dRendezvousBackend(_locator(params, options), params.run_id, prefix=options["prefix"])
     return backend, KeyValueStore(backend)
 
 
@@ -59,17 +57,14 @@ def check_shared(params: RendezvousParameters) -> None:
         )
 
 
-def _tcp_locator(params: RendezvousParameters, owner: str, options: dict[str, Any]) -> TcpLocator:
-    endpoint = _endpoint(params)
-    if params.max_nodes > 1 or options["is_host"] is False:
+def _locator(params: RendezvousParameters, options: dict[str, Any]) -> StoreLocator:
+    is_file = options["store_type"] == "file"
+    if params.max_nodes > 1 or (options["is_host"] is False and not is_file):
         check_shared(params)
-    return TcpLocator(
-        endpoint,
-        owner,
-        is_host=options["is_host"],
-        read_timeout=options["read_timeout"],
-        linger=options["linger"],
-    )
+    if is_file:
+        return TemporaryFileLocator() if _is_left_out(params.endpoint) else FileLocator(params.endpoint)
+    owner = root_of(options["prefix"], params.run_id)
+    return TcpLocator(_endpoint(params), owner, options["is_host"], options["read_timeout"], options["linger"])
 
 
 def _endpoint(params: RendezvousParameters) -> Endpoint:
@@ -77,12 +72,6 @@ def _endpoint(params: RendezvousParameters) -> Endpoint:
     if len(endpoints) > 1:
         raise RendezvousParameterError(f"A TCPStore has one endpoint; '{params.endpoint}' names {len(endpoints)}.")
     return endpoints[0]
-
-
-def _file_locator(params: RendezvousParameters, owner: str, options: dict[str, Any]) -> FileLocator:
-    if params.max_nodes > 1:
-        check_shared(params)
-    return TemporaryFileLocator() if _is_left_out(params.endpoint) else FileLocator(params.endpoint)
 
 
 def _is_left_out(path: str) -> bool:

@@ -1,38 +1,34 @@
-"""What the backends of one process share for one run in one store: connections, each on a thread of its own.
+"""Connections to one store, each on a thread of its own.
 
 A store of torch's heeds no deadline while its host is silent, and a connection serves one thread at a
 time. So no caller touches a store: a *worker*, a thread with a connection, does the work, and the caller
 waits for the answer no longer than it likes. A worker that is stuck comes back when its host does.
 """
 
-import atexit
 import math
-import os
 import threading
 import time
-from collections.abc import Callable, Hashable
-from queue import Empty, SimpleQueue
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from queue import SimpleQueue
 from typing import Any, Final, TypeVar
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 from rdzv.threads import start_thread
-from rdzv_transport.forks import keep_in_children
+from rdzv_transport import keep_in_children
 
 from .locator import StoreLocator, enter
-from .run import Run
 from .store import FAILURES, Connection, NoAnswerError, Session, cut
-from .wakeup import WakeupKey
-from .watch import Watches
 
-__all__ = ["ConnectionPool", "join_pool", "leave_pool"]
+__all__ = ["Check", "ConnectionPool"]
 
 _T = TypeVar("_T")
 
-Work = Callable[[Connection], Any]
 Check = Callable[[], None]
 """Raises when the backend that calls was closed."""
 
-_WORKERS: Final = 8
+_WORKERS: Final = 9
+"""Eight for calls, and the one that listens."""
 _POLL_INTERVAL: Final = 0.2
 """Seconds between two looks whether the caller was closed meanwhile."""
 _SHUTDOWN_GRACE: Final = 0.3
@@ -42,17 +38,18 @@ _SHUTDOWN_GRACE: Final = 0.3
 class ConnectionPool:
     """See above.
 
+    Args:
+        locator: Where the store is.
+        root: What the keys of the run begin with.
+
     Attributes:
-        run: The run's keys.
-        watches: Who waits for what.
+        on_lost: Called when the connections that were there are trusted no more.
     """
 
     def __init__(self, locator: StoreLocator, root: str) -> None:
-        self.run = Run(root)
-        self.watches = Watches(self)
-        self.wakeup = WakeupKey(self)
-        self.users = 0
+        self.on_lost: Callable[[], None] = lambda: None
         self._locator = locator
+        self._root = root
         self._changed = threading.Condition()
         self._idle: list[_Worker] = []
         self._workers: set[_Worker] = set()
@@ -76,21 +73,26 @@ class ConnectionPool:
             RendezvousConnectionError: The store failed, or did not answer in time.
             RendezvousError: The work raised it, or `check_open`.
         """
-        worker = self._take(deadline, check_open)
-        answers: SimpleQueue[tuple[_T, Exception | None]] = SimpleQueue()
-        worker.requests.put((work, deadline, answers))
-        while True:
-            remaining = deadline - time.monotonic()
-            try:
-                result, error = answers.get(timeout=max(0.0, min(remaining, _POLL_INTERVAL)))
-            except Empty:
-                check_open()
-                if remaining > 0:
-                    continue
-                raise self.no_answer() from None
-            if error is not None:
-                raise error
-            return result
+        answer = self._take(deadline, check_open).do(work, deadline)
+        while not wait([answer], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
+            check_open()
+            if time.monotonic() >= deadline:
+                raise self.no_answer()
+        return answer.result()
+
+    def start(self, work: Callable[[Connection], _T], timeout: float, name: str) -> Future[_T]:
+        """Have a worker with a connection of its own do some work that may take for ever.
+
+        Args:
+            work: What.
+            timeout: Seconds that making the connection may take.
+            name: Of the thread.
+
+        Raises:
+            RendezvousConnectionError: There is no room for a thread.
+        """
+        with self._changed:
+            return self._hire(name).do(work, time.monotonic() + timeout)
 
     def no_answer(self) -> NoAnswerError:
         """The error for the caller when the store did not answer in time."""
@@ -111,66 +113,67 @@ class ConnectionPool:
             session = enter(store)
         except FAILURES as error:
             raise RendezvousConnectionError(f"The store failed at once: {error}") from None
-        if session.owner not in ("", self.run.root):
+        if session.owner not in ("", self._root):
             raise RendezvousDeniedError(
                 f"The store there belongs to another run, '{session.owner.rstrip('/')}', whose node serves it; this "
-                f"one is '{self.run.root.rstrip('/')}'. Give this run an endpoint with a port of its own."
+                f"one is '{self._root.rstrip('/')}'. Give this run an endpoint with a port of its own."
             )
         with self._changed:
-            if self._session is None or self._session.id != session.id:
-                self._session = session
+            self._session = session
         return Connection(store, session)
 
     def lose(self, session: Session) -> None:
         """Trust no connection to this life of the store any more, and tell everybody who waits."""
         with self._changed:
-            if self._session is None or self._session.id != session.id:
+            if self._session != session:
                 return
             self._session = None
             stale, self._idle = self._idle, []
         for worker in stale:
-            worker.requests.put(None)
-        self.wakeup.wake()
+            worker.end()
+        self.on_lost()
 
-    def close(self, *, at_once: bool = False) -> None:
+    def close(self, farewell: Callable[[Connection], None], *, at_once: bool) -> None:
         """End all threads, which takes milliseconds, or about a second if the store's host is silent.
 
         Args:
+            farewell: The last work, for a worker that is idle.
             at_once: Do not serve the store any longer either, even if others still need it.
         """
-        self.wakeup.close()
         with self._changed:
             self._changed.wait_for(lambda: self._idle or not self._workers, _SHUTDOWN_GRACE)
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
         if idle:
-            idle[-1].requests.put((self._close_session, math.inf, SimpleQueue()))
+            idle[-1].do(farewell, math.inf)
         for worker in idle:
-            worker.requests.put(None)
+            worker.end()
         if not self._await_end():
             # Some are stuck in a call to a silent host.
             for worker in list(self._workers):
                 worker.cut()
-            self.wakeup.cut()
             self._await_end()
         self._locator.release(at_once=at_once)
 
-    def note_end(self, worker: "_Worker | None" = None) -> None:
-        """Note that a thread of ours has ended."""
+    def put_back(self, worker: "_Worker", session: Session) -> bool:
+        """Take a worker whose work is done; False if it should end."""
         with self._changed:
-            if worker is not None:
-                self._workers.discard(worker)
+            if self._closed or self._session != session:
+                return False
+            self._idle.append(worker)
+            self._changed.notify()
+            return True
+
+    def note_end(self, worker: "_Worker") -> None:
+        """Note that the thread of a worker has ended."""
+        with self._changed:
+            self._workers.discard(worker)
             self._changed.notify_all()
 
     def _await_end(self) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self._workers and not self.wakeup.alive, _SHUTDOWN_GRACE)
-
-    def _close_session(self, connection: Connection) -> None:
-        """Have nobody ring for us any more; then end the wakeup key's thread, by creating it."""
-        self.watches.forget(connection)
-        self.wakeup.ring(connection)
+            return self._changed.wait_for(lambda: not self._workers, _SHUTDOWN_GRACE)
 
     def _take(self, deadline: float, check_open: Check) -> "_Worker":
         with self._changed:
@@ -181,36 +184,37 @@ class ConnectionPool:
                 if self._idle:
                     return self._idle.pop()
                 if len(self._workers) < _WORKERS:
-                    worker = _Worker(self)
-                    # Its end, if that comes at once, waits for the lock that we hold.
-                    worker.start()
-                    self._workers.add(worker)
-                    return worker
+                    return self._hire("rdzv-c10d-worker")
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise self.no_answer()
                 self._changed.wait(min(remaining, _POLL_INTERVAL))
 
-    def put_back(self, worker: "_Worker", session: Session) -> bool:
-        """Take a worker whose work is done; False if it should end."""
-        with self._changed:
-            if self._closed or self._session is None or self._session.id != session.id:
-                return False
-            self._idle.append(worker)
-            self._changed.notify()
-            return True
+    def _hire(self, name: str) -> "_Worker":
+        # Its end, if that comes at once, waits for the lock that we hold.
+        worker = _Worker(self, name)
+        self._workers.add(worker)
+        return worker
 
 
 class _Worker:
     """A thread with a connection."""
 
-    def __init__(self, connections: ConnectionPool) -> None:
-        self.requests: SimpleQueue[Any] = SimpleQueue()
+    def __init__(self, connections: ConnectionPool, name: str) -> None:
+        self._requests: SimpleQueue[tuple[Callable[[Connection], Any], float, Future[Any]] | None] = SimpleQueue()
         self._connections = connections
         self._connection: Connection | None = None
+        start_thread(self._live, name=name)
 
-    def start(self) -> None:
-        start_thread(self._live, name="rdzv-c10d-worker")
+    def do(self, work: Callable[[Connection], _T], deadline: float) -> Future[_T]:
+        """Have it do some work, unless it cannot begin before the deadline."""
+        answer: Future[_T] = Future()
+        self._requests.put((work, deadline, answer))
+        return answer
+
+    def end(self) -> None:
+        """Let it end when its work is done."""
+        self._requests.put(None)
 
     def cut(self) -> None:
         """Break the connection, if it can be had."""
@@ -220,13 +224,13 @@ class _Worker:
 
     def _live(self) -> None:
         try:
-            while (request := self.requests.get()) is not None and self._serve(*request):
+            while (request := self._requests.get()) is not None and self._serve(*request):
                 pass
         finally:
             self._connection = None
             self._connections.note_end(self)
 
-    def _serve(self, work: Work, deadline: float, answers: "SimpleQueue[Any]") -> bool:
+    def _serve(self, work: Callable[[Connection], Any], deadline: float, answer: Future[Any]) -> bool:
         """Do some work; returns whether there may be more."""
         result = error = None
         try:
@@ -247,50 +251,8 @@ class _Worker:
                 self._connections.lose(connection.session)
                 connection = None
         stays = connection is not None and self._connections.put_back(self, connection.session)
-        answers.put((result, error))
+        if error is None:
+            answer.set_result(result)
+        else:
+            answer.set_exception(error)
         return stays
-
-
-_pools: Final[dict[Hashable, ConnectionPool]] = {}
-_joining = threading.Lock()
-
-
-def join_pool(locator: StoreLocator, root: str) -> ConnectionPool:
-    """The connection pool of this process for a run in a store. A client that joins must leave."""
-    key = (locator.key, root)
-    with _joining:
-        connections = _pools.get(key) or _pools.setdefault(key, ConnectionPool(locator, root))
-        connections.users += 1
-        return connections
-
-
-def leave_pool(connections: ConnectionPool) -> None:
-    """Close the connection pool if nobody else is in it."""
-    with _joining:
-        connections.users -= 1
-        if connections.users:
-            connections.wakeup.wake(rung=False)
-            return
-        for key in [key for key, one in _pools.items() if one is connections]:
-            del _pools[key]
-    connections.close()
-
-
-def _close_all() -> None:
-    # A thread that is in torch while the interpreter ends would take the process down.
-    while _pools:
-        _pools.popitem()[1].close(at_once=True)
-
-
-def _after_fork() -> None:
-    global _joining
-    _joining = threading.Lock()
-    _inherited.append(dict(_pools))
-    _pools.clear()
-
-
-_inherited: Final[list[dict[Hashable, ConnectionPool]]] = []
-"""What a fork has copied; never touched again, since it looks alive and is not."""
-
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_after_fork)

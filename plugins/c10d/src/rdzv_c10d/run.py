@@ -4,7 +4,7 @@ Below ``<prefix>/<run id>/``:
 
 ======================  ================================================================================
 ``page``                everything in the folder of the state register, in one value (a `Page`)
-``value/<path>``        any other key (a `Frame`)
+``value/<path>``        any other key (see `frame`)
 ``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
 ``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of wakeup keys and prefixes)
@@ -15,18 +15,19 @@ read and one to write. Everywhere else many write at once, each its own key, and
 fought over.
 """
 
-import threading
 import time
 from collections.abc import Iterable, Mapping
+from concurrent.futures import CancelledError, Future
 from typing import Final, NamedTuple
 
 from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, PutOutcome, PutResult, Token
 from rdzv.errors import RendezvousConnectionError
+from rdzv_transport import contains
 
 from .store import Connection, Store, extend, peek
-from .values import Frame, KeyIndex, Page, Version, nonce
+from .values import KeyIndex, Page, Version, frame, nonce, read_frame
 
-__all__ = ["Attempt", "GivenUpError", "Listing", "Run"]
+__all__ = ["Attempt", "Listing", "Run"]
 
 _PAGE: Final = STATE_KEY.rpartition("/")[0]
 _READINGS: Final = 20
@@ -49,38 +50,17 @@ class Listing(NamedTuple):
     settled: bool
 
 
-class GivenUpError(Exception):
-    """Nobody waits for this write any more; it was not begun."""
-
-
-class Attempt:
-    """A put that its caller may give up at any moment: either before the write, or too late.
-
-    Attributes:
-        committed: The write was begun.
-    """
-
-    def __init__(self) -> None:
-        self.committed = False
-        self._given_up = False
-        self._lock = threading.Lock()
+class Attempt(Future[None]):
+    """A put that its caller may give up at any moment, by `cancel`: either before the write, or too late."""
 
     def commit(self) -> None:
         """Begin the write.
 
         Raises:
-            GivenUpError: The caller has given up.
+            CancelledError: The caller has given up.
         """
-        with self._lock:
-            if self._given_up:
-                raise GivenUpError
-            self.committed = True
-
-    def give_up(self) -> bool:
-        """Let the write not begin any more; returns whether it has begun."""
-        with self._lock:
-            self._given_up = True
-            return self.committed
+        if not (self.running() or self.set_running_or_notify_cancel()):
+            raise CancelledError
 
 
 class Run:
@@ -106,7 +86,7 @@ class Run:
         store = connection.store
         if _is_on_page(prefix):
             page = self._read_page(store).entries
-            return Listing({path: page[path] for path in page if _covers(prefix, path)}, True)
+            return Listing({path: page[path] for path in page if contains(prefix, path)}, True)
         now, missed = time.monotonic(), self._missing.pop(prefix, {})
         hopeless = {_path(name) for name, since in missed.items() if now - since > _UNSETTLED}
         before: tuple[tuple[str, ...], dict[str, Entry]] | None = None
@@ -195,27 +175,25 @@ class Run:
         for folder in _folders(path):
             extend(store, self._index(folder), KeyIndex.plus(name))
         count = store.add(self._count(path), 1)
-        new = Frame(nonce(), birth, count % _WATCHERS, value)
-        raw = new.pack()
+        new = frame(value, birth, count % _WATCHERS)
         try:
             attempt.commit()
-        except GivenUpError:
+        except CancelledError:
             self._withdraw(store, path, name)
             raise
-        found = store.compare_set(self._value(path), b"", raw)
-        if found != raw:
+        found = store.compare_set(self._value(path), b"", new.token.raw)
+        if found != new.token.raw:
             self._withdraw(store, path, name)
             return PutResult(PutOutcome.CONFLICT, _entry(found)), count
-        return PutResult(PutOutcome.APPLIED, new.entry(raw)), count
+        return PutResult(PutOutcome.APPLIED, new), count
 
     def _overwrite(self, store: Store, path: str, there: bytes, value: bytes, attempt: Attempt) -> PutResult:
-        old = Frame.parse(there)
-        new = Frame(nonce(), old.birth, old.order, value)
-        raw = new.pack()
+        old = read_frame(there)
+        new = frame(value, old.token.birth, old.order)
         attempt.commit()
-        found = store.compare_set(self._value(path), there, raw)
-        if found == raw:
-            return PutResult(PutOutcome.APPLIED, new.entry(raw))
+        found = store.compare_set(self._value(path), there, new.token.raw)
+        if found == new.token.raw:
+            return PutResult(PutOutcome.APPLIED, new)
         # A missing key answers with what was expected of it; a deleted one is empty.
         return PutResult(PutOutcome.CONFLICT, None if found == there else _entry(found))
 
@@ -227,7 +205,7 @@ class Run:
             raw = None if found == raw else found
         if raw is None:
             return False
-        self._withdraw(store, path, f"{path} {Frame.parse(raw).birth}")
+        self._withdraw(store, path, f"{path} {read_frame(raw).token.birth}")
         return True
 
     def _withdraw(self, store: Store, path: str, name: str) -> None:
@@ -243,7 +221,7 @@ class Run:
         for key in store.list_keys():
             # A key is announced in the top folder first, and withdrawn from there first, too.
             idle = key.startswith(f"{index}/") and not {*_names(store, key)} & {*_names(store, index)}
-            if idle or _covers(self._value(top), key):
+            if idle or contains(self._value(top), key):
                 store.delete_key(key)
         for key in (index, self._watchers(top)):
             raw = peek(store, key)
@@ -306,7 +284,7 @@ class Run:
         raw, won, gone = peek(store, self._page()), False, [""]
         while gone and not won:
             page = self._parse_page(raw)
-            gone = [path for path in page.entries if _covers(prefix, path)]
+            gone = [path for path in page.entries if contains(prefix, path)]
             if gone:
                 left = {path: entry for path, entry in page.entries.items() if path not in gone}
                 raw, won = self._write_page(store, raw, Page(left, page.created))
@@ -333,7 +311,7 @@ class Run:
         if (session, seen) != (connection.session.id, version):
             watchers = [name.split(" ") for name in _names(store, self._watchers(top))]
             self._watchers_seen[top] = (connection.session.id, version, watchers)
-        wakeups = {wakeup for wakeup, prefix in watchers if any(_covers(prefix, path) for path in paths)}
+        wakeups = {wakeup for wakeup, prefix in watchers if any(contains(prefix, path) for path in paths)}
         if wakeups:
             store.multi_set(list(wakeups), [b"1"] * len(wakeups))
 
@@ -371,15 +349,11 @@ def _folders(path: str) -> list[str]:
 
 
 def _is_on_page(path: str) -> bool:
-    return _covers(_PAGE, path)
-
-
-def _covers(prefix: str, path: str) -> bool:
-    return path == prefix or path.startswith(f"{prefix}/")
+    return contains(_PAGE, path)
 
 
 def _entry(raw: bytes | None) -> Entry | None:
-    return Frame.parse(raw).entry(raw) if raw else None
+    return read_frame(raw) if raw else None
 
 
 def _matches(there: Entry | None, expect: Token | Expect) -> bool:

@@ -40,47 +40,24 @@ class NoAnswerError(RendezvousConnectionError):
 class Store(Protocol):
     """The part of ``torch.distributed.Store`` that is used here, in bytes: torch takes them wherever it says str.
 
-    ``wait`` and ``multi_get`` block until the keys exist; nothing else does.
+    ``wait`` and ``multi_get`` block until the keys exist; nothing else does. For ``set``, ``multi_set`` and ``append``
+    a TCPStore does not even wait for an answer. ``compare_set`` writes if the value is the expected one (empty: if
+    there is none), and returns what is there now; for a missing key that is what was expected, whatever it is.
+    ``has_extended_api`` says whether ``append`` and ``multi_get`` are one step each.
     """
 
-    def compare_set(self, key: str, expected: bytes, desired: bytes, /) -> bytes:
-        """Write if the value is the expected one (empty: if there is none); returns what is there now.
-
-        For a missing key that is `expected`, whatever it is.
-        """
-
-    def set_timeout(self, timeout: timedelta, /) -> None:
-        """Say how long a call may block that is given no time of its own."""
-
-    def set(self, key: str, value: bytes, /) -> None:
-        """Write; a TCPStore does not wait for an answer."""
-
-    def multi_set(self, keys: list[str], values: list[bytes], /) -> None:
-        """Write several keys; see `set`."""
-
-    def append(self, key: str, value: bytes, /) -> None:
-        """Lengthen a value; see `set`."""
-
-    def add(self, key: str, amount: int, /) -> int:
-        """Count."""
-
-    def check(self, keys: list[str], /) -> bool:
-        """Whether all exist."""
-
-    def multi_get(self, keys: list[str], /) -> list[bytes]:
-        """Read several keys."""
-
-    def wait(self, keys: list[str], timeout: timedelta, /) -> None:
-        """Wait until all exist."""
-
-    def delete_key(self, key: str, /) -> bool:
-        """Remove."""
-
-    def list_keys(self) -> list[str]:
-        """The names of all keys."""
-
-    def has_extended_api(self) -> bool:
-        """Whether `append` and `multi_get` are one step each."""
+    def compare_set(self, key: str, expected: bytes, desired: bytes, /) -> bytes: ...
+    def set_timeout(self, timeout: timedelta, /) -> None: ...
+    def set(self, key: str, value: bytes, /) -> None: ...
+    def multi_set(self, keys: list[str], values: list[bytes], /) -> None: ...
+    def append(self, key: str, value: bytes, /) -> None: ...
+    def add(self, key: str, amount: int, /) -> int: ...
+    def check(self, keys: list[str], /) -> bool: ...
+    def multi_get(self, keys: list[str], /) -> list[bytes]: ...
+    def wait(self, keys: list[str], timeout: timedelta, /) -> None: ...
+    def delete_key(self, key: str, /) -> bool: ...
+    def list_keys(self) -> list[str]: ...
+    def has_extended_api(self) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)

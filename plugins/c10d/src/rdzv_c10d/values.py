@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from rdzv.backend import Entry
 from rdzv.errors import RendezvousStateError
 
-__all__ = ["Frame", "KeyIndex", "Page", "Version", "nonce"]
+__all__ = ["KeyIndex", "Page", "Version", "frame", "nonce", "read_frame"]
 
 
 def nonce() -> str:
@@ -27,52 +27,41 @@ class Version:
 
     Attributes:
         nonce: Of the write that made it.
-        raw: What the store holds, where that is one value for one key; what `compare_set` must find.
+        birth: Where one value is one key: the nonce of the write that created the key; an overwrite keeps it.
+        raw: Likewise: what the store holds, which `compare_set` must find.
     """
 
     nonce: str
+    birth: str = field(default="", compare=False)
     raw: bytes | None = field(default=None, compare=False, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """One key's value: a line that says which write this is, then the bytes.
+def frame(value: bytes, birth: str, order: int) -> Entry:
+    """A new write of one key; its token has the bytes for the store: a line that says which write it is, then `value`.
 
-    Attributes:
-        nonce: Of this write.
-        birth: Of the write that created the key; an overwrite keeps it.
-        order: When that was, as the store counts.
+    Args:
         value: The bytes.
+        birth: See `Version`.
+        order: When the key was created, as the store counts.
     """
+    written = nonce()
+    return Entry(value, Version(written, birth, f"{written} {birth} {order}\n".encode() + value), order)
 
-    nonce: str
-    birth: str
-    order: int
-    value: bytes
 
-    @classmethod
-    def parse(cls, raw: bytes) -> Self:
-        """Read what the store holds.
+def read_frame(raw: bytes) -> Entry:
+    """Read what the store holds for one key.
 
-        Raises:
-            RendezvousStateError: It is not ours.
-        """
-        line, newline, value = raw.partition(b"\n")
-        try:
-            written, birth, order = line.decode("ascii").split(" ")
-            if not newline:
-                raise ValueError("no end of line")
-            return cls(written, birth, int(order), value)
-        except ValueError as error:
-            raise _foreign(raw, error) from error
-
-    def pack(self) -> bytes:
-        """The bytes for the store."""
-        return f"{self.nonce} {self.birth} {self.order}\n".encode() + self.value
-
-    def entry(self, raw: bytes) -> Entry:
-        """What the core sees."""
-        return Entry(self.value, Version(self.nonce, raw), self.order)
+    Raises:
+        RendezvousStateError: It is not ours.
+    """
+    line, newline, value = raw.partition(b"\n")
+    try:
+        written, birth, order = line.decode("ascii").split(" ")
+        if not newline:
+            raise ValueError("no end of line")
+        return Entry(value, Version(written, birth, raw), int(order))
+    except ValueError as error:
+        raise _foreign(raw, error) from error
 
 
 @dataclass(frozen=True, slots=True)

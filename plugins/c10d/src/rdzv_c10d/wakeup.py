@@ -9,15 +9,16 @@ end them its owner rings it itself.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from rdzv.errors import RendezvousConnectionError, RendezvousError
-from rdzv.threads import start_thread
 
-from .store import FAILURES, Connection, Session, cut
+from .pool import Check, ConnectionPool
+from .store import FAILURES, Connection, Session
 from .values import nonce
 
 __all__ = ["WakeupKey"]
@@ -29,18 +30,6 @@ _CONNECT: Final = 10.0
 """Seconds that making the connection may take."""
 
 
-class Owner(Protocol):
-    """What a wakeup key needs of the connection pool that it belongs to; see `connections.ConnectionPool`."""
-
-    def connect(self, timeout: float) -> Connection: ...
-
-    def lose(self, session: Session) -> None: ...
-
-    def no_answer(self) -> RendezvousError: ...
-
-    def note_end(self) -> None: ...
-
-
 class WakeupKey:
     """One wakeup key, and the thread that listens to it while a thread waits.
 
@@ -49,21 +38,15 @@ class WakeupKey:
         rings: How often it has rung, or may have.
     """
 
-    def __init__(self, connections: Owner) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self.key = f"rdzv-c10d/wakeup/{nonce()}"
         self.rings = 0
         self._connections = connections
         self._changed = threading.Condition()
-        self._alive = False
-        self._connection: Connection | None = None
-        self._problem: RendezvousError | None = None
+        self._listening: Future[None] | None = None
+        self._session: Session | None = None
         self._listeners = 0
         self._closing = False
-
-    @property
-    def alive(self) -> bool:
-        """Whether the thread has not ended."""
-        return self._alive
 
     def start(self, deadline: float) -> Session:
         """Connect, unless that was done; from now on no ring is lost.
@@ -75,17 +58,18 @@ class WakeupKey:
             RendezvousError: There is no connection.
         """
         with self._changed:
-            if not self._alive and not self._closing:
-                # Before the thread starts: it may say its problem at once.
-                self._problem = None
-                start_thread(self._live, name="rdzv-c10d-wakeup")
-                self._alive = True
+            if (self._listening is None or self._listening.done()) and not self._closing:
+                self._listening = self._connections.start(self._listen, _CONNECT, "rdzv-c10d-wakeup")
+                self._listening.add_done_callback(self._note_end)
+            listening = self._listening
             remaining = max(0.0, deadline - time.monotonic())
-            # Its thread may have ended at once.
-            self._changed.wait_for(lambda: self._connection or not self._alive or self._closing, remaining)
-            if self._connection is None:
-                raise self._problem or self._connections.no_answer()
-            return self._connection.session
+            self._changed.wait_for(lambda: self._session or not listening or listening.done(), remaining)
+            if self._session is not None:
+                return self._session
+        error = listening.exception() if listening and listening.done() else None
+        if error is None or isinstance(error, RendezvousError):
+            raise error or self._connections.no_answer()
+        raise RendezvousConnectionError(f"Listening to the store has failed: {error!r}.") from error
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -101,7 +85,7 @@ class WakeupKey:
             with self._changed:
                 self._listeners -= 1
 
-    def await_wakeup(self, heard: int, until: float, check_open: Callable[[], None]) -> None:
+    def await_wakeup(self, heard: int, until: float, check_open: Check) -> None:
         """Return when `rings` is not `heard` any more, or at that moment (on the monotonic clock)."""
         with self._changed:
             while self.rings == heard and (remaining := until - time.monotonic()) > 0:
@@ -124,39 +108,24 @@ class WakeupKey:
             self._closing = True
             self._changed.notify_all()
 
-    def cut(self) -> None:
-        """Break the connection."""
-        connection = self._connection
-        if connection is not None:
-            cut(connection.store)
-
-    def _live(self) -> None:
-        connection = None
-        try:
-            connection = self._connections.connect(_CONNECT)
-            with self._changed:
-                self._connection = connection
-                self._changed.notify_all()
-            self._listen(connection)
-        except RendezvousError as error:
-            self._problem = error.with_traceback(None)
-        except FAILURES as error:
-            self._problem = RendezvousConnectionError(f"The store failed: {error}")
-            if connection is not None and not self._closing:
-                self._connections.lose(connection.session)
-        except Exception as error:
-            # The next one who waits starts another.
-            logger.exception("the thread that listens to the store has failed")
-            self._problem = RendezvousConnectionError(f"Listening to the store has failed: {error!r}.")
-        finally:
-            connection = None
-            with self._changed:
-                self._alive, self._connection = False, None
-                self.rings += 1
-                self._changed.notify_all()
-            self._connections.note_end()
-
     def _listen(self, connection: Connection) -> None:
+        with self._changed:
+            self._session = connection.session
+            self._changed.notify_all()
+        try:
+            self._hear(connection)
+        finally:
+            with self._changed:
+                self._session = None
+
+    def _note_end(self, listening: Future[None]) -> None:
+        error = listening.exception()
+        if error is not None and not isinstance(error, RendezvousError):
+            # The next one who waits starts another.
+            logger.error("the thread that listens to the store has failed", exc_info=error)
+        self.wake()
+
+    def _hear(self, connection: Connection) -> None:
         store, rung = connection.store, False
         while True:
             with self._changed:

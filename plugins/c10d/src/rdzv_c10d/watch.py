@@ -2,21 +2,21 @@
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol, TypeVar
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError
+from rdzv_transport import Prefixes
 
+from .pool import Check, ConnectionPool
 from .run import Run
 from .store import Connection, NoAnswerError, Session
 from .wakeup import WakeupKey
 
 __all__ = ["Moment", "Watches"]
 
-_T = TypeVar("_T")
-
-_IDLE: Final = 4
+_IDLE_WATCHES: Final = 4
 """How many prefixes are watched on though nobody waits for them now."""
 _LOOK: Final = 5.0
 """Seconds after which a waiter looks without being woken: a writer may have died before it could wake it."""
@@ -38,75 +38,58 @@ class Moment(NamedTuple):
     ended: float
 
 
-class Owner(Protocol):
-    """What watches need of the connection pool that they belong to; see `connections.ConnectionPool`."""
-
-    wakeup: WakeupKey
-    run: Run
-
-    @property
-    def session(self) -> Session | None: ...
-
-    def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Callable[[], None]) -> _T: ...
-
-
 class Watches:
-    """The watches of one process for one run."""
+    """The watches of one process for one run.
 
-    def __init__(self, connections: Owner) -> None:
-        self._connections = connections
-        self._lock = threading.Lock()
-        # The one that was waited for last is last.
-        self._by_prefix: dict[str, _Watch] = {}
+    Attributes:
+        wakeup: By what they learn that something has changed.
+    """
+
+    def __init__(self, connections: ConnectionPool, run: Run) -> None:
+        self.wakeup = WakeupKey(connections)
+        connections.on_lost = self.wakeup.wake
+        # Those that nobody has waited for lately, until a thread has taken them out to forget them.
         self._idle: list[_Watch] = []
+        self._watches = Prefixes(
+            lambda prefix: _Watch(prefix, self, connections, run), self._idle.append, idle=_IDLE_WATCHES
+        )
 
-    def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Callable[[], None]) -> Snapshot:
+    def wait(self, prefix: str, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
         """See `KeyValueBackend.wait`."""
-        with self._lock:
-            watch = self._by_prefix.pop(prefix, None) or _Watch(self, self._connections, prefix)
-            self._by_prefix[prefix] = watch
-            watch.users += 1
-            idle = [one for one in self._by_prefix.values() if not one.users]
-            for one in idle[: max(0, len(idle) - _IDLE)]:
-                self._idle.append(self._by_prefix.pop(one.prefix))
-        try:
-            with self._connections.wakeup.listening():
-                return watch.wait(since, deadline, check_open)
-        finally:
-            with self._lock:
-                watch.users -= 1
+        with self._watches.using(prefix) as watch, self.wakeup.listening():
+            return watch.wait(since, deadline, check_open)
 
     def forget_idle(self, connection: Connection) -> None:
         """Have nobody ring any more for what nobody has waited for lately."""
-        with self._lock:
-            idle, self._idle = self._idle, []
-        for watch in idle:
+        taken: list[_Watch] = []
+        with suppress(IndexError):
+            while True:
+                taken.append(self._idle.pop())
+        for watch in taken:
             watch.forget(connection)
 
     def forget(self, connection: Connection) -> None:
         """Have nobody ring any more."""
-        with self._lock:
-            self._idle += self._by_prefix.values()
-            self._by_prefix.clear()
+        self._idle += self._watches.all()
         self.forget_idle(connection)
 
 
 class _Watch:
     """What is known of one prefix."""
 
-    def __init__(self, watches: Watches, connections: Owner, prefix: str) -> None:
-        self.prefix = prefix
-        self.users = 0
+    def __init__(self, prefix: str, watches: Watches, connections: ConnectionPool, run: Run) -> None:
+        self._prefix = prefix
         self._watches = watches
+        self._wakeup = watches.wakeup
         self._connections = connections
+        self._run = run
         self._looking = threading.Lock()
         self._session: Session | None = None
-        self._now: Snapshot | None = None
-        self._taken = Moment(-1.0, -1.0)
+        self._now = Snapshot({}, Moment(-1.0, -1.0))
         self._heard = -1
         self._look_at = 0.0
 
-    def wait(self, since: Snapshot, deadline: float, check_open: Callable[[], None]) -> Snapshot:
+    def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
         while True:
             check_open()
             started = time.monotonic()
@@ -120,7 +103,7 @@ class _Watch:
                 return now
             if time.monotonic() >= deadline:
                 return since
-            self._connections.wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
+            self._wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
             if self._connections.session != self._session:
                 # Told before anybody tries to connect again, which may take a while.
                 raise RendezvousConnectionError("The connection to the store was lost; its host is gone, it seems.")
@@ -129,9 +112,9 @@ class _Watch:
         """Have nobody ring for this prefix any more."""
         if self._session == connection.session:
             self._session = None
-            self._connections.run.unwatch(connection, self._connections.wakeup.key, self.prefix)
+            self._run.unwatch(connection, self._wakeup.key, self._prefix)
 
-    def _look(self, since: Snapshot, deadline: float, check_open: Callable[[], None]) -> Snapshot | None:
+    def _look(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot | None:
         """What is there now, by one's own look or another thread's; None if time ran out."""
         if not self._looking.acquire(timeout=max(0.0, deadline - time.monotonic())):
             return None
@@ -144,29 +127,30 @@ class _Watch:
 
     def _is_current(self, since: Snapshot) -> bool:
         """Whether what is known is the latest, as far as anybody told, and not older than `since`."""
-        if self._heard != self._connections.wakeup.rings or time.monotonic() >= self._look_at:
+        if self._heard != self._wakeup.rings or time.monotonic() >= self._look_at:
             return False
         known = since.revision
-        return not isinstance(known, Moment) or known == self._taken or known.ended <= self._taken.began
+        taken: Moment = self._now.revision
+        return not isinstance(known, Moment) or known == taken or known.ended <= taken.began
 
-    def _look_again(self, deadline: float, check_open: Callable[[], None]) -> None:
-        session = self._connections.wakeup.start(deadline)
-        self._heard = self._connections.wakeup.rings
+    def _look_again(self, deadline: float, check_open: Check) -> None:
+        session = self._wakeup.start(deadline)
+        self._heard = self._wakeup.rings
         began = time.monotonic()
 
         def look(connection: Connection) -> tuple[Snapshot, bool]:
-            self._register(connection, session)
+            # First of all: what was idle may be this very prefix.
             self._watches.forget_idle(connection)
-            entries, settled = self._connections.run.read_all(connection, self.prefix)
+            self._register(connection, session)
+            entries, settled = self._run.read_all(connection, self._prefix)
             return Snapshot(entries, Moment(began, time.monotonic())), settled
 
         self._now, settled = self._connections.call(look, deadline, check_open)
-        self._taken = self._now.revision
         self._look_at = began + (_LOOK if settled else _LOOK_AGAIN)
 
     def _register(self, connection: Connection, session: Session) -> None:
         if connection.session != session:
             raise RendezvousConnectionError("The store was replaced by a new one just now.")
         if self._session != session:
-            self._connections.run.watch(connection, self._connections.wakeup.key, self.prefix)
+            self._run.watch(connection, self._wakeup.key, self._prefix)
             self._session = session

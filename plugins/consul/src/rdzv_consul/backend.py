@@ -5,17 +5,16 @@ import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Final, NamedTuple
+from typing import ClassVar, Final
 
-from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
 from rdzv.endpoints import Endpoint, parse_endpoints, source_address
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv.keys import escape
-from rdzv_transport import Client, ProcessLocal, Watches
+from rdzv_transport import Client, NetworkBackend
 
 from .kv import Keys
 from .refusals import Refusals
-from .watch import follow
 
 __all__ = ["ConsulBackend"]
 
@@ -23,7 +22,7 @@ _ELECTION: Final = 0.2
 """Seconds until Consul is asked for its leader again, while it has none."""
 
 
-class ConsulBackend(KeyValueBackend):
+class ConsulBackend(NetworkBackend[Keys]):
     """One run's keys in Consul, under ``<prefix>/<run id>/``.
 
     A token is Consul's ModifyIndex, an entry's order its CreateIndex.
@@ -79,9 +78,9 @@ class ConsulBackend(KeyValueBackend):
         for option, text in (("token", token), ("namespace", namespace)):
             if text is not None and not re.fullmatch(r"[!-~]+", text):
                 raise RendezvousParameterError(f"The option '{option}' is empty, or has blanks or non-ASCII in it.")
-        self._root = f"{path}/{escape(run_id)}/"
+        root = f"{path}/{escape(run_id)}/"
 
-        def link() -> _Link:
+        def link() -> Keys:
             refusals = Refusals(f"{path}/", token, datacenter)
             client = Client(
                 "Consul",
@@ -92,15 +91,9 @@ class ConsulBackend(KeyValueBackend):
                 server_name=server_name,
                 request_timeout=request_timeout,
             )
-            keys = Keys(client, refusals, self._root, namespace, datacenter)
-            return _Link(keys, Watches("consul", follow(keys), client.check_open))
+            return Keys(client, refusals, root, namespace, datacenter)
 
-        self._links = ProcessLocal(
-            link,
-            lambda link: link.keys.client.discard_inherited(),
-            lambda link: link.keys.client.close(),
-            f"This backend of the run at {self._root}",
-        )
+        super().__init__(link, root)
         self._address = ""
 
     @property
@@ -110,20 +103,12 @@ class ConsulBackend(KeyValueBackend):
         Raises:
             RendezvousConnectionError: There is no route to any agent, or to Consul's leader.
         """
-        keys = self._link.keys
+        link = self.link
         if not self._address:
-            address = keys.client.local_address()
+            address = super().local_address
             is_loopback = ipaddress.ip_address(address.partition("%")[0]).is_loopback
-            self._address = _address_towards_leader(keys, self.register_timeout) if is_loopback else address
+            self._address = _address_towards_leader(link, self.register_timeout) if is_loopback else address
         return self._address
-
-    def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
-        return self._link.keys.read(key, timeout)
-
-    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
-        return self._link.keys.read_all(prefix, timeout)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
@@ -134,30 +119,7 @@ class ConsulBackend(KeyValueBackend):
         if not isinstance(expect, Expect) and not _is_index(expect):
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         index = None if expect is ANY else 0 if expect is ABSENT else expect
-        return self._link.keys.put(key, value, timeout, index)
-
-    def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend.delete`. It is atomic here."""
-        self._link.keys.delete(prefix, timeout)
-
-    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`. One call to Consul per change, and one in ten seconds without any."""
-        return self._link.watches.wait(prefix, since, timeout)
-
-    def close(self) -> None:
-        """See `KeyValueBackend.close`."""
-        self._links.close()
-
-    @property
-    def _link(self) -> "_Link":
-        return self._links.get()
-
-
-class _Link(NamedTuple):
-    """What one process has of Consul."""
-
-    keys: Keys
-    watches: Watches
+        return self.link.put(key, value, timeout, index)
 
 
 def _headers(token: str | None, namespace: str | None) -> dict[str, str]:

@@ -4,12 +4,12 @@ import binascii
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rdzv.backend import Entry, PutOutcome, PutResult, Snapshot
-from rdzv_transport import CancelToken, Client, Reply, ReplyLostError, Request, Revision, contains
+from rdzv_transport import CancelToken, Client, Reply, ReplyLostError, Request, Revision, Watches, contains
 
 from .refusals import Refusals
 
@@ -18,9 +18,13 @@ __all__ = ["Keys"]
 _HELD: Final = 10.0
 """Seconds after which a query that waits for a change is asked anew: so an agent that froze is noticed."""
 
+_PAUSE: Final = 0.02
+"""Seconds before the next query if the last one brought nothing: while a prefix is empty, Consul wakes who
+waits for it at every write nearby."""
+
 
 class Keys:
-    """The keys of one run.
+    """The keys of one run, as one process reaches them.
 
     Args:
         client: By which Consul is reached.
@@ -39,6 +43,7 @@ class Keys:
         self._common = {"Namespace": namespace} if namespace else {}
         self._everywhere = {"dc": datacenter} if datacenter else {}
         self._may_read = False
+        self._watches = Watches("consul", self._follow, client.check_open)
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""
@@ -120,9 +125,30 @@ class Keys:
         both = [{"Verb": "delete", "Key": key}, {"Verb": "delete-tree", "Key": f"{key}/"}]
         self.client.call(self._transaction(both), timeout, self._results)
 
+    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
+        """Wait for a change: one call to Consul for each, and one in ten seconds without any."""
+        return self._watches.wait(prefix, since, timeout)
+
+    def close(self) -> None:
+        """End every connection."""
+        self.client.close()
+
     def leader(self, timeout: float) -> str:
         """The address of Consul's leader; empty if there is none now."""
         return self.client.call(Request("GET", self._target("status/leader")), timeout, _text)
+
+    def _follow(self, prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
+        """Ask what Consul answers when there is something new, again and again.
+
+        Every answer is the whole state under the prefix, so that none is missed for good.
+        """
+        known, after = None, 0 if start is None else start.revision.index
+        while not cancel.cancelled:
+            now = self.read_all(prefix, self.client.patience, after=after, cancel=cancel)
+            yield now
+            if known is not None and now.entries == known.entries:
+                time.sleep(_PAUSE)
+            known, after = now, now.revision.index
 
     def _query(self, key: str, query: Mapping[str, str] | None = None, held: float = 0.0) -> Request:
         target = self._target(f"kv/{quote(self._root + key)}", {"consistent": "", **(query or {})})

@@ -33,8 +33,6 @@ class Refusals:
             return
         if reply.status == 403:
             raise self.denied(reply.text)
-        if reply.status == 400 and "HTTPS server" in reply.text:
-            raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
         if "No path to datacenter" in reply.text and not self._answered:
             raise RendezvousParameterError(f"Consul refused the datacenter '{self._datacenter}': {reply.text}.")
         if reply.status in (400, 413):

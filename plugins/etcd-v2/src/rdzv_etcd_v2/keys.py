@@ -2,15 +2,16 @@
 
 import binascii
 import json
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from rdzv.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv_transport import CancelToken, Client, EndpointError, Reply, ReplyLostError, Request, Revision
+from rdzv_transport import CancelToken, Client, EndpointError, Reply, ReplyLostError, Request, Revision, Watches
 
 from .tree import Tree, files
 
@@ -30,26 +31,33 @@ _CLEARED: Final = 401
 _MOST: Final = 0.75
 """A key that has more of its time to live left than this part need not be kept alive yet."""
 
+_SILENCE: Final = 10.0
+"""Seconds without a change after which the prefix is read."""
+
+_PAUSE: Final = 0.02
+"""Seconds before another poll where the last one ended too soon to be worth anything."""
+
 _GONE: Final = frozenset({"delete", "expire", "compareAndDelete"})
 
 
 class Keys:
-    """The keys of one run.
+    """The keys of one run, as one process reaches them.
 
     Args:
         client: By which etcd is reached.
         root: The run's directory, such as ``/rdzv/job-7``.
         ttl: Seconds, whole ones, after which etcd removes a key that is neither written nor kept alive; None: never.
-
-    Attributes:
-        newest: The newest index of all snapshots that were read.
     """
 
     def __init__(self, client: Client, root: str, ttl: int | None) -> None:
         self.client = client
-        self.newest = 0
+        # The newest index of all snapshots that were read.
+        self._newest = 0
         self._tree = Tree(root)
         self._ttl = {} if ttl is None else {"ttl": str(ttl)}
+        self._kept = time.monotonic()
+        self._keeping = threading.Lock()
+        self._watches = Watches("etcd-v2", self._follow, client.check_open)
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""
@@ -68,13 +76,13 @@ class Keys:
             answer = _answer(reply, _NOT_FOUND)
             revision = Revision(int(reply.headers["X-Etcd-Index"]), asked, time.monotonic())
             found = {} if "errorCode" in answer else self._entries(answer["node"])
-            self.newest = max(self.newest, revision.index)
+            self._newest = max(self._newest, revision.index)
             return Snapshot(found, revision)
 
         target = f"{self._tree.directory(prefix)}?recursive=true&quorum=true"
         return self.client.call(Request("GET", target), timeout, select, cancel)
 
-    def changed(self, prefix: str, since: Snapshot, seconds: float, cancel: CancelToken) -> Snapshot | None:
+    def _changed(self, prefix: str, since: Snapshot, seconds: float, cancel: CancelToken) -> Snapshot | None:
         """What is at or under `prefix` after the first change since a snapshot.
 
         Args:
@@ -127,10 +135,23 @@ class Keys:
             if not self._delete(f"{directory}?dir=true", deadline - time.monotonic()):
                 break
 
+    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
+        """Wait for a change: a call for each, or two, and two in ten seconds without any."""
+        return self._watches.wait(prefix, since, timeout)
+
+    def close(self) -> None:
+        """End every connection."""
+        self.client.close()
+
     def keep_alive(self, timeout: float) -> None:
-        """Give every key of the run its time to live anew, unless most of it is left: others do the same."""
+        """If they have a time to live, and it is time: give every key of the run its own anew.
+
+        Not those that have most of it left: others do the same.
+        """
         deadline = time.monotonic() + timeout
-        ttl = int(self._ttl["ttl"])
+        ttl = int(self._ttl.get("ttl", 0))
+        if not self._must_be_kept(ttl):
+            return
 
         def fading(reply: Reply) -> list[str]:
             listed = files(_answer(reply, _NOT_FOUND).get("node", {"dir": True}))
@@ -142,6 +163,36 @@ class Keys:
         for path in self.client.call(listing, timeout, fading):
             request = Request("PUT", self._tree.url(path), body)
             self.client.call(request, deadline - time.monotonic(), lambda reply: _answer(reply, _NOT_FOUND))
+
+    def _must_be_kept(self, ttl: int) -> bool:
+        """Whether it is time to keep the run's keys alive; says so to one thread only."""
+        with self._keeping:
+            now = time.monotonic()
+            if not ttl or now - self._kept < ttl / 4:
+                return False
+            self._kept = now
+            return True
+
+    def _follow(self, prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
+        """Poll for the next change, and read where polling does not tell enough.
+
+        etcd answers a poll with one change, and remembers the last thousand of all its keys. A change that happened
+        while we polled is merged into what we know; after any other the prefix is read, and everything that has
+        happened meanwhile is in it. So it is in silence, since nothing else shows that a member is frozen or lost the
+        others.
+        """
+        # What another client has read may be of a service that has lost it since, and counts anew.
+        now = start if start is not None and start.revision.index <= self._newest else None
+        while not cancel.cancelled:
+            if now is None:
+                now = self.read_all(prefix, self.client.patience, cancel)
+                yield now
+            began = time.monotonic()
+            now = self._changed(prefix, now, _SILENCE, cancel)
+            if now is not None:
+                yield now
+            elif time.monotonic() - began < _PAUSE:
+                time.sleep(_PAUSE)
 
     def _put(self, key: str, value: bytes, condition: Mapping[str, str], timeout: float) -> PutResult:
         text = binascii.b2a_base64(value, newline=False).decode("ascii")
@@ -187,8 +238,6 @@ def check(reply: Reply, user: str | None, root: str) -> None:
             f"etcd refused {who}: {_message(reply)}. Check the options user and password, and that the user's role "
             f"may read and write {keys} (ETCDCTL_API=2 etcdctl role grant ROLE -path '{keys}' -readwrite)."
         )
-    if reply.status == 400 and "HTTPS server" in reply.text:
-        raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
     if reply.status == 404 and reply.body.startswith(b"404 page not found"):
         raise EndpointError(
             f"it does not serve etcd's v2 API (it answered 404, {reply.text!r}): etcd 3.6 and newer have none, "

@@ -5,23 +5,26 @@ import math
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final
 
-from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape
-from rdzv_transport import ProcessLocal, ReplyLostError
+from rdzv_transport import LONGEST, NetworkBackend, Prefixes, ReplyLostError
 
 from .client import Client
 from .failures import LeaseNotFoundError
-from .watch import Watches, read_all
+from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
 
 __all__ = ["EtcdV3Backend"]
 
+_IDLE_WATCHES: Final = 4
+"""How many prefixes keep their watch though nobody waits for them now."""
 
-class EtcdV3Backend(KeyValueBackend):
+
+class EtcdV3Backend(NetworkBackend["EtcdLink"]):
     """One run's keys in etcd, under ``/<prefix>/<run id>/``.
 
     A token is etcd's mod_revision, an entry's order its create_revision.
@@ -64,36 +67,11 @@ class EtcdV3Backend(KeyValueBackend):
             raise RendezvousParameterError("The options 'user' and 'password' need each other; one is missing.")
         self._keys = KeySpace(f"/{prefix.strip('/')}/{escape(run_id)}/")
 
-        def link() -> _Link:
-            client = Client(
-                endpoints,
-                tls=tls,
-                server_name=server_name,
-                user=user,
-                password=password,
-                request_timeout=request_timeout,
-            )
-            return _Link(client, Watches(client, self._keys))
+        def link() -> EtcdLink:
+            settings = {"tls": tls, "server_name": server_name, "request_timeout": request_timeout}
+            return EtcdLink(Client(endpoints, user, password, **settings), self._keys)
 
-        owner = f"This backend of the run at {self._keys.root}"
-        self._links = ProcessLocal(link, lambda link: link.client.http.discard_inherited(), _Link.close, owner)
-
-    @property
-    def local_address(self) -> str:
-        """See `KeyValueBackend.local_address`.
-
-        Raises:
-            RendezvousConnectionError: There is no route to any endpoint.
-        """
-        return self._client.http.local_address()
-
-    def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
-        return self._client.call("/v3/kv/range", self._keys.key(key), timeout, _first_entry)
-
-    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
-        return read_all(self._client, self._keys, prefix, timeout)
+        super().__init__(link, self._keys.root)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
@@ -121,21 +99,11 @@ class EtcdV3Backend(KeyValueBackend):
 
         started = time.monotonic()
         try:
-            return self._client.call("/v3/kv/txn", request, timeout, read, repeatable=False)
+            return self.link.etcd.call("/v3/kv/txn", request, timeout, read, repeatable=False)
         except ReplyLostError:
             return PutResult(PutOutcome.UNKNOWN)
         except LeaseNotFoundError:
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=started + timeout - time.monotonic()))
-
-    def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend.delete`. It is atomic here."""
-        everything = (self._keys.key(prefix), self._keys.below(prefix))
-        request = {"success": [{"request_delete_range": part} for part in everything]}
-        self._client.call("/v3/kv/txn", request, timeout, lambda reply: reply["responses"])
-
-    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`. The first wait for a prefix costs one call to etcd, those that follow none."""
-        return self._link.watches.wait(prefix, since, timeout)
 
     def open_lease(self, ttl: float, *, timeout: float) -> "EtcdLease":
         """See `KeyValueBackend.open_lease`. etcd counts in whole seconds."""
@@ -144,19 +112,7 @@ class EtcdV3Backend(KeyValueBackend):
         def read(reply: dict[str, Any]) -> EtcdLease:
             return EtcdLease(self, str(reply["ID"]), float(reply["TTL"]))
 
-        return self._client.call("/v3/lease/grant", request, timeout, read)
-
-    def close(self) -> None:
-        """See `KeyValueBackend.close`."""
-        self._links.close()
-
-    @property
-    def _client(self) -> Client:
-        return self._link.client
-
-    @property
-    def _link(self) -> "_Link":
-        return self._links.get()
+        return self.link.etcd.call("/v3/lease/grant", request, timeout, read)
 
 
 class EtcdLease(Lease):
@@ -174,23 +130,52 @@ class EtcdLease(Lease):
         def read(reply: dict[str, Any]) -> bool:
             return int(reply["result"].get("TTL", 0)) > 0
 
-        return self._backend._client.call("/v3/lease/keepalive", {"ID": self.number}, timeout, read)
+        return self._backend.link.etcd.call("/v3/lease/keepalive", {"ID": self.number}, timeout, read)
 
     def revoke(self, timeout: float) -> None:
         """See `Lease.revoke`."""
         with contextlib.suppress(LeaseNotFoundError):
-            self._backend._client.call("/v3/lease/revoke", {"ID": self.number}, timeout, lambda reply: reply)
+            self._backend.link.etcd.call("/v3/lease/revoke", {"ID": self.number}, timeout, lambda reply: reply)
 
 
-class _Link(NamedTuple):
-    """What one process has of etcd."""
+class EtcdLink:
+    """What one process has of etcd.
 
-    client: Client
-    watches: Watches
+    Attributes:
+        etcd: By which it is called.
+        client: The connections underneath.
+    """
+
+    def __init__(self, etcd: Client, keys: KeySpace) -> None:
+        self.etcd = etcd
+        self.client = etcd.http
+        self._keys = keys
+        self._watches = Prefixes(lambda prefix: Watch(etcd, keys, prefix), Watch.close, idle=_IDLE_WATCHES)
+
+    def read(self, key: str, timeout: float) -> Entry | None:
+        """See `KeyValueBackend.read`."""
+        return self.etcd.call("/v3/kv/range", self._keys.key(key), timeout, _first_entry)
+
+    def read_all(self, prefix: str, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.read_all`."""
+        return read_all(self.etcd, self._keys, prefix, timeout)
+
+    def delete(self, prefix: str, timeout: float) -> None:
+        """See `KeyValueBackend.delete`. It is atomic here."""
+        everything = (self._keys.key(prefix), self._keys.below(prefix))
+        request = {"success": [{"request_delete_range": part} for part in everything]}
+        self.etcd.call("/v3/kv/txn", request, timeout, lambda reply: reply["responses"])
+
+    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
+        """See `KeyValueBackend.wait`. The first wait for a prefix costs one call to etcd, those that follow none."""
+        deadline = time.monotonic() + min(timeout, LONGEST)
+        with self._watches.using(prefix) as watch:
+            return watch.wait(since, deadline)
 
     def close(self) -> None:
-        self.client.http.close()
-        self.watches.close()
+        """End every connection, and the watches that nobody waits for."""
+        self.client.close()
+        self._watches.close()
 
 
 def _first_entry(reply: dict[str, Any]) -> Entry | None:

@@ -4,7 +4,6 @@ Which endpoint is asked, and for how long, is the affair of `rdzv_transport`.
 """
 
 import json
-import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,17 +28,10 @@ _HAS_LEADER: Final = {"Grpc-Metadata-hasleader": "true"}
 
 
 class Client:
-    """The connection to one etcd, by all its endpoints, of one process."""
+    """The connection to one etcd, by all its endpoints, of one process. Settings: see `rdzv_transport.Client`."""
 
     def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        *,
-        tls: ssl.SSLContext | None = None,
-        server_name: str | None = None,
-        user: str | None = None,
-        password: str | None = None,
-        request_timeout: float = 3.0,
+        self, endpoints: Sequence[Endpoint], user: str | None = None, password: str | None = None, **settings: Any
     ) -> None:
         self._refusals = Refusals(user)
         self.http = HttpClient(
@@ -47,10 +39,8 @@ class Client:
             endpoints,
             self._refusals.check,
             headers={"Content-Type": "application/json"},
-            tls=tls,
-            server_name=server_name,
-            request_timeout=request_timeout,
             kind="etcd 3.4 or newer, with its gateway enabled",
+            **settings,
         )
         """By which it is reached."""
         self.newest = 0

@@ -55,8 +55,6 @@ class Refusals:
         # An error of a method whose answer is a stream comes with status 200.
         if reply.status == 200 and not reply.body.startswith(b'{"error"'):
             return
-        if b"HTTP request to an HTTPS server" in reply.body:
-            raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
         try:
             answer = json.loads(reply.body)
             # A stream wraps its error once more, and names the code differently.

@@ -10,16 +10,13 @@ from typing import Any, Final
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import LONGEST, Prefixes, Turns, contains
+from rdzv_transport import Turns, contains
 
 from .client import Client
 from .events import Change, Events, GapError
 from .wire import KeySpace
 
-__all__ = ["Watches", "read_all"]
-
-_IDLE_WATCHES: Final = 4
-"""How many prefixes keep their watch though nobody waits for them now."""
+__all__ = ["Watch", "read_all"]
 
 _HASTE: Final = 1.0
 """A watch that ends sooner than this, in seconds, is not opened again at once: the caller slows us down."""
@@ -34,29 +31,7 @@ def read_all(client: Client, keys: KeySpace, prefix: str, timeout: float) -> Sna
     return client.call("/v3/kv/range", keys.under(prefix), timeout, read)
 
 
-class Watches:
-    """The watches of one client."""
-
-    def __init__(self, client: Client, keys: KeySpace) -> None:
-        self._client = client
-        self._keys = keys
-        self._watches = Prefixes(self._watch, lambda watch: watch.close(), idle=_IDLE_WATCHES)
-
-    def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`."""
-        deadline = time.monotonic() + min(timeout, LONGEST)
-        with self._watches.using(prefix) as watch:
-            return watch.wait(since, deadline)
-
-    def close(self) -> None:
-        """Close those that nobody waits for; the others end with the client's connections."""
-        self._watches.close()
-
-    def _watch(self, prefix: str) -> "_Watch":
-        return _Watch(self._client, self._keys, prefix)
-
-
-class _Watch:
+class Watch:
     """What is known of one prefix, and the watch that keeps it up to date.
 
     Any number of threads may wait; one of them at a time reads, for all.
@@ -74,6 +49,7 @@ class _Watch:
         self._logged_in_again = False
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
+        """See `KeyValueBackend.wait`."""
         with self._turns.changed:
             self._adopt(since)
         news: Snapshot | None = None
@@ -95,6 +71,7 @@ class _Watch:
         return news or since
 
     def close(self) -> None:
+        """End the watch, if there is one; the next wait opens another."""
         if self._events is not None:
             self._events.close()
             self._events = None

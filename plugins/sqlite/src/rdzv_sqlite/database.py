@@ -13,11 +13,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
+from weakref import WeakSet
 
 from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from . import schema
-from .forking import disconnect_before_fork
 from .paths import check_content, default_path, explain, make_default_folder, missing, resolve
 from .shared import Shared, shared
 
@@ -87,7 +87,8 @@ class Database:
         self._connection: sqlite3.Connection | None = None
         self._file: tuple[int, int] | None = None
         self._closed = False
-        disconnect_before_fork(self)
+        with _registering:
+            _all.add(self)
 
     @property
     def shared(self) -> Shared:
@@ -243,3 +244,29 @@ def _identity(path: str) -> tuple[int, int] | None:
         found = os.stat(path)
         return found.st_dev, found.st_ino
     return None
+
+
+# SQLite remembers per process which locks it holds on a file; a fork copies that memory, and the locks stay behind. A
+# child that opened the same file again would rely on locks that nobody holds. So before a fork every connection is
+# closed, between two transactions; both sides connect again.
+
+_all: Final[WeakSet[Database]] = WeakSet()
+_registering: Final = threading.RLock()
+_held: Final[list[Database]] = []
+
+
+def _before_fork() -> None:
+    _registering.acquire()
+    for database in list(_all):
+        database.lock.acquire()
+        _held.append(database)
+        database.disconnect()
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().lock.release()
+    _registering.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

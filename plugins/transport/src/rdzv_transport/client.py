@@ -25,11 +25,11 @@ _IDLE: Final = 4
 
 
 class CancelToken:
-    """By this, other threads end a call in progress, or move it to another endpoint."""
+    """By this, other threads end a call in progress."""
 
     def __init__(self) -> None:
         self.cancelled = False
-        self._using: tuple[Member, Connection] | None = None
+        self._using: Connection | None = None
         self._lock = threading.Lock()
 
     def cancel(self) -> None:
@@ -37,21 +37,15 @@ class CancelToken:
         with self._lock:
             self.cancelled = True
             if self._using:
-                self._using[1].interrupt()
-
-    def leave(self, member: Member) -> None:
-        """Have the call move on if it waits for this endpoint."""
-        with self._lock:
-            if self._using and self._using[0] is member:
-                self._using[1].interrupt()
+                self._using.sock.close()
 
     @contextlib.contextmanager
-    def using(self, member: Member, connection: Connection) -> Iterator[None]:
+    def using(self, connection: Connection) -> Iterator[None]:
         """For the time in which the call is made by this connection."""
         with self._lock:
-            self._using = member, connection
+            self._using = connection
             if self.cancelled:
-                connection.interrupt()
+                connection.sock.close()
         try:
             yield
         finally:
@@ -99,8 +93,8 @@ class Client(FailoverClient):
         self._check = check
         self._headers = dict(headers)
         self._idle: dict[Member, list[Connection]] = {member: [] for member in self.members}
-        self._cancel_tokens: set[CancelToken] = set()
-        self._cancelling = threading.Lock()
+        self._in_use: set[Connection] = set()
+        self._using = threading.Lock()
 
     def call(
         self, request: Request, timeout: float, read: Callable[[Reply], _T], cancel: CancelToken | None = None
@@ -120,18 +114,14 @@ class Client(FailoverClient):
                 answer as something else, and none ever did otherwise).
             RendezvousError: From `check`.
         """
-        with self._registered(cancel or CancelToken()) as held:
+        token = cancel or CancelToken()
 
-            def attempt(member: Member, deadline: float) -> _T:
-                return self._attempt(member, request, deadline, read, held)
+        def attempt(member: Member, deadline: float) -> _T:
+            return self._attempt(member, request, deadline, read, token)
 
-            return self.try_members(
-                attempt,
-                timeout,
-                repeatable=request.repeatable,
-                held=request.held,
-                cancelled=lambda: held.cancelled,
-            )
+        return self.try_members(
+            attempt, timeout, repeatable=request.repeatable, held=request.held, cancelled=lambda: token.cancelled
+        )
 
     def poll(self, request: Request, read: Callable[[Reply], _T], cancel: CancelToken) -> _T | None:
         """Ask the endpoint that did best so far for something that it may never answer.
@@ -144,15 +134,14 @@ class Client(FailoverClient):
         """
         self.check_open()
         member = self.members[0]
-        with self._registered(cancel):
-            try:
-                return self._attempt(member, request, time.monotonic() + self.request_timeout, read, cancel)
-            except ResponseTimeoutError:
-                return None
-            except EndpointError:
-                if not cancel.cancelled:
-                    self.demote(member)
-                return None
+        try:
+            return self._attempt(member, request, time.monotonic() + self.request_timeout, read, cancel)
+        except ResponseTimeoutError:
+            return None
+        except EndpointError:
+            if not cancel.cancelled:
+                self.demote(member)
+            return None
 
     def open_stream(self, request: Request, timeout: float, read: Callable[[Reply], _T], alive: Request) -> Stream[_T]:
         """Ask for an answer that does not end; it need not have begun when this returns.
@@ -184,8 +173,7 @@ class Client(FailoverClient):
             with contextlib.ExitStack() as opening:
                 connection = Connection(self.sockets, member, deadline)
                 opening.callback(connection.close)
-                cancel = opening.enter_context(self._registered(CancelToken()))
-                opening.enter_context(cancel.using(member, connection))
+                opening.enter_context(self._used(connection))
                 connection.send(request, self._headers, deadline)
                 return Stream(
                     connection,
@@ -202,25 +190,27 @@ class Client(FailoverClient):
         """Try an endpoint after all others from now on, and have the calls that wait for it leave it."""
         if len(self.members) > 1:
             super().demote(member)
-            with self._cancelling:
-                for cancel in self._cancel_tokens:
-                    cancel.leave(member)
+            with self._using:
+                for connection in self._in_use:
+                    if connection.member is member:
+                        connection.sock.close()
 
     @contextlib.contextmanager
-    def _registered(self, cancel: CancelToken) -> Iterator[CancelToken]:
-        with self._cancelling:
-            self._cancel_tokens.add(cancel)
+    def _used(self, connection: Connection) -> Iterator[None]:
+        """For the time in which a connection is used: it is closed if its endpoint is demoted."""
+        with self._using:
+            self._in_use.add(connection)
         try:
-            yield cancel
+            yield
         finally:
-            with self._cancelling:
-                self._cancel_tokens.discard(cancel)
+            with self._using:
+                self._in_use.discard(connection)
 
     def _attempt(
         self, member: Member, request: Request, deadline: float, read: Callable[[Reply], _T], cancel: CancelToken
     ) -> _T:
         connection = self._connection(member, deadline)
-        with cancel.using(member, connection):
+        with self._used(connection), cancel.using(connection):
             reply = connection.exchange(request, self._headers, deadline + request.held)
         try:
             result = self._understand(reply, read)
@@ -234,7 +224,7 @@ class Client(FailoverClient):
     def _connection(self, member: Member, deadline: float) -> Connection:
         """A connection to use: an idle one, or a new one."""
         with contextlib.suppress(IndexError):
-            while not (idle := self._idle[member].pop()).is_silent():
+            while not (idle := self._idle[member].pop()).sock.is_silent():
                 idle.close()
             return idle
         return Connection(self.sockets, member, deadline)
@@ -248,6 +238,9 @@ class Client(FailoverClient):
             connection.close()
 
     def _understand(self, reply: Reply, read: Callable[[Reply], _T]) -> _T:
+        if reply.status == 400 and b"HTTP request to an HTTPS server" in reply.body:
+            # Of any server that is written in Go.
+            raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
         try:
             self._check(reply)
             result = read(reply)

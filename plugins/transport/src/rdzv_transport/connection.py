@@ -62,6 +62,7 @@ class Connection:
 
     Attributes:
         member: The endpoint.
+        sock: What it goes over. From any thread, closing this ends it for the thread that uses it now.
     """
 
     def __init__(self, sockets: Sockets, member: Member, deadline: float) -> None:
@@ -73,8 +74,8 @@ class Connection:
         self.member = member
         self._http = http.client.HTTPConnection(member.endpoint.host.partition("%")[0], member.endpoint.port)
         self._http.auto_open = False
-        self._sock = sockets.connect(member.endpoint, deadline)
-        self._file = _SocketFile(self._sock)
+        self.sock = sockets.connect(member.endpoint, deadline)
+        self._file = _SocketFile(self.sock)
         self._http.sock = self._file
 
     def exchange(self, request: Request, headers: Mapping[str, str], deadline: float) -> Reply:
@@ -92,7 +93,7 @@ class Connection:
                     pieces.append(response.read1(_PIECE))
                 if response.length:
                     raise http.client.IncompleteRead(b"".join(pieces), response.length)
-                self.member.has_responded = time.monotonic()
+                self.member.responded_at = time.monotonic()
                 return Reply(response.status, response.headers, b"".join(pieces))
 
     def send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
@@ -114,9 +115,9 @@ class Connection:
             EndpointError: The connection broke, and is closed.
         """
         with self._closed_by_failure():
-            data = self._sock.receive(deadline, _RAW_PIECE)
+            data = self.sock.receive(deadline, _RAW_PIECE)
             if data is not None:
-                self.member.has_responded = time.monotonic()
+                self.member.responded_at = time.monotonic()
             return data
 
     @property
@@ -124,17 +125,9 @@ class Connection:
         """Whether another request may follow the last one."""
         return self._http.sock is not None
 
-    def is_silent(self) -> bool:
-        """Whether it is open, and its other end has neither ended it nor said anything that nobody asked for."""
-        return self._sock.is_silent()
-
-    def interrupt(self) -> None:
-        """End it for the thread that uses it now. From any thread."""
-        self._sock.close()
-
     def close(self) -> None:
         """Close it. Closing twice is fine."""
-        self._sock.close()
+        self.sock.close()
         self._http.close()
 
     def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
@@ -154,16 +147,16 @@ class Connection:
             raise ResponseTimeoutError(f"no answer within {time.monotonic() - began:.1f} s", applied=True) from error
         except ssl.SSLError as error:
             self.close()
-            raise self._sock.explain(error) from error
+            raise self.sock.explain(error) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
             raise EndpointError(f"the connection broke: {error!r}{self._hint()}", applied=True) from error
 
     def _hint(self) -> str:
         """What may be wrong if an endpoint hangs up without ever having said anything."""
-        if self.member.has_responded:
+        if self.member.responded_at:
             return ""
-        if self._sock.has_tls:
+        if self.sock.has_tls:
             return "; if it demands a certificate, give it one"
         return "; if it speaks TLS, set protocol=https"
 

@@ -31,11 +31,11 @@ class Member:
 
     Attributes:
         endpoint: Where it is.
-        has_responded: When it last said anything, on the monotonic clock; 0: never.
+        responded_at: When it last said anything, on the monotonic clock; 0: never.
     """
 
     endpoint: Endpoint
-    has_responded: float = 0.0
+    responded_at: float = 0.0
 
 
 class FailoverClient:

@@ -36,7 +36,7 @@ class Prefixes(Generic[_T]):
 
     def __init__(self, make: Callable[[str], _T], retire: Callable[[_T], None], *, idle: int) -> None:
         self._make = make
-        self._end = retire
+        self._retire = retire
         self._idle = idle
         self._lock = threading.Lock()
         self._by_prefix: dict[str, _Kept[_T]] = {}
@@ -55,14 +55,14 @@ class Prefixes(Generic[_T]):
                 kept.used_at = now
                 kept.users += 1
                 used = kept
-                self._retire()
+                self._drop_idle()
             yield kept.thing
         finally:
             with self._lock:
                 if used:
                     used.users -= 1
                 if not self._idle:
-                    self._retire()
+                    self._drop_idle()
 
     def all(self) -> list[_T]:
         """What is known of all that are kept."""
@@ -72,9 +72,9 @@ class Prefixes(Generic[_T]):
         """Keep none any more that nobody uses."""
         with self._lock:
             self._idle = 0
-            self._retire()
+            self._drop_idle()
 
-    def _retire(self) -> None:
+    def _drop_idle(self) -> None:
         idle = sorted((kept.used_at, prefix) for prefix, kept in self._by_prefix.items() if not kept.users)
         for _, prefix in idle[: max(0, len(idle) - self._idle)]:
-            self._end(self._by_prefix.pop(prefix).thing)
+            self._retire(self._by_prefix.pop(prefix).thing)

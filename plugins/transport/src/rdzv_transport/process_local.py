@@ -17,8 +17,7 @@ class ProcessLocal(Generic[_T]):
     Without a lock, since one may be held for ever by a thread that a fork did not copy.
 
     Args:
-        make: Makes it. Of two threads that ask first, both may; one of the two is thrown away unused, so
-            making it must open nothing.
+        make: Makes it. Of two threads that ask first, both may; one of the two is closed unused.
         discard_inherited: Forgets, in a child, what belongs to the parent, without the parent's noticing.
         close: Ends it.
         owner: Whose it is, for the message of a call after `close`.
@@ -47,12 +46,19 @@ class ProcessLocal(Generic[_T]):
         pid = os.getpid()
         mine = self._made.get(pid)
         if mine is None:
-            mine = self._made.setdefault(pid, self._make())
+            made = self._make()
+            if (mine := self._made.setdefault(pid, made)) is not made:
+                self._close(made)
             self._forget(pid)
         if self._closed:
             self.close()
-            raise RendezvousConnectionError(f"{self._owner} was closed.")
+        self.check_open()
         return mine
+
+    def check_open(self) -> None:
+        """Raise `RendezvousConnectionError` after `close`."""
+        if self._closed:
+            raise RendezvousConnectionError(f"{self._owner} was closed.")
 
     def close(self) -> None:
         """End what belongs to this process; there will be no other. Twice is fine."""

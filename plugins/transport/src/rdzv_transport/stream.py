@@ -99,7 +99,7 @@ class Stream(Generic[_T]):
 
     def _receive(self, deadline: float) -> list[bytes]:
         silence = self._patience * (_SILENCE if self._spoke else 1)
-        quiet_until = max(self.opened, self._connection.member.has_responded) + silence
+        quiet_until = max(self.opened, self._connection.member.responded_at) + silence
         lines = self._read(min(quiet_until, deadline))
         self._spoke = self._spoke or bool(lines)
         if not lines and not self._failure and quiet_until <= time.monotonic() < deadline:

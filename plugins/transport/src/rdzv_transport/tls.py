@@ -8,11 +8,15 @@ from rdzv.errors import RendezvousParameterError
 __all__ = ["pop_tls_context", "tls_context"]
 
 
-def pop_tls_context(options: dict[str, Any]) -> ssl.SSLContext | None:
+def pop_tls_context(
+    options: dict[str, Any], words: tuple[str, str, str] = ("protocol", "http", "https")
+) -> ssl.SSLContext | None:
     """Make a context of the parsed `tls_options` and take them out, all but ``server_name``; see `tls_context`."""
+    switch = options.pop(words[0])
+    protocol = str(switch).lower() if isinstance(switch, bool) else switch
     files = {name: (name, options.pop(name)) for name in ("ca_cert", "cert", "key")}
     server_name = "server_name", options["server_name"]
-    return tls_context(protocol=options.pop("protocol"), server_name=server_name, **files)
+    return tls_context(words, protocol=protocol, server_name=server_name, **files)
 
 
 def tls_context(

@@ -33,7 +33,7 @@ _REUSE_WINDOW: Final = 1.0
 
 WatchSource = Callable[[str, Snapshot | None, CancelToken], Iterator[Snapshot]]
 """Follows a prefix: yields a snapshot whenever there may be news, and now and then without any. It begins with what
-is there, unless it is given a snapshot to go on from. It ends when the hold is released, and raises a
+is there, unless it is given a snapshot to go on from. It ends when the token is cancelled, and raises a
 `RendezvousError` when the service cannot be reached."""
 
 
@@ -62,19 +62,17 @@ class Watches:
     """
 
     def __init__(self, name: str, follow: WatchSource, check_open: Callable[[], None]) -> None:
-        self._name = name
-        self._source = follow
-        self._check_open = check_open
-        self._watches = Prefixes(self._watch, lambda watch: watch.cancel.cancel(), idle=_IDLE_WATCHES)
+        self._watches = Prefixes(
+            lambda prefix: _Watch(name, prefix, follow, check_open),
+            lambda watch: watch.cancel.cancel(),
+            idle=_IDLE_WATCHES,
+        )
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + min(timeout, LONGEST)
         with self._watches.using(prefix) as watch:
             return watch.wait(since, deadline)
-
-    def _watch(self, prefix: str) -> "_Watch":
-        return _Watch(self._name, prefix, self._source, self._check_open)
 
 
 class _Watch:

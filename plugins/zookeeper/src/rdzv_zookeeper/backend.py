@@ -9,32 +9,27 @@ from rdzv.backend import (
     ABSENT,
     ANY,
     Capability,
-    Entry,
     Expect,
-    KeyValueBackend,
     Lease,
     PutOutcome,
     PutResult,
-    Snapshot,
     Token,
 )
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousParameterError
-from rdzv_transport import ProcessLocal, ReplyLostError
+from rdzv_transport import FailoverClient, NetworkBackend, ReplyLostError
 
 from .cache import PrefixCaches
-from .ensemble import Ensemble, Identity
 from .failures import SessionEndedError
 from .layout import Layout, Version
-from .removal import remove
 from .security import Login, parse_acl
-from .session import Session
-from .writing import Writer, look
+from .session import Identity, Session
+from .writing import Writer
 
 __all__ = ["ZooKeeperBackend"]
 
 
-class ZooKeeperBackend(KeyValueBackend):
+class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
     """One run's keys in ZooKeeper, under ``/<prefix>/<run id>/``. See `layout` for how they stand there."""
 
     name = "zookeeper"
@@ -75,28 +70,18 @@ class ZooKeeperBackend(KeyValueBackend):
         self._writer = Writer(self._layout, parse_acl(acl, login))
 
         def link() -> PrefixCaches:
-            ensemble = Ensemble(endpoints, login, tls=tls, server_name=server_name, request_timeout=request_timeout)
-            return PrefixCaches(ensemble, self._layout)
+            client = FailoverClient(
+                "ZooKeeper",
+                endpoints,
+                tls=tls,
+                server_name=server_name,
+                request_timeout=request_timeout,
+                scheme="",
+                without_tls="tls=false, or give its secureClientPort",
+            )
+            return PrefixCaches(client, login, self._layout)
 
-        owner = f"This backend of the run at {self._layout.root}"
-        self._links = ProcessLocal(link, lambda link: link.ensemble.discard_inherited(), PrefixCaches.close, owner)
-
-    @property
-    def local_address(self) -> str:
-        """See `KeyValueBackend.local_address`.
-
-        Raises:
-            RendezvousConnectionError: There is no route to any endpoint.
-        """
-        return self._link.ensemble.local_address()
-
-    def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
-        return look(self._layout.path(key), self._link.session, time.monotonic() + timeout)[1]
-
-    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`. A prefix that was asked for lately costs one request."""
-        return self._link.read_all(prefix, timeout)
+        super().__init__(link, self._layout.root)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
@@ -110,21 +95,13 @@ class ZooKeeperBackend(KeyValueBackend):
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         try:
             session = lease.attached() if lease else None
-            return self._writer.put(key, value, expect, self._link.session, session, deadline)
+            return self._writer.put(key, value, expect, self.link.session, session, deadline)
         except ReplyLostError:
             return PutResult(PutOutcome.UNKNOWN)
         except SessionEndedError:
             if lease is not None:
                 lease.forget()
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=deadline - time.monotonic()))
-
-    def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend.delete`."""
-        remove(self._layout, prefix, self._link.session, time.monotonic() + timeout)
-
-    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`. Waiting costs no request but a keep-alive now and then, a change one."""
-        return self._link.wait(prefix, since, timeout)
 
     def open_lease(self, ttl: float, *, timeout: float) -> "ZooKeeperLease":
         """See `KeyValueBackend.open_lease`. ZooKeeper grants times within its limits only.
@@ -133,7 +110,8 @@ class ZooKeeperBackend(KeyValueBackend):
             RendezvousParameterError: It grants less than `ttl`.
         """
         deadline = time.monotonic() + timeout
-        session = Session(self._link.ensemble, Identity(ttl))
+        shared = self.link.session
+        session = Session(shared.client, shared.login, Identity(ttl))
         session.channel(deadline)
         if (granted := session.identity.timeout) < ttl:
             session.end(deadline)
@@ -142,14 +120,6 @@ class ZooKeeperBackend(KeyValueBackend):
                 "shorter (keep_alive_interval x keep_alive_max_attempt), or raise the servers' maxSessionTimeout."
             )
         return ZooKeeperLease(self, session)
-
-    def close(self) -> None:
-        """See `KeyValueBackend.close`."""
-        self._links.close()
-
-    @property
-    def _link(self) -> PrefixCaches:
-        return self._links.get()
 
 
 class ZooKeeperLease(Lease):
@@ -167,14 +137,9 @@ class ZooKeeperLease(Lease):
         self._kept = time.monotonic()
 
     @property
-    def identity(self) -> Identity:
-        """What ZooKeeper knows the session by."""
-        return self._session.identity
-
-    @property
     def ttl(self) -> float:
         """See `Lease.ttl`."""
-        return self.identity.timeout
+        return self._session.identity.timeout
 
     def keep_alive(self, timeout: float) -> bool:
         """See `Lease.keep_alive`."""
@@ -201,9 +166,9 @@ class ZooKeeperLease(Lease):
 
     def attached(self) -> Session:
         """The session as this process uses it: it belongs to no process, and a forked child attaches to it anew."""
-        ensemble = self._backend._link.ensemble
-        if self._session.ensemble is not ensemble:
-            self._session = Session(ensemble, self.identity)
+        shared = self._backend.link.session
+        if self._session.client is not shared.client:
+            self._session = Session(shared.client, shared.login, self._session.identity)
         return self._session
 
     def forget(self) -> None:

@@ -15,13 +15,15 @@ from typing import Final
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
 from rdzv.backend import Entry, Snapshot
 from rdzv.errors import RendezvousConnectionError
-from rdzv_transport import EndpointError, Prefixes, contains
+from rdzv_transport import EndpointError, FailoverClient, Prefixes, contains
 
 from . import wire
 from .channel import Channel
-from .ensemble import Ensemble, Identity
 from .layout import Layout, is_incarnation_node, read_entry
-from .session import Session
+from .removal import remove
+from .security import Login
+from .session import Identity, Session
+from .writing import look
 
 __all__ = ["PrefixCaches"]
 
@@ -39,43 +41,50 @@ class PrefixCaches:
     """What one process has of ZooKeeper: a session, and the prefixes that it has asked for lately.
 
     Attributes:
-        ensemble: The servers.
+        client: The servers.
         session: The one that the watches hang on; it serves for everything else but leases as well.
     """
 
-    def __init__(self, ensemble: Ensemble, layout: Layout) -> None:
-        self.ensemble = ensemble
+    def __init__(self, client: FailoverClient, login: Login, layout: Layout) -> None:
+        self.client = client
         # Thrice as long as a server may be silent: a third is how often a session must be heard of.
-        self.session = Session(ensemble, Identity(3 * ensemble.request_timeout), self._note)
+        self.session = Session(client, login, Identity(3 * client.request_timeout), self._note)
         self._layout = layout
-        self._caches = Prefixes(self._cache, self._unwatch, idle=_IDLE_CACHES)
+        self._caches = Prefixes(
+            lambda prefix: _PrefixCache(layout.path(prefix), layout, self.session), self._unwatch, idle=_IDLE_CACHES
+        )
+
+    def read(self, key: str, timeout: float) -> Entry | None:
+        """See `KeyValueBackend.read`."""
+        return look(self._layout.path(key), self.session, time.monotonic() + timeout)[1]
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
+        """See `KeyValueBackend.read_all`. A prefix that was asked for lately costs one request."""
         deadline = time.monotonic() + timeout
         with self._caches.using(prefix) as cache:
             return cache.look(deadline, fresh=True)
 
+    def delete(self, prefix: str, timeout: float) -> None:
+        """See `KeyValueBackend.delete`."""
+        remove(self._layout, prefix, self.session, time.monotonic() + timeout)
+
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`."""
+        """See `KeyValueBackend.wait`. Waiting costs no request but a keep-alive now and then, a change one."""
         deadline = time.monotonic() + timeout
-        with self._caches.using(prefix) as cache, self.ensemble.forgiving(deadline):
-            return cache.wait(since, deadline, self.ensemble.patience)
+        with self._caches.using(prefix) as cache, self.client.forgiving(deadline):
+            return cache.wait(since, deadline, self.client.patience)
         return since
 
     def close(self) -> None:
         """End every connection. The sessions of leases live on until their time is up."""
         self.session.close_session()
-        self.ensemble.close()
+        self.client.close()
 
     def _note(self, path: str) -> None:
         """Hear that a node has changed."""
         if not is_incarnation_node(path):
             for cache in self._caches.all():
                 cache.note(path)
-
-    def _cache(self, prefix: str) -> "_PrefixCache":
-        return _PrefixCache(self._layout.path(prefix), self._layout, self.session)
 
     def _unwatch(self, cache: "_PrefixCache") -> None:
         if cache.channel is not None:
@@ -100,15 +109,14 @@ class _PrefixCache:
         self._session = session
         self._reading = threading.Lock()
         self._entries: dict[str, Entry] = {}
-        self._noting = threading.Lock()
-        self._changed: set[str] = set()
+        # It grows at its end at any moment; the reader takes from its beginning what it has read.
+        self._changed: list[str] = []
         self._now = Snapshot({}, self)
 
     def note(self, path: str) -> None:
         """Hear that a node has changed."""
         if contains(self.path, path):
-            with self._noting:
-                self._changed.add(path)
+            self._changed.append(path)
 
     def wait(self, since: Snapshot, deadline: float, patience: float) -> Snapshot:
         """Something that differs from `since`, as soon as there is; a server may be silent for `patience` seconds."""
@@ -155,8 +163,7 @@ class _PrefixCache:
 
     def _read_everything(self, channel: Channel, deadline: float) -> None:
         """Watch, then read, level by level."""
-        with self._noting:
-            self._changed.clear()
+        self._changed.clear()
         self._entries = {}
         node = [GetData(self.path, False), GetChildren(self.path, False)]
         watched, _, top, below = channel.exchange([wire.add_watch(self.path), wire.BARRIER, *node], deadline)
@@ -173,19 +180,16 @@ class _PrefixCache:
         """Read what has changed, until nothing has."""
         until = time.monotonic() + _QUIET
         while True:
-            with self._noting:
-                changed, self._changed = sorted(self._changed), set()
+            noted = self._changed[:]
+            changed = sorted(set(noted))
             requests = [*first, *(GetData(path, False) for path in changed)]
             if not requests:
                 return
-            try:
-                replies = channel.exchange(requests, deadline)
-                for path, reply in zip(changed, replies[len(first) :], strict=True):
-                    self._take(path, reply)
-            except BaseException:
-                with self._noting:
-                    self._changed.update(changed)
-                raise
+            replies = channel.exchange(requests, deadline)
+            for path, reply in zip(changed, replies[len(first) :], strict=True):
+                self._take(path, reply)
+            # Not sooner: whatever comes in between, an interrupt too, they are read again.
+            del self._changed[: len(noted)]
             first = ()
             if time.monotonic() >= until:
                 return

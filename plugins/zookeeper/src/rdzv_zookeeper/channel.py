@@ -8,16 +8,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from functools import partial
 from typing import Final
 
 from kazoo import exceptions  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Ping, Watch  # type: ignore[import-untyped]
-from rdzv_transport import EndpointError, Turns
+from rdzv_transport import EndpointError, FailoverClient, Turns
 
 from . import wire
-from .ensemble import Ensemble
 from .failures import NotZooKeeperError, SessionEndedError, name_of
 
 __all__ = ["Channel"]
@@ -33,41 +32,31 @@ _PROBE_AFTER: Final = 0.05
 thousands until the next one comes."""
 
 
-@dataclass(eq=False, slots=True)
-class _Pending:
-    """A request whose answer has not come."""
-
-    request: wire.Request
-    number: int
-    reply: wire.Reply | None = None
-
-    def has_reply(self) -> bool:
-        return self.reply is not None
-
-
 class Channel:
     """See above.
 
     Args:
-        ensemble: Where.
-        line: To which server.
+        client: The servers.
         on_event: Hears the path of every node that changes under a watch.
         timeout: The seconds of silence that the session outlasts.
 
     Attributes:
-        line: See there.
+        line: To which server.
         broken: Why it is no use any more; None: it is.
     """
 
-    def __init__(self, ensemble: Ensemble, line: wire.Line, on_event: Callable[[str], None], timeout: float) -> None:
+    def __init__(
+        self, client: FailoverClient, line: wire.Line, on_event: Callable[[str], None], timeout: float
+    ) -> None:
         self.line = line
         self.broken: EndpointError | None = None
-        self._ensemble = ensemble
+        self._client = client
         self._on_event = on_event
         self._timeout = timeout
         self._sending = threading.Lock()
         self._turns = Turns()
-        self._pending: deque[_Pending] = deque()
+        # The numbers and requests whose answers have not come, with these.
+        self._pending: deque[tuple[int, wire.Request, Future[wire.Reply]]] = deque()
         self._number = 0
         self._asked = time.monotonic()
 
@@ -81,14 +70,16 @@ class Channel:
         replies: list[wire.Reply] = []
         for start in range(0, len(requests), _PER_FLIGHT):
             flight = self.send(requests[start : start + _PER_FLIGHT], deadline, applied=start > 0)
-            if not self.listen(flight[-1].has_reply, deadline, owed=True):
+            if not self.listen(flight[-1].done, deadline, owed=True):
                 raise EndpointError("no answer in time", applied=True)
-            replies += [one.reply for one in flight if one.reply is not None]
+            replies += [answer.result() for answer in flight]
         if any(isinstance(reply.result, exceptions.SessionExpiredError) for reply in replies):
             raise SessionEndedError
         return replies
 
-    def send(self, requests: Sequence[wire.Request], deadline: float, *, applied: bool = False) -> list[_Pending]:
+    def send(
+        self, requests: Sequence[wire.Request], deadline: float, *, applied: bool = False
+    ) -> list[Future[wire.Reply]]:
         """Send requests without waiting for the answers; they are done before any that is sent later.
 
         Raises:
@@ -98,8 +89,8 @@ class Channel:
         if not self._sending.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise EndpointError("another thread still sends", applied=applied)
         try:
-            flight = [_Pending(request, self._next_number()) for request in requests]
-            data = b"".join(wire.frame(one.request, one.number) for one in flight)
+            flight = [(self._next_number(), request, Future[wire.Reply]()) for request in requests]
+            data = b"".join(wire.frame(request, number) for number, request, _ in flight)
             with self._turns.changed:
                 self._check(applied=applied)
                 self._pending += flight
@@ -110,7 +101,7 @@ class Channel:
             raise
         finally:
             self._sending.release()
-        return flight
+        return [answer for _, _, answer in flight]
 
     def listen(self, done: Callable[[], bool], deadline: float, *, owed: bool = False) -> bool:
         """Read until `done`, and let the server hear of us meanwhile; False if the deadline has come.
@@ -137,10 +128,10 @@ class Channel:
                 return True
             now = time.monotonic()
             over = now >= deadline
-            silence = now - max(began, self.line.has_responded)
-            patience = self._ensemble.request_timeout if owed else self._timeout * 2 / 3
+            silence = now - max(began, self.line.responded_at)
+            patience = self._client.request_timeout if owed else self._timeout * 2 / 3
             # Of a server that owes an answer, but is the only one, as much is hoped for as the caller's time allows.
-            if silence >= patience and (over or not owed or len(self._ensemble.members) > 1):
+            if silence >= patience and (over or not owed or len(self._client.members) > 1):
                 self.fail(EndpointError(f"no answer within {silence:.1f} s", applied=True))
             if over:
                 with self._turns.changed:
@@ -204,10 +195,11 @@ class Channel:
             event, _ = wire.read(Watch.deserialize, data, wire.HEADER_SIZE)
             self._on_event(str(event.path))
         elif number != wire.PING_XID:
-            if not self._pending or self._pending[0].number != number:
+            if not self._pending or self._pending[0][0] != number:
                 raise NotZooKeeperError(f"its answer is not ZooKeeper's: to request {number}, which nobody waits for")
-            one = self._pending.popleft()
-            one.reply = wire.read_reply(one.request, data)
-            if isinstance(one.reply.result, exceptions.SessionClosedRequireSaslError):
+            _, request, answer = self._pending.popleft()
+            reply = wire.read_reply(request, data)
+            answer.set_result(reply)
+            if isinstance(reply.result, exceptions.SessionClosedRequireSaslError):
                 # There will be no answers to the others.
-                raise EndpointError(name_of(one.reply.result), applied=True, denied=True)
+                raise EndpointError(name_of(reply.result), applied=True, denied=True)

@@ -8,7 +8,6 @@ conditional write is one transaction: *the incarnation node is there, and the ve
 """
 
 import re
-import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +15,8 @@ from rdzv.backend import Entry
 from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape
 
-__all__ = ["Layout", "Version", "late_order", "new_incarnation", "pack", "read_entry"]
-__all__ += ["incarnation_node", "is_incarnation_node", "without_incarnation"]
+__all__ = ["Layout", "Version", "incarnation_node", "is_incarnation_node", "pack", "read_entry"]
+__all__ += ["without_incarnation"]
 
 _HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
 _INCARNATION: Final = "@"
@@ -82,11 +81,6 @@ def _unusable(prefix: str, reason: str) -> RendezvousParameterError:
     )
 
 
-def new_incarnation() -> str:
-    """A name for a life; no two have the same."""
-    return secrets.token_hex(8)
-
-
 def incarnation_node(path: str, incarnation: str) -> str:
     """The node that ends with this life of the key at `path`."""
     return f"{path}{_INCARNATION}{incarnation}"
@@ -112,14 +106,9 @@ def read_entry(data: bytes | None, stat: Any) -> Entry | None:
     if not data:
         return None
     head = _HEAD.match(data)
-    # Odd numbers are for keys whose node was there before (see `late_order`).
+    # Odd numbers are for keys whose node was there before (see `look`).
     born = 2 * stat.czxid
     if head is None:
         return Entry(data, Version("", stat.version, born, stat.ephemeralOwner), born)
     incarnation, order = head[1].decode(), int(head[2]) or born
     return Entry(data[head.end() :], Version(incarnation, stat.version, order, stat.ephemeralOwner), order)
-
-
-def late_order(zxid: int) -> int:
-    """The order of a key that begins in a node that was there before, when transaction `zxid` was the last."""
-    return 2 * zxid + 1

@@ -3,6 +3,7 @@
 from typing import Final
 
 from rdzv.options import Option
+from rdzv_transport import request_timeout_option, tls_options
 
 __all__ = ["OPTIONS"]
 
@@ -14,10 +15,8 @@ OPTIONS: Final = (
         None,
         "Whether the endpoint is a secureClientPort; unset: if any of ca_cert, cert, key and server_name is given.",
     ),
-    Option("ca_cert", "path", None, "PEM file of who must have signed the servers' certificates; unset: the system's."),
-    Option("cert", "path", None, "PEM file of this client's certificate, and its key if that is not apart."),
-    Option("key", "path", None, "PEM file of the key of this client's certificate."),
-    Option("server_name", "text", None, "The name that the servers' certificates must hold, if not the endpoint's."),
+    # Without the first, which is another switch.
+    *tls_options("servers'")[1:],
     Option("user", "text", None, "Who we are: by ZooKeeper's digest scheme, or by SASL."),
     Option("password", "text", None, "The password of user.", secret=True),
     Option(
@@ -34,11 +33,6 @@ OPTIONS: Final = (
         None,
         "Who may use our nodes: open, creator, or scheme:id:rwcda;...; unset: creator if we log in, else open.",
     ),
-    Option(
-        "request_timeout",
-        "seconds",
-        3.0,
-        "How long one of several endpoints may take to answer before the next one is tried.",
-    ),
+    request_timeout_option("endpoints"),
 )
 """Every option of this backend."""

@@ -5,7 +5,7 @@ from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import BackendPlugin
 from rdzv.store import KeyValueStore
-from rdzv_transport import tls_context
+from rdzv_transport import pop_tls_context
 
 from .backend import ZooKeeperBackend
 from .options import OPTIONS
@@ -16,10 +16,7 @@ __all__ = ["BACKEND", "create_backend"]
 def create_backend(params: RendezvousParameters) -> tuple[ZooKeeperBackend, KeyValueStore]:
     """See `BackendPlugin`; the endpoint is one or more ``host:port``, separated by commas (port 2181 if none)."""
     options = parse_options(params.config, OPTIONS)
-    files = {name: (name, options.pop(name)) for name in ("ca_cert", "cert", "key")}
-    switch = {True: "true", False: "false"}.get(options.pop("tls"))
-    server_name = "server_name", options["server_name"]
-    tls = tls_context(("tls", "false", "true"), protocol=switch, server_name=server_name, **files)
+    tls = pop_tls_context(options, ("tls", "false", "true"))
     backend = ZooKeeperBackend(parse_endpoints(params.endpoint, 2181), params.run_id, tls=tls, **options)
     return backend, KeyValueStore(backend)
 

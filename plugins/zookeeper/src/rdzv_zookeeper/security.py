@@ -4,12 +4,14 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from kazoo.exceptions import ZookeeperError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import SASL, Auth  # type: ignore[import-untyped]
 from kazoo.security import ACL, Id  # type: ignore[import-untyped]
 from rdzv.errors import RendezvousParameterError
 from rdzv_transport import EndpointError
 
 from . import wire
+from .failures import NotZooKeeperError
 
 __all__ = ["Login", "parse_acl"]
 
@@ -80,16 +82,15 @@ class Login:
                 break
             number += 1
             try:
-                data = self._ask(line, SASL(response or b""), number, deadline)
+                challenge, _ = self._ask(line, SASL(response or b""), number, deadline)
             except EndpointError as error:
-                if error.denied:
+                if error.denied or isinstance(error, NotZooKeeperError):
                     raise
                 if time.monotonic() >= deadline:
                     said = f"{error} to a login by {mechanism}; does this server know SASL?"
                     raise EndpointError(said, applied=False) from error
                 # This is how a server says that it does not know us.
                 raise _refused(f"it ended the connection when {self.who} logged in") from error
-            challenge, _ = wire.read(SASL.deserialize, data, wire.HEADER_SIZE)
         client.dispose()
 
     def _sasl_client(self, mechanism: str, host: str) -> Any:
@@ -106,13 +107,12 @@ class Login:
         except Exception as error:
             raise _refused(f"SASL by {mechanism} is not possible: {error}") from error
 
-    def _ask(self, line: wire.Line, request: wire.Request, number: int, deadline: float) -> bytes:
-        data = line.ask(request, number, deadline)
-        _, _, code = wire.read_header(data)
-        if code:
-            why = type(wire.error_of(code)).__name__
+    def _ask(self, line: wire.Line, request: wire.Request, number: int, deadline: float) -> Any:
+        result = wire.read_reply(request, line.ask(request, number, deadline)).result
+        if isinstance(result, ZookeeperError):
+            why = type(result).__name__
             raise _refused(f"it refused {self.who}: {why}; check the options user, password and sasl")
-        return data
+        return result
 
 
 def _refused(reason: str) -> EndpointError:

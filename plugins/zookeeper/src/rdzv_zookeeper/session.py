@@ -1,43 +1,70 @@
 """A session with ZooKeeper: it outlives its connections, and ends when the ensemble says so."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import NoNodeError, ZookeeperError  # type: ignore[import-untyped]
-from kazoo.protocol.serialization import Close  # type: ignore[import-untyped]
+from kazoo.protocol.serialization import Close, Connect  # type: ignore[import-untyped]
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import EndpointError, ReplyLostError
+from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError
 
 from . import wire
 from .channel import Channel
-from .ensemble import Ensemble, Identity
-from .failures import SessionEndedError, explain
+from .failures import NotZooKeeperError, SessionEndedError, explain
+from .security import Login
 
-__all__ = ["Session"]
+__all__ = ["Identity", "Session"]
 
 _T = TypeVar("_T")
+
+_ENDED: Final = (
+    "; a server does so while its ensemble has no leader, when it has too many connections from one address "
+    "(its maxClientCnxns), or when one end speaks TLS and the other one does not (our option tls)"
+)
+_LONGEST_TIMEOUT: Final = 2**31 - 1
+"""In milliseconds: what fits into the request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What the ensemble knows a session by. A client that shows it speaks for the session, from any connection.
+
+    Attributes:
+        timeout: After so many seconds of silence it ends; as granted.
+        number: Unique for the life of the ensemble; 0: the session is yet to be made.
+        password: Proves that the session is ours.
+    """
+
+    timeout: float
+    number: int = 0
+    password: bytes = bytes(16)
 
 
 class Session:
     """See above.
 
     Args:
-        ensemble: Where.
-        identity: Which. One without a number begins when it is first used.
         on_event: Hears the path of every node that changes under a watch. With it, another session begins when this
             one has ended; without, what hangs on the session has ended for good.
 
     Attributes:
-        ensemble: See there.
-        identity: See there; as granted, since it is connected.
+        client: The servers.
+        login: Who we are.
+        identity: Which. One without a number begins when it is first used; as granted, since it is connected.
     """
 
-    def __init__(self, ensemble: Ensemble, identity: Identity, on_event: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self, client: FailoverClient, login: Login, identity: Identity, on_event: Callable[[str], None] | None = None
+    ) -> None:
+        self.client = client
+        self.login = login
         self.identity = identity
-        self.ensemble = ensemble
         self._asked = identity
         self._renew = on_event is not None
         self._on_event = on_event or (lambda path: None)
@@ -58,7 +85,7 @@ class Session:
         """
         failure: EndpointError | SessionEndedError | None = None
         # Each server may fail once, and the connection that there is may have broken while nobody looked.
-        for _ in range(len(self.ensemble.members) + 1):
+        for _ in range(len(self.client.members) + 1):
             channel = self.channel(deadline)
             try:
                 return work(channel)
@@ -69,13 +96,13 @@ class Session:
                 failure = error
             except EndpointError as error:
                 if error.denied:
-                    raise RendezvousDeniedError(f"ZooKeeper refused {self.ensemble.login.who}: {error}.") from error
+                    raise RendezvousDeniedError(f"ZooKeeper refused {self.login.who}: {error}.") from error
                 if error.applied and not repeatable:
                     raise ReplyLostError(f"ZooKeeper's answer was lost: {error}.") from error
                 failure = error
             if time.monotonic() >= deadline:
                 break
-        self.ensemble.check_open()
+        self.client.check_open()
         endpoint = channel.line.member.endpoint
         raise RendezvousConnectionError(f"ZooKeeper at {endpoint} did not answer: {failure}.") from failure
 
@@ -86,7 +113,7 @@ class Session:
             RendezvousError: What an error means that is not expected.
         """
         if isinstance(reply.result, ZookeeperError) and not isinstance(reply.result, expected):
-            raise explain(reply.result, path, self.ensemble.login.who) from reply.result
+            raise explain(reply.result, path, self.login.who) from reply.result
         return reply.result
 
     def found(self, reply: wire.Reply, path: str) -> Any:
@@ -103,15 +130,21 @@ class Session:
         if not self._attaching.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise RendezvousConnectionError("ZooKeeper was not reached in time: another thread still connects.")
         try:
-            self.ensemble.check_open()
+            self.client.check_open()
             channel = self._channel
             if channel is not None:
                 channel.poll()
                 if channel.broken is None:
                     return channel
-                self.ensemble.demote(channel.line.member)
-            self._channel = channel = self._attach(deadline)
-            return channel
+                self.client.demote(channel.line.member)
+            try:
+                line = self._attach(self.identity, deadline)
+            except SessionEndedError:
+                if not self._renew:
+                    raise
+                line = self._attach(self._asked, deadline)
+            self._channel = Channel(self.client, line, self._on_event, self.identity.timeout)
+            return self._channel
         finally:
             self._attaching.release()
 
@@ -137,11 +170,40 @@ class Session:
         if channel is not None:
             channel.fail(EndpointError("the connection was given up", applied=True))
 
-    def _attach(self, deadline: float) -> Channel:
+    def _attach(self, identity: Identity, deadline: float) -> wire.Line:
+        """Connect the session, or make one, at whichever server takes it."""
+        attempt = partial(self._attach_to, identity)
+        line, self.identity = self.client.try_members(attempt, deadline - time.monotonic())
+        return line
+
+    def _attach_to(self, identity: Identity, member: Member, deadline: float) -> tuple[wire.Line, Identity]:
+        line = wire.Line(self.client.sockets.connect(member.endpoint, deadline), member)
         try:
-            line, self.identity = self.ensemble.attach(self.identity, deadline)
-        except SessionEndedError:
-            if not self._renew:
-                raise
-            line, self.identity = self.ensemble.attach(self._asked, deadline)
-        return Channel(self.ensemble, line, self._on_event, self.identity.timeout)
+            granted = _shake_hands(line, identity, deadline)
+            self.client.understood = True
+            self.login.perform(line, member.endpoint.host, deadline)
+        except EndpointError as error:
+            line.close()
+            known, foreign = self.client.understood, isinstance(error, NotZooKeeperError)
+            hint = _ENDED if isinstance(error.__cause__, ConnectionResetError | BrokenPipeError) else ""
+            hint += "" if known or foreign else "; is it ZooKeeper?"
+            denied = error.denied or (foreign and not known)
+            raise EndpointError(f"no session: {error}{hint}", applied=False, denied=denied) from error
+        except BaseException:
+            line.close()
+            raise
+        return line, granted
+
+
+def _shake_hands(line: wire.Line, identity: Identity, deadline: float) -> Identity:
+    asked = min(math.ceil(identity.timeout * 1000), _LONGEST_TIMEOUT)
+    # We claim to have seen nothing yet: every read asks for the latest anyway, and a server that was
+    # set up anew, or restored from a copy, would refuse a client that has seen more than it has.
+    seen = 0
+    hello = Connect(0, seen, asked, identity.number, identity.password, False)
+    granted, _ = wire.read(Connect.deserialize, line.ask(hello, None, deadline))
+    if granted.time_out <= 0:
+        if identity.number:
+            raise SessionEndedError("the session has ended")
+        raise EndpointError("it grants none", applied=False)
+    return Identity(granted.time_out / 1000, granted.session_id, granted.passwd)

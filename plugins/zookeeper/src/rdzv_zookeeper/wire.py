@@ -14,7 +14,7 @@ from rdzv_transport import EndpointError, Member, TimedSocket
 from .failures import NotZooKeeperError
 
 __all__ = ["BARRIER", "Line", "Multi", "Reply", "Request", "add_watch", "frame", "read", "read_header", "read_reply"]
-__all__ += ["AUTH_XID", "EVENT_XID", "HEADER_SIZE", "PING_XID", "error_of", "remove_watch"]
+__all__ += ["AUTH_XID", "EVENT_XID", "HEADER_SIZE", "PING_XID", "remove_watch"]
 
 Request = Any
 """A request of kazoo's, which have no types, or one of ours: it has a `type` and can `serialize` itself."""
@@ -109,15 +109,10 @@ def read_reply(request: Request, data: bytes) -> Reply:
     """Read the answer to a request."""
     _, zxid, code = read_header(data)
     if code:
-        return Reply(zxid, error_of(code))
+        known = exceptions.EXCEPTIONS
+        return Reply(zxid, known[code]() if code in known else exceptions.ZookeeperError(f"code {code}"))
     deserialize = getattr(request, "deserialize", lambda data, offset: None)
     return Reply(zxid, read(deserialize, data, HEADER_SIZE))
-
-
-def error_of(code: int) -> exceptions.ZookeeperError:
-    """The error for a code of ZooKeeper's."""
-    known = exceptions.EXCEPTIONS
-    return known[code]() if code in known else exceptions.ZookeeperError(f"code {code}")
 
 
 class Line:
@@ -125,12 +120,12 @@ class Line:
 
     Attributes:
         member: The server that it leads to.
-        has_responded: When the server last said anything over it, on the monotonic clock.
+        responded_at: When the server last said anything over it, on the monotonic clock.
     """
 
     def __init__(self, sock: TimedSocket, member: Member) -> None:
         self.member = member
-        self.has_responded = time.monotonic()
+        self.responded_at = time.monotonic()
         self._sock = sock
         self._rest = bytearray()
 
@@ -156,7 +151,7 @@ class Line:
             while (data := self._sock.receive(0.0 if frames else deadline)) is not None:
                 if not data:
                     raise ConnectionResetError("the server ended it")
-                self.has_responded = time.monotonic()
+                self.responded_at = time.monotonic()
                 self._rest += data
                 frames += self._cut()
         except OSError as error:

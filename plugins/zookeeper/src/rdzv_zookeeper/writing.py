@@ -1,5 +1,6 @@
 """One put: the transaction that writes a key on a condition, and what its failure means."""
 
+import secrets
 import time
 from collections.abc import Sequence
 from typing import Final
@@ -12,7 +13,7 @@ from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, Ren
 from rdzv_transport import ReplyLostError
 
 from . import wire
-from .layout import Layout, Version, incarnation_node, late_order, new_incarnation, pack, read_entry
+from .layout import Layout, Version, incarnation_node, pack, read_entry
 from .session import Session
 
 __all__ = ["Writer", "look"]
@@ -93,7 +94,7 @@ class Writer:
             alive = CheckVersion(incarnation_node(path, before.incarnation), -1)
             return data, wire.Multi([alive, SetData(path, data, before.number)])
         flags = _EPHEMERAL if owner else 0
-        incarnation = new_incarnation()
+        incarnation = secrets.token_hex(8)
         data = pack(value, incarnation, before.order if before else 0)
         make_incarnation = Create(incarnation_node(path, incarnation), b"", self._acl, flags)
         if before is not None and not before.incarnation and not owner and not before.owner:
@@ -115,5 +116,6 @@ def look(path: str, session: Session, deadline: float) -> tuple[Version | None, 
         return None, None
     data, stat = result
     if (entry := read_entry(data, stat)) is None:
-        return Version("", stat.version, late_order(reply.zxid), stat.ephemeralOwner), None
+        # A key that begins here now does so after the last transaction.
+        return Version("", stat.version, 2 * reply.zxid + 1, stat.ephemeralOwner), None
     return entry.token, entry

@@ -121,7 +121,7 @@ class Agent:
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
-        with self._signal_handlers(), Guard(self.environment) as keeper:
+        with self._signal_handlers(), contextlib.closing(Guard(self.environment)) as keeper:
             try:
                 while (ending := self._one_round(keeper)) is None:
                     pass
@@ -134,16 +134,14 @@ class Agent:
             return ending
 
     def _one_round(self, keeper: Guard) -> AgentResult | None:
-        info = self._next_world()
+        info = self._run_until_signalled(self.handler.next_rendezvous, self.waiting)
         if info is None:
             return AgentResult(ExitStatus.SIGNALLED, _name(self._signal), self._signal)
         if not self._agree_on_processes(info):
             return None
+        own = {"processes": self.processes, "restarts": self._restarts}
         environments = [
-            {
-                **self.environment,
-                **variables(self.params, info, local_rank=rank, processes=self.processes, restarts=self._restarts),
-            }
+            {**self.environment, **variables(self.params, info, local_rank=rank, **own)}
             for rank in range(self.processes)
         ]
         self.say(self._place_in(info))
@@ -162,10 +160,6 @@ class Agent:
             return f"round {info.round}: world size {info.world_size}, rank {first}"
         world = f"world size {info.world_size * each} (nodes: {info.world_size}, processes on each: {each})"
         return f"round {info.round}: {world}, ranks {first} to {first + each - 1}"
-
-    def _next_world(self) -> RendezvousInfo | None:
-        """The next world; None if a signal came first."""
-        return self._run_until_signalled(self.handler.next_rendezvous, self.waiting)
 
     def _run_until_signalled(
         self,

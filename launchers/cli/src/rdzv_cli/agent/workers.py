@@ -8,8 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 from rdzv.credentials import public_environment
 
@@ -56,12 +55,6 @@ class Guard:
     def close(self) -> None:
         """End it; whatever it still guards is killed."""
         self._process.communicate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 class Worker:

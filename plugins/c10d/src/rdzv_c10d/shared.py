@@ -1,0 +1,87 @@
+"""What the backends of one process share for one run in one store."""
+
+import atexit
+import os
+import threading
+from collections.abc import Hashable
+from typing import Final
+
+from .locator import StoreLocator
+from .pool import ConnectionPool
+from .run import Run
+from .store import Connection
+from .watch import Watches
+
+__all__ = ["Shared", "join", "leave"]
+
+
+class Shared:
+    """See above.
+
+    Attributes:
+        pool: The connections.
+        run: The run's keys.
+        watches: Who waits for what.
+        users: How many backends use it.
+    """
+
+    def __init__(self, locator: StoreLocator, root: str) -> None:
+        self.pool = ConnectionPool(locator, root)
+        self.run = Run(root)
+        self.watches = Watches(self.pool, self.run)
+        self.users = 0
+
+    def close(self, *, at_once: bool = False) -> None:
+        """See `ConnectionPool.close`."""
+        self.watches.wakeup.close()
+        self.pool.close(self._say_farewell, at_once=at_once)
+
+    def _say_farewell(self, connection: Connection) -> None:
+        """Have nobody ring for us any more; then end the thread that listens, by creating its wakeup key."""
+        self.watches.forget(connection)
+        self.watches.wakeup.ring(connection)
+
+
+_by_store: Final[dict[Hashable, Shared]] = {}
+_joining = threading.Lock()
+
+
+def join(locator: StoreLocator, root: str) -> Shared:
+    """What this process shares for a run in a store. Who joins must leave."""
+    key = (locator.key, root)
+    with _joining:
+        shared = _by_store.get(key) or _by_store.setdefault(key, Shared(locator, root))
+        shared.users += 1
+        return shared
+
+
+def leave(shared: Shared) -> None:
+    """Close it if nobody else uses it."""
+    with _joining:
+        shared.users -= 1
+        if shared.users:
+            shared.watches.wakeup.wake(rung=False)
+            return
+        for key in [key for key, one in _by_store.items() if one is shared]:
+            del _by_store[key]
+    shared.close()
+
+
+def _close_all() -> None:
+    # A thread that is in torch while the interpreter ends would take the process down.
+    while _by_store:
+        _by_store.popitem()[1].close(at_once=True)
+
+
+def _after_fork() -> None:
+    global _joining
+    _joining = threading.Lock()
+    _inherited.append(dict(_by_store))
+    _by_store.clear()
+
+
+_inherited: Final[list[dict[Hashable, Shared]]] = []
+"""What a fork has copied; never touched again, since it looks alive and is not."""
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)
