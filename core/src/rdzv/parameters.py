@@ -18,13 +18,15 @@ from .errors import RendezvousParameterError
 from .near import near_name
 from .text import printable
 
-__all__ = ["ARGUMENTS", "RendezvousParameters", "options_of", "parse_nnodes"]
+__all__ = ["ARGUMENTS", "RendezvousParameters", "check_limits", "options_of", "parse_boolean", "parse_nnodes"]
 
 ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
 """What is no option."""
 
 _REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
 _NUMBERS: Final = ("min_nodes", "max_nodes")
+_SHORT: Final = ("nnodes", "min", "max")
+"""What else says the two numbers."""
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
 _SECRET: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
@@ -69,15 +71,7 @@ class RendezvousParameters:
         """
         if not backend:
             raise RendezvousParameterError("The rendezvous backend name must be a non-empty string.")
-        if min_nodes < 1:
-            raise RendezvousParameterError(
-                f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
-            )
-        if max_nodes < min_nodes:
-            raise RendezvousParameterError(
-                f"The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the "
-                f"minimum number of rendezvous nodes ({min_nodes})."
-            )
+        check_limits(min_nodes, max_nodes, "rendezvous nodes")
         self.backend = backend
         self.endpoint = endpoint
         self.run_id = run_id
@@ -197,17 +191,12 @@ class RendezvousParameters:
             RendezvousParameterError: It is something else.
         """
         value = self.get(key, default)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int | str):
-            text = str(value).lower()
-            if text in _TRUE:
-                return True
-            if text in _FALSE:
-                return False
-        raise RendezvousParameterError(
-            f"The rendezvous configuration option '{key}' does not represent a valid boolean value."
-        )
+        try:
+            return None if value is None else parse_boolean(value)
+        except ValueError as error:
+            raise RendezvousParameterError(
+                f"The rendezvous configuration option '{key}' does not represent a valid boolean value."
+            ) from error
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """The option `key` as an integer.
@@ -216,10 +205,8 @@ class RendezvousParameters:
             RendezvousParameterError: It is something else.
         """
         value = self.get(key, default)
-        if value is None:
-            return None
         try:
-            return int(value)
+            return None if value is None else int(value)
         except ValueError as error:
             raise RendezvousParameterError(
                 f"The rendezvous configuration option '{key}' does not represent a valid integer value."
@@ -233,6 +220,33 @@ class RendezvousParameters:
         options = shown.pop("config")
         shown |= {name: "***" if _SECRET.search(name) else value for name, value in options.items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def check_limits(min_nodes: int, max_nodes: int, nodes: str) -> None:
+    """Refuse numbers of `nodes` that are not 1 <= `min_nodes` <= `max_nodes`, in PyTorch's words.
+
+    Raises:
+        RendezvousParameterError: They are not.
+    """
+    if min_nodes < 1:
+        raise RendezvousParameterError(f"The minimum number of {nodes} ({min_nodes}) must be greater than zero.")
+    if max_nodes < min_nodes:
+        raise RendezvousParameterError(
+            f"The maximum number of {nodes} ({max_nodes}) must be greater than or equal to the "
+            f"minimum number of {nodes} ({min_nodes})."
+        )
+
+
+def parse_boolean(value: Any) -> bool:
+    """Read PyTorch's spellings, typed or as text: 1/true/t/yes/y or 0/false/f/no/n in any case.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    text = str(value).lower()
+    if text not in _TRUE + _FALSE:
+        raise ValueError("a boolean is expected, such as true or false")
+    return text in _TRUE
 
 
 def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
@@ -272,7 +286,8 @@ def _arguments(
     if not isinstance(options, Mapping):
         raise RendezvousParameterError(f"{source} has something else than a table of options as 'options'.")
     if "nnodes" in items:
-        items = _merge(items, dict(zip(("min", "max"), parse_nnodes(str(items.pop("nnodes"))), strict=True)), source)
+        least, most = parse_nnodes(str(items.pop("nnodes")))
+        items = _merge(items, {"min": least, "max": most}, source)
     short = {f"{name}_nodes": items.pop(name) for name in ("min", "max") if name in items}
     items = _merge(items, short, source)
     if misplaced := [name for name in ARGUMENTS if name in options]:
@@ -285,14 +300,12 @@ def _arguments(
 
 
 def _explain_missing(missing: list[str], source: str, spell: Callable[[str], str], given: list[str]) -> str:
-    wanted = [spell(name) for name in missing if name not in _NUMBERS]
-    if len(numbers := [name for name in missing if name in _NUMBERS]) == len(_NUMBERS):
-        either = " and ".join(spell(name) for name in _NUMBERS)
-        wanted.append(f"{spell('nnodes')}, such as 2:4 or 2 (or {either})")
-    else:
-        wanted += [spell(name) for name in numbers]
-    spellings = {spell(name) for name in (*missing, *(("nnodes", "min", "max") if numbers else ()))}
-    known = {spell(name) for name in (*ARGUMENTS, "nnodes", "min", "max", "options")}
+    wanted = [spell(name) for name in missing]
+    numbers = [spell(name) for name in missing if name in _NUMBERS]
+    if len(numbers) == len(_NUMBERS):
+        wanted[-2:] = [f"{spell('nnodes')}, such as 2:4 or 2 (or {' and '.join(numbers)})"]
+    spellings = {spell(name) for name in (*missing, *(_SHORT if numbers else ()))}
+    known = {spell(name) for name in (*ARGUMENTS, *_SHORT, "options")}
     hints = [
         f" It has '{name}': did you mean '{near}'?"
         for name in map(str, given)
