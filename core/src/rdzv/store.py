@@ -266,7 +266,7 @@ class KeyValueStore(Store):
             amount = operator.index(amount)
         except TypeError as error:
             raise TypeError(f"What is added to '{key}' is a whole number, not {amount!r}.") from error
-        return int(self._update(self._path(key), lambda value: _sum(key, value, amount), self._deadline()) or 0)
+        return self._add(key, amount, self._deadline())
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
         """See `Store.compare_set`."""
@@ -366,7 +366,7 @@ class KeyValueStore(Store):
         # PyTorch's names.
         counter, opened = f"{key}/num_members", f"{key}/last_member"
         calls = _for_calls(deadline)
-        arrived = int(self._update(self._path(counter), lambda value: _sum(counter, value, 1), calls) or 0)
+        arrived = self._add(counter, 1, calls)
         if arrived >= world_size:
             self._overwrite(self._path(opened), b"1", calls)
             return
@@ -429,16 +429,13 @@ class KeyValueStore(Store):
             return {key: versioned for key in keys if (versioned := find(key, snapshot)) is not None}
 
         found = look() if len(keys) > 1 else {}
-        for key in keys:
-            if key in found:
-                continue
+        for key in [key for key in keys if key not in found]:
             versioned = self._await(self._path(key), partial(find, key), deadline)
-            if versioned is not None:
-                found[key] = versioned
-            elif len(keys) > 1:
+            if versioned is None:
                 # Time is up, and others may have come while this one did not.
-                found = look()
+                found = look() if len(keys) > 1 else {}
                 break
+            found[key] = versioned
         if missing := [key for key in keys if key not in found]:
             waited = time.monotonic() - started
             raise RendezvousTimeoutError(
@@ -463,6 +460,9 @@ class KeyValueStore(Store):
                 time.sleep(max(0.0, min(next(pauses), deadline - time.monotonic())))
                 snapshot = self._client.read_all(path, _for_calls(deadline), snapshot)
         return versioned
+
+    def _add(self, key: str, amount: int, deadline: float) -> int:
+        return int(self._update(self._path(key), lambda value: _sum(key, value, amount), deadline) or 0)
 
     def _overwrite(self, path: str, payload: bytes, deadline: float) -> None:
         """Replace whatever a key holds; no request that comes late does so again."""
