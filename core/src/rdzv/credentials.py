@@ -62,7 +62,8 @@ def take_secrets(
                 raise RendezvousParameterError(f"'{name}' and '{file_option(name)}' are both given: leave one out.")
             taken[name] = _read(name, path)
         elif taken.get(name) is None:
-            taken[name] = _from_environment(name, environ)
+            secret = environ.get(variable(name))
+            taken[name] = _one_line(secret, f"The variable {variable(name)}") if secret else None
     return taken
 
 
@@ -126,12 +127,6 @@ def public_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
         environ: The environment of this process.
     """
     return {name: value for name, value in environ.items() if not name.startswith("RDZV_")}
-
-
-def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:
-    if secret := environ.get(variable(name)):
-        return _one_line(secret, f"The variable {variable(name)}")
-    return None
 
 
 def _read(name: str, path: Any) -> str:
