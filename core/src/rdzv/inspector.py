@@ -40,6 +40,8 @@ from .text import printable
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
 _WAITING: Final = "waiting"
+_NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
+"""Stands for the state where none is published."""
 
 
 @dataclass(frozen=True)
@@ -160,11 +162,9 @@ class RunInspector:
         # Between the reading of the nodes and that of the state a world may have been formed: then it is not abandoned.
         try:
             return self._look(deadline)
-        except RendezvousDeniedError:
-            raise
-        except RendezvousConnectionError:
-            if status.leader is not None:
-                # That world has a leader: the answer would be wrong.
+        except RendezvousConnectionError as error:
+            # If that world has a leader, the answer would be wrong.
+            if isinstance(error, RendezvousDeniedError) or status.leader is not None:
                 raise
             return status
 
@@ -186,14 +186,12 @@ class RunInspector:
         Raises:
             RendezvousDeniedError: The service refuses.
         """
-        if self._control is None:
-            return
         try:
-            self._wait(CONTROL, self._control, time.monotonic() + timeout)
-        except RendezvousDeniedError:
-            raise
-        except RendezvousConnectionError:
-            return
+            if self._control is not None:
+                self._wait(CONTROL, self._control, time.monotonic() + timeout)
+        except RendezvousConnectionError as error:
+            if isinstance(error, RendezvousDeniedError):
+                raise
 
     def close(self, by: str, reason: str, timeout: float) -> Closed:
         """Close the attempt that the run is at; returns who closed it first, and why.
@@ -209,7 +207,8 @@ class RunInspector:
             if state and state.closed:
                 return state.closed
             mine = Closed(by, reason, done=False)
-            closed = rules.close(state, mine, self._limits(state, deadline))
+            of = state or next(iter(self._nodes(deadline)), _NOTHING)
+            closed = rules.close(state, mine, LeaderRecord("", of.attempt, of.min_nodes, of.max_nodes))
             assert closed is not None  # noqa: S101 - an open state can be closed
             applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
@@ -296,12 +295,6 @@ class RunInspector:
                     raise
                 time.sleep(paused)
 
-    def _limits(self, state: State | None, deadline: float) -> LeaderRecord:
-        if state is not None:
-            return LeaderRecord("", state.attempt, state.min_nodes, state.max_nodes)
-        first = next(iter(self._nodes(deadline)), None)
-        return LeaderRecord("", first.attempt, first.min_nodes, first.max_nodes) if first else LeaderRecord("", 0, 0, 0)
-
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         return nodes_in(self._client.read_all(NODES, deadline))
 
@@ -331,32 +324,32 @@ def _news(control: DecodedSnapshot, state: State) -> list[str]:
 
 
 def _describe(
-    run_id: str, state: State | None, leader: LeaderRecord | None, published: RunStatus | None, nodes: list[NodeRecord]
+    run_id: str, found: State | None, leader: LeaderRecord | None, published: RunStatus | None, nodes: list[NodeRecord]
 ) -> Status:
-    limits = state or leader or next(iter(nodes), None)
-    news = published if published is not None and state is not None and published.round == state.round else None
-    ranks = {node: rank for rank, node in enumerate(state.world)} if state else {}
-    known = sorted((_describe_node(node, state, ranks) for node in nodes), key=_by_rank)
+    state = found or _NOTHING
+    limits = found or leader or next(iter(nodes), _NOTHING)
+    news = published if published is not None and published.round == state.round else None
+    known = sorted((_describe_node(node, state) for node in nodes), key=_by_rank)
     return Status(
         run_id,
         _phase(state, published, nodes),
-        limits.attempt if limits else 0,
-        state.round if state else 0,
-        limits.min_nodes if limits else 0,
-        limits.max_nodes if limits else 0,
+        limits.attempt,
+        state.round,
+        limits.min_nodes,
+        limits.max_nodes,
         leader.node if leader else None,
         tuple(known),
         _missing(state, news, nodes),
         sum(node.doing == _WAITING for node in known),
-        state.closed.by if state and state.closed else None,
-        state.closed.reason if state and state.closed else None,
+        state.closed.by if state.closed else None,
+        state.closed.reason if state.closed else None,
     )
 
 
-def _phase(state: State | None, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
-    if state is not None and state.closed:
+def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
+    if state.closed:
         return "closed"
-    if state is None or not state.world:
+    if not state.world:
         if not nodes:
             return "unknown"
         # A leader that died has left its last status.
@@ -367,25 +360,27 @@ def _phase(state: State | None, published: RunStatus | None, nodes: list[NodeRec
     return "running" if inside.issuperset(state.world) else "re-forming"
 
 
-def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int]) -> NodeStatus:
-    inside = state is not None and node.id in ranks and node.last_round < state.round
-    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else _WAITING
-    return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing, node.left)
+def _describe_node(node: NodeRecord, state: State) -> NodeStatus:
+    rank = state.world.index(node.id) if node.id in state.world and node.last_round < state.round else None
+    doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
+    return NodeStatus(node.id, rank, node.address, doing, node.left)
 
 
-def _missing(state: State | None, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+def _missing(state: State, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
     losses = {departure.node: departure for departure in news.departures} if news is not None else {}
-    if state is not None and not state.closed:
-        for rank, node in enumerate(state.world):
-            losses.setdefault(node, Departure(node, rank, False, "its record is gone: it died, gave up or is cut off"))
+    for rank, node in enumerate(() if state.closed else state.world):
+        losses.setdefault(node, Departure(node, rank, False, "its record is gone: it died, gave up or is cut off"))
     # The record of one that has left stays for a while, and one that was cut off may be back.
     recorded = {node.id for node in nodes}
     return tuple(
-        MissingNode(departure.node, departure.rank, f"left: {departure.cause}", departure.cause)
-        if departure.left
-        else MissingNode(departure.node, departure.rank, f"missing: {departure.cause}", None)
-        for departure in sorted(losses.values(), key=lambda departure: departure.rank)
-        if departure.node not in recorded
+        MissingNode(
+            gone.node,
+            gone.rank,
+            f"{'left' if gone.left else 'missing'}: {gone.cause}",
+            gone.cause if gone.left else None,
+        )
+        for gone in sorted(losses.values(), key=lambda gone: gone.rank)
+        if gone.node not in recorded
     )
 
 
