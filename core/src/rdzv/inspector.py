@@ -1,16 +1,14 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
 import copy
-import random
 import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 from .backend import KeyValueBackend
-from .deadline import pause_within
 from .engine import rules
-from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
+from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.handler import adapt
 from .engine.records import (
     CONTROL,
@@ -39,6 +37,8 @@ from .text import printable
 
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
+_PAUSE: Final = 0.1
+"""Seconds between a wait that failed and the next look."""
 _WAITING: Final = "waiting"
 _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
 """Stands for the state where none is published."""
@@ -284,16 +284,12 @@ class RunInspector:
 
     def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
         """Wait for a change until the deadline, also while the service is away for a while."""
-        pauses = backoff(random.Random())  # noqa: S311 - jitter is no secret
-        while True:
-            try:
-                return self._client.wait(prefix, since, deadline)
-            except RendezvousDeniedError:
-                raise
-            except RendezvousConnectionError:
-                if (paused := pause_within(deadline - time.monotonic(), next(pauses))) is None:
-                    raise
-                time.sleep(paused)
+        try:
+            return self._client.wait(prefix, since, deadline)
+        except RendezvousConnectionError:
+            # The read has patience and tells when to give up; the pause is for a service that answers reads only.
+            time.sleep(max(0.0, min(_PAUSE, deadline - time.monotonic())))
+            return self._client.read_all(prefix, deadline, since)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         return nodes_in(self._client.read_all(NODES, deadline))
