@@ -363,12 +363,10 @@ class KeyValueBackend(RendezvousBackend):
     """Seconds that `get_state` and `set_state` may take, since PyTorch's signatures carry no timeout."""
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend.get_state`."""
         entry = self.read(STATE_KEY, timeout=self.register_timeout)
         return None if entry is None else (Envelope.unpack(entry.value).payload, entry.token)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """See `RendezvousBackend.set_state`."""
         check_payload(state, STATE_KEY)
         deadline = time.monotonic() + self.register_timeout
         now = self.read(STATE_KEY, timeout=self.register_timeout)
@@ -385,7 +383,6 @@ class KeyValueBackend(RendezvousBackend):
         return there.payload, now.token, there.nonce == mine.nonce
 
     def wait_state(self, token: Token | None, timeout: float) -> None:
-        """See `RendezvousBackend.wait_state`."""
         deadline = time.monotonic() + timeout
         seen = self.read_all(STATE_KEY, timeout=timeout)
         entry = seen.entries.get(STATE_KEY)
