@@ -18,7 +18,7 @@ from .errors import RendezvousParameterError
 from .near import near_name
 from .text import printable
 
-__all__ = ["ARGUMENTS", "RendezvousParameters", "check_limits", "options_of", "parse_boolean", "parse_nnodes"]
+__all__ = ["ARGUMENTS", "RendezvousParameters", "options_of", "parse_nnodes"]
 
 ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
 """What is no option."""
@@ -29,7 +29,8 @@ _SHORT: Final = ("nnodes", "min", "max")
 """What else says the two numbers."""
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
-_SECRET: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
+SECRET_NAME: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
+"""Found in the name of an option or a variable that holds a secret, as far as names tell; a file's name is none."""
 _SEMICOLON: Final = re.compile(r"[^=]*;\s*[A-Za-z_]+\s*=.*", re.DOTALL)
 """A value that goes on with another option; one that has pairs, as in ``labels=a=1;b=2``, begins with a name."""
 _DEEPEST: Final = 20
@@ -154,10 +155,10 @@ class RendezvousParameters:
         given: dict[str, Any] = {}
         if nnodes := environ.get("RDZV_NNODES"):
             given["min_nodes"], given["max_nodes"] = parse_nnodes(nnodes, "RDZV_NNODES")
-        given |= {name: value for name in ARGUMENTS if (value := environ.get(_variable(name)))}
+        given |= {name: value for name in ARGUMENTS if (value := environ.get(variable(name)))}
         given["options"] = options_of(environ)
         others = [name for name in environ if name.startswith("RDZV_")]
-        return cls(**_arguments(given, "The environment", _variable, others))
+        return cls(**_arguments(given, "The environment", variable, others))
 
     def to_env(self) -> dict[str, str]:
         """The environment variables from which `from_env` makes equal parameters in a child process.
@@ -177,7 +178,7 @@ class RendezvousParameters:
                 "Use texts, numbers, booleans, lists and tables."
             ) from error
         values = {name: getattr(self, name) for name in ARGUMENTS}
-        texts = {_variable(name): "" if value is None else str(value) for name, value in values.items()}
+        texts = {variable(name): "" if value is None else str(value) for name, value in values.items()}
         return texts | {"RDZV_OPTIONS": options}
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -218,7 +219,7 @@ class RendezvousParameters:
     def __repr__(self) -> str:
         shown = vars(self) | {"endpoint": hide_login(str(self.endpoint))}
         options = shown.pop("config")
-        shown |= {name: "***" if _SECRET.search(name) else value for name, value in options.items()}
+        shown |= {name: "***" if SECRET_NAME.search(name) else value for name, value in options.items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
 
 
@@ -367,8 +368,9 @@ def _decode(text: str) -> str:
     return unquote(text, errors="strict")
 
 
-def _variable(argument: str) -> str:
-    return f"RDZV_{argument.upper()}"
+def variable(name: str) -> str:
+    """The environment variable for an argument, or for an option that is secret."""
+    return f"RDZV_{name.upper()}"
 
 
 def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
