@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote
 
 from .endpoints import hide_login
@@ -19,6 +19,8 @@ from .near import near_name
 from .text import printable
 
 __all__ = ["ARGUMENTS", "RendezvousParameters", "options_of", "parse_nnodes"]
+
+_T = TypeVar("_T")
 
 ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
 """What is no option."""
@@ -191,13 +193,7 @@ class RendezvousParameters:
         Raises:
             RendezvousParameterError: It is something else.
         """
-        value = self.get(key, default)
-        try:
-            return None if value is None else parse_boolean(value)
-        except ValueError as error:
-            raise RendezvousParameterError(
-                f"The rendezvous configuration option '{key}' does not represent a valid boolean value."
-            ) from error
+        return self._get_as(parse_boolean, "boolean", key, default)
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """The option `key` as an integer.
@@ -205,12 +201,15 @@ class RendezvousParameters:
         Raises:
             RendezvousParameterError: It is something else.
         """
+        return self._get_as(int, "integer", key, default)
+
+    def _get_as(self, parse: Callable[[Any], _T], kind: str, key: str, default: _T | None) -> _T | None:
         value = self.get(key, default)
         try:
-            return None if value is None else int(value)
+            return None if value is None else parse(value)
         except ValueError as error:
             raise RendezvousParameterError(
-                f"The rendezvous configuration option '{key}' does not represent a valid integer value."
+                f"The rendezvous configuration option '{key}' does not represent a valid {kind} value."
             ) from error
 
     def __eq__(self, other: object) -> bool:
