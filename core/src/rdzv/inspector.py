@@ -7,27 +7,10 @@ from types import TracebackType
 from typing import Final, Self
 
 from .backend import KeyValueBackend
-from .engine import rules
+from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.handler import adapt
-from .engine.records import (
-    CONTROL,
-    HEARTBEATS,
-    LEADER_KEY,
-    NODES,
-    PENDING,
-    STATE_KEY,
-    STATUS_KEY,
-    STORE,
-    Closed,
-    Departure,
-    LeaderRecord,
-    NodeRecord,
-    RunStatus,
-    State,
-    decode,
-    nodes_in,
-)
+from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode
 from .engine.register_adapter import RegisterAdapter
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
@@ -171,11 +154,11 @@ class RunInspector:
     def _look(self, deadline: float) -> Status:
         # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
-        control = self._control = self._client.read_all(CONTROL, deadline)
-        found = {key: control.get(key) for key in (STATE_KEY, LEADER_KEY, STATUS_KEY)}
-        state = decode(State, versioned.payload) if (versioned := found[STATE_KEY]) else None
-        leader = decode(LeaderRecord, versioned.payload) if (versioned := found[LEADER_KEY]) else None
-        published = decode(RunStatus, versioned.payload) if (versioned := found[STATUS_KEY]) else None
+        control = self._control = self._client.read_all(records.CONTROL, deadline)
+        found = {key: control.get(key) for key in (records.STATE_KEY, records.LEADER_KEY, records.STATUS_KEY)}
+        state = decode(State, versioned.payload) if (versioned := found[records.STATE_KEY]) else None
+        leader = decode(LeaderRecord, versioned.payload) if (versioned := found[records.LEADER_KEY]) else None
+        published = decode(RunStatus, versioned.payload) if (versioned := found[records.STATUS_KEY]) else None
         return _describe(self._run_id, state, leader, published, nodes)
 
     def wait(self, timeout: float) -> None:
@@ -188,7 +171,7 @@ class RunInspector:
         """
         try:
             if self._control is not None:
-                self._wait(CONTROL, self._control, time.monotonic() + timeout)
+                self._wait(records.CONTROL, self._control, time.monotonic() + timeout)
         except RendezvousConnectionError as error:
             if isinstance(error, RendezvousDeniedError):
                 raise
@@ -202,7 +185,7 @@ class RunInspector:
         deadline = time.monotonic() + timeout
         while True:
             # A tombstone is what a purge that broke off has left: the state is written over it.
-            versioned = self._client.read_all(STATE_KEY, deadline).raw(STATE_KEY)
+            versioned = self._client.read_all(records.STATE_KEY, deadline).raw(records.STATE_KEY)
             state = decode(State, versioned.payload) if versioned and not versioned.envelope.deleted else None
             if state and state.closed:
                 return state.closed
@@ -210,7 +193,7 @@ class RunInspector:
             of = state or next(iter(self._nodes(deadline)), _NOTHING)
             closed = rules.close(state, mine, LeaderRecord("", of.attempt, of.min_nodes, of.max_nodes))
             assert closed is not None  # noqa: S101 - an open state can be closed
-            applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
+            applied, _ = self._client.put(records.STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
                 return mine
 
@@ -234,17 +217,21 @@ class RunInspector:
         if live := self._await_end(deadline):
             return live
         self.close("a purge", "its keys are being removed", deadline - time.monotonic())
-        control = self._client.read_all(CONTROL, deadline)
-        versioned = control.raw(STATE_KEY)
+        control = self._client.read_all(records.CONTROL, deadline)
+        versioned = control.raw(records.STATE_KEY)
         if versioned is None:
             # Another purge was faster.
             return ()
-        nodes = self._client.read_all(NODES, deadline)
+        nodes = self._client.read_all(records.NODES, deadline)
         # One that was on its way when the run was closed: it hears of that, and goes.
-        if live := _living(nodes_in(nodes)):
+        if live := _living(records.nodes_in(nodes)):
             return live
         state = decode(State, versioned.payload)
-        for top, last in ((STORE, state.round), (NODES, state.attempt), (HEARTBEATS, state.attempt)):
+        for top, last in (
+            (records.STORE, state.round),
+            (records.NODES, state.attempt),
+            (records.HEARTBEATS, state.attempt),
+        ):
             for folder in _folders_until(self._raw.read_all(top, deadline), last):
                 self._client.delete(folder, deadline)
         for key in _news(control, state):
@@ -259,20 +246,22 @@ class RunInspector:
 
         That goes by whole prefixes only, so not if the next attempt has begun: what is left then goes with it.
         """
-        if not any(self._client.read_all(top, deadline).names() for top in (NODES, LEADER_KEY)):
-            for top in (NODES, HEARTBEATS, STORE):
+        if not any(self._client.read_all(top, deadline).names() for top in (records.NODES, records.LEADER_KEY)):
+            for top in (records.NODES, records.HEARTBEATS, records.STORE):
                 self._client.delete(top, deadline)
 
     def _await_end(self, deadline: float) -> tuple[str, ...]:
         """Wait until no node is left; returns those that still are."""
-        snapshot = self._client.read_all(NODES, deadline)
-        while (live := _living(nodes_in(snapshot))) and time.monotonic() < deadline:
-            snapshot = self._wait(NODES, snapshot, deadline)
+        snapshot = self._client.read_all(records.NODES, deadline)
+        while (live := _living(records.nodes_in(snapshot))) and time.monotonic() < deadline:
+            snapshot = self._wait(records.NODES, snapshot, deadline)
         return live
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
-        applied, now = self._client.put(STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True)
+        applied, now = self._client.put(
+            records.STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True
+        )
         if not applied and now is not None and not now.envelope.deleted:
             attempt = decode(State, now.payload).attempt
             raise RendezvousParameterError(
@@ -280,7 +269,7 @@ class RunInspector:
                 "what earlier attempts had left was removed. Close it and purge again to remove the rest."
             )
         # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
-        self._client.delete(STATE_KEY, deadline)
+        self._client.delete(records.STATE_KEY, deadline)
 
     def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
         """Wait for a change until the deadline, also while the service is away for a while."""
@@ -292,7 +281,7 @@ class RunInspector:
             return self._client.read_all(prefix, deadline, since)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
-        return nodes_in(self._client.read_all(NODES, deadline))
+        return records.nodes_in(self._client.read_all(records.NODES, deadline))
 
     def __enter__(self) -> Self:
         return self
@@ -313,10 +302,10 @@ def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
 
 def _news(control: DecodedSnapshot, state: State) -> list[str]:
     """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
-    pending = [key for key in control.names() if key.startswith(f"{PENDING}/")]
+    pending = [key for key in control.names() if key.startswith(f"{records.PENDING}/")]
     old = [key for key in pending if not (last := key.rpartition("/")[2]).isdecimal() or int(last) <= state.round + 1]
     # At worst the leader of the next attempt loses the lead, and another is elected.
-    return [*old, STATUS_KEY, LEADER_KEY]
+    return [*old, records.STATUS_KEY, records.LEADER_KEY]
 
 
 def _describe(
