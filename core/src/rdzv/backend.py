@@ -5,7 +5,8 @@ every backend of ours implements, and what the core derives everything else from
 the nodes' records, leader election and the shared store.
 
 An author writes about seven methods and declares what the service cannot do. Backends do not
-retry, do not wrap values and do not keep state about rendezvous: the core does, once for all.
+retry, do not wrap values and do not keep state about rendezvous: the core does, once for all. What
+the package says of its backend is a `BackendPlugin`.
 """
 
 import random
