@@ -121,7 +121,7 @@ def test_a_program_gets_no_secret() -> None:
 
 
 def test_a_program_gets_no_secret_of_another_backend() -> None:
-    given = {"RDZV_TOKEN": "hunter3", "RDZV_TOKEN_FILE": "kept", "RDZV_RUN_ID": "run"}
+    given = {"RDZV_TOKEN": "hunter3", "RDZV_TOKEN_FILE": "kept", "RDZV_RUN_ID": "run", "RDZV_KEY_PASSPHRASE": "hunter4"}
     _, environment = withhold(RendezvousParameters("sqlite", "", "run", 1, 1), [], given)
     assert environment == {"RDZV_TOKEN_FILE": "kept", "RDZV_RUN_ID": "run"}
 

@@ -113,8 +113,9 @@ class TestOutages:
             purged = pool.submit(observer.purge, 20.0)
             client = shared.clients[-1]
             wait_until(lambda: client.calls["wait"])
+            reads = client.calls["read_all"]
             client.disconnect()
-            wait_until(lambda: client.calls["wait"] > 1)
+            wait_until(lambda: client.calls["read_all"] > reads + 1)
             client.reconnect()
             node.shutdown()
             assert purged.result(30) == ()

@@ -5,26 +5,31 @@ every backend of ours implements, and what the core derives everything else from
 the nodes' records, leader election and the shared store.
 
 An author writes about seven methods and declares what the service cannot do. Backends do not
-retry, do not wrap values and do not keep state about rendezvous: the core does, once for all.
+retry, do not wrap values and do not keep state about rendezvous: the core does, once for all. What
+the package says of its backend is a `BackendPlugin`.
 """
 
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, ClassVar, Final
 
 from .deadline import time_left
+from .endpoints import hide_login
 from .engine.envelope import Envelope
 from .errors import RendezvousParameterError, RendezvousUnsupportedError
+from .options import Option
+from .parameters import RendezvousParameters
 
 __all__ = [
     "ABSENT",
     "ANY",
     "MAX_PAYLOAD",
     "STATE_KEY",
+    "BackendPlugin",
     "Capability",
     "Entry",
     "Expect",
@@ -359,40 +364,59 @@ class KeyValueBackend(RendezvousBackend):
     """Seconds that `get_state` and `set_state` may take, since PyTorch's signatures carry no timeout."""
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend.get_state`."""
         entry = self.read(STATE_KEY, timeout=self.register_timeout)
         return None if entry is None else (Envelope.unpack(entry.value).payload, entry.token)
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """See `RendezvousBackend.set_state`."""
         check_payload(state, STATE_KEY)
         deadline = time.monotonic() + self.register_timeout
-        entry = self.read(STATE_KEY, timeout=self.register_timeout)
-        if (entry.token if entry else None) != token:
-            return None if entry is None else (Envelope.unpack(entry.value).payload, entry.token, False)
-        before = Envelope.unpack(entry.value) if entry else None
-        mine = Envelope.wrap(state, writer="register", previous=before)
-        put = self.put(
-            STATE_KEY,
-            mine.pack(),
-            expect=ABSENT if token is None else token,
-            timeout=time_left(deadline, time.monotonic()),
-        )
-        now = put.entry
-        if put.outcome is PutOutcome.UNKNOWN:
-            now = self.read(STATE_KEY, timeout=time_left(deadline, time.monotonic()))
+        now = self.read(STATE_KEY, timeout=self.register_timeout)
+        mine = Envelope.wrap(state, writer="register", previous=Envelope.unpack(now.value) if now else None)
+        if (now.token if now else None) == token:
+            left = time_left(deadline, time.monotonic())
+            put = self.put(STATE_KEY, mine.pack(), expect=ABSENT if token is None else token, timeout=left)
+            now = put.entry
+            if put.outcome is PutOutcome.UNKNOWN:
+                now = self.read(STATE_KEY, timeout=time_left(deadline, time.monotonic()))
         if now is None:
             return None
         there = Envelope.unpack(now.value)
         return there.payload, now.token, there.nonce == mine.nonce
 
     def wait_state(self, token: Token | None, timeout: float) -> None:
-        """See `RendezvousBackend.wait_state`."""
         deadline = time.monotonic() + timeout
         seen = self.read_all(STATE_KEY, timeout=timeout)
         entry = seen.entries.get(STATE_KEY)
         if (entry.token if entry else None) == token and (remaining := deadline - time.monotonic()) > 0:
             self.wait(STATE_KEY, seen, timeout=remaining)
+
+
+@dataclass(frozen=True)
+class BackendPlugin:
+    """What a backend's entry point leads to; the entry point's name is the backend's.
+
+    Attributes:
+        summary: One line for ``rdzv backends``.
+        options: Every option that this backend understands.
+        create_backend: Makes the backend, and the store if it brings one, for parameters. Raises
+            `RendezvousParameterError` for those it cannot use, and does not touch the network.
+        backend_type: The backend's class, for its declared capabilities.
+        default_endpoint: The endpoint when the user gives none; None where one is needed.
+        example_endpoint: What one looks like, for the message to a user who gave none.
+        describe_endpoint: Says for people what an endpoint means, in a few words and without secrets.
+        check_shared: Raises `RendezvousParameterError` for parameters that give each process a service of its own, so
+            that no other process finds it. The subcommands of ``rdzv`` about a run ask it: they start programs that use
+            the same service, or look at one that others use.
+    """
+
+    summary: str
+    options: tuple[Option, ...]
+    create_backend: Callable[[RendezvousParameters], tuple[RendezvousBackend, Any]]
+    backend_type: type[RendezvousBackend]
+    default_endpoint: str | None = None
+    example_endpoint: str = "host:port"
+    describe_endpoint: Callable[[str], str] = hide_login
+    check_shared: Callable[[RendezvousParameters], None] = lambda params: None
 
 
 def check_payload(payload: bytes, key: str) -> None:

@@ -7,13 +7,12 @@ and from the variable ``RDZV_PASSWORD``: neither can be seen in the list of proc
 import copy
 import logging
 import os
-import re
 import stat
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from .errors import RendezvousParameterError
-from .parameters import RendezvousParameters
+from .parameters import SECRET_NAME, RendezvousParameters, variable
 
 __all__ = ["file_option", "public_environment", "take_secrets", "variable", "with_secrets", "withhold"]
 
@@ -22,9 +21,6 @@ logger = logging.getLogger(__name__)
 _WITHHELD: Final = "RDZV_WITHHELD"
 """Tells a program which secrets its agent has and did not pass on, for the error message."""
 
-_SECRET_OF_ANY: Final = re.compile("RDZV_.*(PASSWORD|TOKEN|SECRET|CREDENTIAL).*(?<!_FILE)")
-"""Variables that hold a secret of some backend, though not of the one in use."""
-
 _MOST: Final = 65536
 """Bytes that a secret may have; what is longer is another file than the user meant."""
 
@@ -32,11 +28,6 @@ _MOST: Final = 65536
 def file_option(name: str) -> str:
     """The option for a file that holds the secret option `name`."""
     return f"{name}_file"
-
-
-def variable(name: str) -> str:
-    """The environment variable that holds the secret option `name`."""
-    return f"RDZV_{name.upper()}"
 
 
 def take_secrets(
@@ -62,7 +53,8 @@ def take_secrets(
                 raise RendezvousParameterError(f"'{name}' and '{file_option(name)}' are both given: leave one out.")
             taken[name] = _read(name, path)
         elif taken.get(name) is None:
-            taken[name] = _from_environment(name, environ)
+            secret = environ.get(variable(name))
+            taken[name] = _one_line(secret, f"The variable {variable(name)}") if secret else None
     return taken
 
 
@@ -108,7 +100,9 @@ def withhold(
     hidden = {_WITHHELD, "RDZV_OPTIONS"}
     if names is not None:
         names = tuple(names)
-        hidden |= {*map(variable, names), *filter(_SECRET_OF_ANY.fullmatch, environ)}
+        # A secret of some other backend is none of the program's, either.
+        hidden |= {name for name in environ if name.startswith("RDZV_") and SECRET_NAME.search(name)}
+        hidden |= {*map(variable, names)}
     names = names or ()
     public = copy.copy(params)
     public.config = {name: value for name, value in params.config.items() if name not in names}
@@ -126,12 +120,6 @@ def public_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str
         environ: The environment of this process.
     """
     return {name: value for name, value in environ.items() if not name.startswith("RDZV_")}
-
-
-def _from_environment(name: str, environ: Mapping[str, str]) -> str | None:
-    if secret := environ.get(variable(name)):
-        return _one_line(secret, f"The variable {variable(name)}")
-    return None
 
 
 def _read(name: str, path: Any) -> str:

@@ -1,35 +1,16 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
 import copy
-import random
 import time
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 from .backend import KeyValueBackend
-from .deadline import pause_within
-from .engine import rules
-from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
+from .engine import records, rules
+from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.handler import adapt
-from .engine.records import (
-    CONTROL,
-    HEARTBEATS,
-    LEADER_KEY,
-    NODES,
-    PENDING,
-    STATE_KEY,
-    STATUS_KEY,
-    STORE,
-    Closed,
-    Departure,
-    LeaderRecord,
-    NodeRecord,
-    RunStatus,
-    State,
-    decode,
-    nodes_in,
-)
+from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode
 from .engine.register_adapter import RegisterAdapter
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
@@ -39,7 +20,11 @@ from .text import printable
 
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
+_PAUSE: Final = 0.1
+"""Seconds between a wait that failed and the next look."""
 _WAITING: Final = "waiting"
+_NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
+"""Stands for the state where none is published."""
 
 
 @dataclass(frozen=True)
@@ -160,22 +145,20 @@ class RunInspector:
         # Between the reading of the nodes and that of the state a world may have been formed: then it is not abandoned.
         try:
             return self._look(deadline)
-        except RendezvousDeniedError:
-            raise
-        except RendezvousConnectionError:
-            if status.leader is not None:
-                # That world has a leader: the answer would be wrong.
+        except RendezvousConnectionError as error:
+            # If that world has a leader, the answer would be wrong.
+            if isinstance(error, RendezvousDeniedError) or status.leader is not None:
                 raise
             return status
 
     def _look(self, deadline: float) -> Status:
         # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
-        control = self._control = self._client.read_all(CONTROL, deadline)
-        found = {key: control.get(key) for key in (STATE_KEY, LEADER_KEY, STATUS_KEY)}
-        state = decode(State, versioned.payload) if (versioned := found[STATE_KEY]) else None
-        leader = decode(LeaderRecord, versioned.payload) if (versioned := found[LEADER_KEY]) else None
-        published = decode(RunStatus, versioned.payload) if (versioned := found[STATUS_KEY]) else None
+        control = self._control = self._client.read_all(records.CONTROL, deadline)
+        found = {key: control.get(key) for key in (records.STATE_KEY, records.LEADER_KEY, records.STATUS_KEY)}
+        state = decode(State, versioned.payload) if (versioned := found[records.STATE_KEY]) else None
+        leader = decode(LeaderRecord, versioned.payload) if (versioned := found[records.LEADER_KEY]) else None
+        published = decode(RunStatus, versioned.payload) if (versioned := found[records.STATUS_KEY]) else None
         return _describe(self._run_id, state, leader, published, nodes)
 
     def wait(self, timeout: float) -> None:
@@ -186,14 +169,12 @@ class RunInspector:
         Raises:
             RendezvousDeniedError: The service refuses.
         """
-        if self._control is None:
-            return
         try:
-            self._wait(CONTROL, self._control, time.monotonic() + timeout)
-        except RendezvousDeniedError:
-            raise
-        except RendezvousConnectionError:
-            return
+            if self._control is not None:
+                self._wait(records.CONTROL, self._control, time.monotonic() + timeout)
+        except RendezvousConnectionError as error:
+            if isinstance(error, RendezvousDeniedError):
+                raise
 
     def close(self, by: str, reason: str, timeout: float) -> Closed:
         """Close the attempt that the run is at; returns who closed it first, and why.
@@ -204,14 +185,15 @@ class RunInspector:
         deadline = time.monotonic() + timeout
         while True:
             # A tombstone is what a purge that broke off has left: the state is written over it.
-            versioned = self._client.read_all(STATE_KEY, deadline).raw(STATE_KEY)
+            versioned = self._client.read_all(records.STATE_KEY, deadline).raw(records.STATE_KEY)
             state = decode(State, versioned.payload) if versioned and not versioned.envelope.deleted else None
             if state and state.closed:
                 return state.closed
             mine = Closed(by, reason, done=False)
-            closed = rules.close(state, mine, self._limits(state, deadline))
+            of = state or next(iter(self._nodes(deadline)), _NOTHING)
+            closed = rules.close(state, mine, LeaderRecord("", of.attempt, of.min_nodes, of.max_nodes))
             assert closed is not None  # noqa: S101 - an open state can be closed
-            applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
+            applied, _ = self._client.put(records.STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
                 return mine
 
@@ -235,17 +217,21 @@ class RunInspector:
         if live := self._await_end(deadline):
             return live
         self.close("a purge", "its keys are being removed", deadline - time.monotonic())
-        control = self._client.read_all(CONTROL, deadline)
-        versioned = control.raw(STATE_KEY)
+        control = self._client.read_all(records.CONTROL, deadline)
+        versioned = control.raw(records.STATE_KEY)
         if versioned is None:
             # Another purge was faster.
             return ()
-        nodes = self._client.read_all(NODES, deadline)
+        nodes = self._client.read_all(records.NODES, deadline)
         # One that was on its way when the run was closed: it hears of that, and goes.
-        if live := _living(nodes_in(nodes)):
+        if live := _living(records.nodes_in(nodes)):
             return live
         state = decode(State, versioned.payload)
-        for top, last in ((STORE, state.round), (NODES, state.attempt), (HEARTBEATS, state.attempt)):
+        for top, last in (
+            (records.STORE, state.round),
+            (records.NODES, state.attempt),
+            (records.HEARTBEATS, state.attempt),
+        ):
             for folder in _folders_until(self._raw.read_all(top, deadline), last):
                 self._client.delete(folder, deadline)
         for key in _news(control, state):
@@ -260,20 +246,22 @@ class RunInspector:
 
         That goes by whole prefixes only, so not if the next attempt has begun: what is left then goes with it.
         """
-        if not any(self._client.read_all(top, deadline).names() for top in (NODES, LEADER_KEY)):
-            for top in (NODES, HEARTBEATS, STORE):
+        if not any(self._client.read_all(top, deadline).names() for top in (records.NODES, records.LEADER_KEY)):
+            for top in (records.NODES, records.HEARTBEATS, records.STORE):
                 self._client.delete(top, deadline)
 
     def _await_end(self, deadline: float) -> tuple[str, ...]:
         """Wait until no node is left; returns those that still are."""
-        snapshot = self._client.read_all(NODES, deadline)
-        while (live := _living(nodes_in(snapshot))) and time.monotonic() < deadline:
-            snapshot = self._wait(NODES, snapshot, deadline)
+        snapshot = self._client.read_all(records.NODES, deadline)
+        while (live := _living(records.nodes_in(snapshot))) and time.monotonic() < deadline:
+            snapshot = self._wait(records.NODES, snapshot, deadline)
         return live
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
-        applied, now = self._client.put(STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True)
+        applied, now = self._client.put(
+            records.STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True
+        )
         if not applied and now is not None and not now.envelope.deleted:
             attempt = decode(State, now.payload).attempt
             raise RendezvousParameterError(
@@ -281,29 +269,19 @@ class RunInspector:
                 "what earlier attempts had left was removed. Close it and purge again to remove the rest."
             )
         # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
-        self._client.delete(STATE_KEY, deadline)
+        self._client.delete(records.STATE_KEY, deadline)
 
     def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
         """Wait for a change until the deadline, also while the service is away for a while."""
-        pauses = backoff(random.Random())  # noqa: S311 - jitter is no secret
-        while True:
-            try:
-                return self._client.wait(prefix, since, deadline)
-            except RendezvousDeniedError:
-                raise
-            except RendezvousConnectionError:
-                if (paused := pause_within(deadline - time.monotonic(), next(pauses))) is None:
-                    raise
-                time.sleep(paused)
-
-    def _limits(self, state: State | None, deadline: float) -> LeaderRecord:
-        if state is not None:
-            return LeaderRecord("", state.attempt, state.min_nodes, state.max_nodes)
-        first = next(iter(self._nodes(deadline)), None)
-        return LeaderRecord("", first.attempt, first.min_nodes, first.max_nodes) if first else LeaderRecord("", 0, 0, 0)
+        try:
+            return self._client.wait(prefix, since, deadline)
+        except RendezvousConnectionError:
+            # The read has patience and tells when to give up; the pause is for a service that answers reads only.
+            time.sleep(max(0.0, min(_PAUSE, deadline - time.monotonic())))
+            return self._client.read_all(prefix, deadline, since)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
-        return nodes_in(self._client.read_all(NODES, deadline))
+        return records.nodes_in(self._client.read_all(records.NODES, deadline))
 
     def __enter__(self) -> Self:
         return self
@@ -324,39 +302,39 @@ def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
 
 def _news(control: DecodedSnapshot, state: State) -> list[str]:
     """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
-    pending = [key for key in control.names() if key.startswith(f"{PENDING}/")]
+    pending = [key for key in control.names() if key.startswith(f"{records.PENDING}/")]
     old = [key for key in pending if not (last := key.rpartition("/")[2]).isdecimal() or int(last) <= state.round + 1]
     # At worst the leader of the next attempt loses the lead, and another is elected.
-    return [*old, STATUS_KEY, LEADER_KEY]
+    return [*old, records.STATUS_KEY, records.LEADER_KEY]
 
 
 def _describe(
-    run_id: str, state: State | None, leader: LeaderRecord | None, published: RunStatus | None, nodes: list[NodeRecord]
+    run_id: str, found: State | None, leader: LeaderRecord | None, published: RunStatus | None, nodes: list[NodeRecord]
 ) -> Status:
-    limits = state or leader or next(iter(nodes), None)
-    news = published if published is not None and state is not None and published.round == state.round else None
-    ranks = {node: rank for rank, node in enumerate(state.world)} if state else {}
-    known = sorted((_describe_node(node, state, ranks) for node in nodes), key=_by_rank)
+    state = found or _NOTHING
+    limits = found or leader or next(iter(nodes), _NOTHING)
+    news = published if published is not None and published.round == state.round else None
+    known = sorted((_describe_node(node, state) for node in nodes), key=_by_rank)
     return Status(
         run_id,
         _phase(state, published, nodes),
-        limits.attempt if limits else 0,
-        state.round if state else 0,
-        limits.min_nodes if limits else 0,
-        limits.max_nodes if limits else 0,
+        limits.attempt,
+        state.round,
+        limits.min_nodes,
+        limits.max_nodes,
         leader.node if leader else None,
         tuple(known),
         _missing(state, news, nodes),
         sum(node.doing == _WAITING for node in known),
-        state.closed.by if state and state.closed else None,
-        state.closed.reason if state and state.closed else None,
+        state.closed.by if state.closed else None,
+        state.closed.reason if state.closed else None,
     )
 
 
-def _phase(state: State | None, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
-    if state is not None and state.closed:
+def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
+    if state.closed:
         return "closed"
-    if state is None or not state.world:
+    if not state.world:
         if not nodes:
             return "unknown"
         # A leader that died has left its last status.
@@ -367,25 +345,27 @@ def _phase(state: State | None, published: RunStatus | None, nodes: list[NodeRec
     return "running" if inside.issuperset(state.world) else "re-forming"
 
 
-def _describe_node(node: NodeRecord, state: State | None, ranks: dict[str, int]) -> NodeStatus:
-    inside = state is not None and node.id in ranks and node.last_round < state.round
-    doing = f"left: {node.left}" if node.left is not None else "in the round" if inside else _WAITING
-    return NodeStatus(node.id, ranks[node.id] if inside else None, node.address, doing, node.left)
+def _describe_node(node: NodeRecord, state: State) -> NodeStatus:
+    rank = state.world.index(node.id) if node.id in state.world and node.last_round < state.round else None
+    doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
+    return NodeStatus(node.id, rank, node.address, doing, node.left)
 
 
-def _missing(state: State | None, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+def _missing(state: State, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
     losses = {departure.node: departure for departure in news.departures} if news is not None else {}
-    if state is not None and not state.closed:
-        for rank, node in enumerate(state.world):
-            losses.setdefault(node, Departure(node, rank, False, "its record is gone: it died, gave up or is cut off"))
+    for rank, node in enumerate(() if state.closed else state.world):
+        losses.setdefault(node, Departure(node, rank, False, "its record is gone: it died, gave up or is cut off"))
     # The record of one that has left stays for a while, and one that was cut off may be back.
     recorded = {node.id for node in nodes}
     return tuple(
-        MissingNode(departure.node, departure.rank, f"left: {departure.cause}", departure.cause)
-        if departure.left
-        else MissingNode(departure.node, departure.rank, f"missing: {departure.cause}", None)
-        for departure in sorted(losses.values(), key=lambda departure: departure.rank)
-        if departure.node not in recorded
+        MissingNode(
+            gone.node,
+            gone.rank,
+            f"{'left' if gone.left else 'missing'}: {gone.cause}",
+            gone.cause if gone.left else None,
+        )
+        for gone in sorted(losses.values(), key=lambda gone: gone.rank)
+        if gone.node not in recorded
     )
 
 

@@ -4,19 +4,19 @@ The declaration parses, refuses what it does not know (naming the nearest right 
 the tables of ``rdzv backends NAME`` and the documentation.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from .credentials import file_option, take_secrets, variable
 from .errors import RendezvousParameterError
 from .near import near_name
+from .parameters import parse_boolean
 from .text import printable
 
 __all__ = ["PREFIX", "Option", "parse_options", "read_options", "secret_names", "with_files"]
 
-_TRUE = frozenset({"1", "true", "t", "yes", "y"})
-_FALSE = frozenset({"0", "false", "f", "no", "n"})
 _MAX_SECONDS = 1_000_000_000
 """Locks, sockets and `timedelta` overflow somewhere above this, each in its own way."""
 
@@ -62,22 +62,16 @@ class Option:
 
     def _parse(self, value: Any) -> Any:
         if self.kind == "boolean":
-            text = str(value).lower()
-            if text not in _TRUE | _FALSE:
-                raise ValueError("a boolean is expected, such as true or false")
-            return text in _TRUE
+            return parse_boolean(value)
         if isinstance(value, bool):
             raise TypeError(f"{self.kind} is expected")
         if self.kind == "integer":
-            if isinstance(value, float) or (number := _number(int, value)) is None:
-                raise TypeError("an integer is expected, such as 3")
-            return number
+            with suppress(ValueError, TypeError, OverflowError):
+                if not isinstance(value, float):
+                    return int(value)
+            raise ValueError("an integer is expected, such as 3")
         if self.kind == "seconds":
-            seconds = _number(float, value)
-            if seconds is None or not (0 < seconds <= _MAX_SECONDS or (self.zero and seconds == 0)):
-                least = "zero or above" if self.zero else "above zero"
-                raise ValueError(f"a number of seconds {least}, up to {_MAX_SECONDS}, is expected, such as 2.5")
-            return seconds
+            return self._parse_seconds(value)
         if self.kind == "pairs":
             return _parse_pairs(value)
         text = str(value)
@@ -87,6 +81,15 @@ class Option:
             with open(text, "rb"):
                 pass
         return text
+
+    def _parse_seconds(self, value: Any) -> float:
+        # Python's own words for what is no number name neither unit nor limit.
+        with suppress(ValueError, TypeError, OverflowError):
+            seconds = float(value)
+            if 0 < seconds <= _MAX_SECONDS or (self.zero and seconds == 0):
+                return seconds
+        least = "zero or above" if self.zero else "above zero"
+        raise ValueError(f"a number of seconds {least}, up to {_MAX_SECONDS}, is expected, such as 2.5")
 
     def _choose(self, text: str) -> str:
         for choice in self.choices:
@@ -153,14 +156,6 @@ def with_files(options: Iterable[Option]) -> Iterator[Option]:
         hint = f"Seen by all in the list of processes: prefer {file_option(option.name)} or {variable(option.name)}."
         yield replace(option, help=f"{option.help} {hint}")
         yield Option(file_option(option.name), "path", None, f"A file whose one line is the {option.name}.")
-
-
-def _number(kind: Callable[[Any], float], value: Any) -> float | None:
-    # Python's own words for what is none name neither unit nor limit.
-    try:
-        return kind(value)
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def _parse_pairs(value: Any) -> dict[str, str]:

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote
 
 from .endpoints import hide_login
@@ -20,14 +20,19 @@ from .text import printable
 
 __all__ = ["ARGUMENTS", "RendezvousParameters", "options_of", "parse_nnodes"]
 
+_T = TypeVar("_T")
+
 ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
 """What is no option."""
 
 _REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
 _NUMBERS: Final = ("min_nodes", "max_nodes")
+_SHORT: Final = ("nnodes", "min", "max")
+"""What else says the two numbers."""
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
-_SECRET: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
+SECRET_NAME: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)
+"""Found in the name of an option or a variable that holds a secret, as far as names tell; a file's name is none."""
 _SEMICOLON: Final = re.compile(r"[^=]*;\s*[A-Za-z_]+\s*=.*", re.DOTALL)
 """A value that goes on with another option; one that has pairs, as in ``labels=a=1;b=2``, begins with a name."""
 _DEEPEST: Final = 20
@@ -69,15 +74,7 @@ class RendezvousParameters:
         """
         if not backend:
             raise RendezvousParameterError("The rendezvous backend name must be a non-empty string.")
-        if min_nodes < 1:
-            raise RendezvousParameterError(
-                f"The minimum number of rendezvous nodes ({min_nodes}) must be greater than zero."
-            )
-        if max_nodes < min_nodes:
-            raise RendezvousParameterError(
-                f"The maximum number of rendezvous nodes ({max_nodes}) must be greater than or equal to the "
-                f"minimum number of rendezvous nodes ({min_nodes})."
-            )
+        check_limits(min_nodes, max_nodes, "rendezvous nodes")
         self.backend = backend
         self.endpoint = endpoint
         self.run_id = run_id
@@ -160,10 +157,10 @@ class RendezvousParameters:
         given: dict[str, Any] = {}
         if nnodes := environ.get("RDZV_NNODES"):
             given["min_nodes"], given["max_nodes"] = parse_nnodes(nnodes, "RDZV_NNODES")
-        given |= {name: value for name in ARGUMENTS if (value := environ.get(_variable(name)))}
+        given |= {name: value for name in ARGUMENTS if (value := environ.get(variable(name)))}
         given["options"] = options_of(environ)
         others = [name for name in environ if name.startswith("RDZV_")]
-        return cls(**_arguments(given, "The environment", _variable, others))
+        return cls(**_arguments(given, "The environment", variable, others))
 
     def to_env(self) -> dict[str, str]:
         """The environment variables from which `from_env` makes equal parameters in a child process.
@@ -183,7 +180,7 @@ class RendezvousParameters:
                 "Use texts, numbers, booleans, lists and tables."
             ) from error
         values = {name: getattr(self, name) for name in ARGUMENTS}
-        texts = {_variable(name): "" if value is None else str(value) for name, value in values.items()}
+        texts = {variable(name): "" if value is None else str(value) for name, value in values.items()}
         return texts | {"RDZV_OPTIONS": options}
 
     def get(self, key: str, default: Any = None) -> Any:
@@ -196,18 +193,7 @@ class RendezvousParameters:
         Raises:
             RendezvousParameterError: It is something else.
         """
-        value = self.get(key, default)
-        if value is None or isinstance(value, bool):
-            return value
-        if isinstance(value, int | str):
-            text = str(value).lower()
-            if text in _TRUE:
-                return True
-            if text in _FALSE:
-                return False
-        raise RendezvousParameterError(
-            f"The rendezvous configuration option '{key}' does not represent a valid boolean value."
-        )
+        return self._get_as(parse_boolean, "boolean", key, default)
 
     def get_as_int(self, key: str, default: int | None = None) -> int | None:
         """The option `key` as an integer.
@@ -215,14 +201,15 @@ class RendezvousParameters:
         Raises:
             RendezvousParameterError: It is something else.
         """
+        return self._get_as(int, "integer", key, default)
+
+    def _get_as(self, parse: Callable[[Any], _T], kind: str, key: str, default: _T | None) -> _T | None:
         value = self.get(key, default)
-        if value is None:
-            return None
         try:
-            return int(value)
+            return None if value is None else parse(value)
         except ValueError as error:
             raise RendezvousParameterError(
-                f"The rendezvous configuration option '{key}' does not represent a valid integer value."
+                f"The rendezvous configuration option '{key}' does not represent a valid {kind} value."
             ) from error
 
     def __eq__(self, other: object) -> bool:
@@ -231,8 +218,35 @@ class RendezvousParameters:
     def __repr__(self) -> str:
         shown = vars(self) | {"endpoint": hide_login(str(self.endpoint))}
         options = shown.pop("config")
-        shown |= {name: "***" if _SECRET.search(name) else value for name, value in options.items()}
+        shown |= {name: "***" if SECRET_NAME.search(name) else value for name, value in options.items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+
+
+def check_limits(min_nodes: int, max_nodes: int, nodes: str) -> None:
+    """Refuse numbers of `nodes` that are not 1 <= `min_nodes` <= `max_nodes`, in PyTorch's words.
+
+    Raises:
+        RendezvousParameterError: They are not.
+    """
+    if min_nodes < 1:
+        raise RendezvousParameterError(f"The minimum number of {nodes} ({min_nodes}) must be greater than zero.")
+    if max_nodes < min_nodes:
+        raise RendezvousParameterError(
+            f"The maximum number of {nodes} ({max_nodes}) must be greater than or equal to the "
+            f"minimum number of {nodes} ({min_nodes})."
+        )
+
+
+def parse_boolean(value: Any) -> bool:
+    """Read PyTorch's spellings, typed or as text: 1/true/t/yes/y or 0/false/f/no/n in any case.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    text = str(value).lower()
+    if text not in _TRUE + _FALSE:
+        raise ValueError("a boolean is expected, such as true or false")
+    return text in _TRUE
 
 
 def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
@@ -272,7 +286,8 @@ def _arguments(
     if not isinstance(options, Mapping):
         raise RendezvousParameterError(f"{source} has something else than a table of options as 'options'.")
     if "nnodes" in items:
-        items = _merge(items, dict(zip(("min", "max"), parse_nnodes(str(items.pop("nnodes"))), strict=True)), source)
+        least, most = parse_nnodes(str(items.pop("nnodes")))
+        items = _merge(items, {"min": least, "max": most}, source)
     short = {f"{name}_nodes": items.pop(name) for name in ("min", "max") if name in items}
     items = _merge(items, short, source)
     if misplaced := [name for name in ARGUMENTS if name in options]:
@@ -285,14 +300,12 @@ def _arguments(
 
 
 def _explain_missing(missing: list[str], source: str, spell: Callable[[str], str], given: list[str]) -> str:
-    wanted = [spell(name) for name in missing if name not in _NUMBERS]
-    if len(numbers := [name for name in missing if name in _NUMBERS]) == len(_NUMBERS):
-        either = " and ".join(spell(name) for name in _NUMBERS)
-        wanted.append(f"{spell('nnodes')}, such as 2:4 or 2 (or {either})")
-    else:
-        wanted += [spell(name) for name in numbers]
-    spellings = {spell(name) for name in (*missing, *(("nnodes", "min", "max") if numbers else ()))}
-    known = {spell(name) for name in (*ARGUMENTS, "nnodes", "min", "max", "options")}
+    wanted = [spell(name) for name in missing]
+    numbers = [spell(name) for name in missing if name in _NUMBERS]
+    if len(numbers) == len(_NUMBERS):
+        wanted[-2:] = [f"{spell('nnodes')}, such as 2:4 or 2 (or {' and '.join(numbers)})"]
+    spellings = {spell(name) for name in (*missing, *(_SHORT if numbers else ()))}
+    known = {spell(name) for name in (*ARGUMENTS, *_SHORT, "options")}
     hints = [
         f" It has '{name}': did you mean '{near}'?"
         for name in map(str, given)
@@ -354,8 +367,9 @@ def _decode(text: str) -> str:
     return unquote(text, errors="strict")
 
 
-def _variable(argument: str) -> str:
-    return f"RDZV_{argument.upper()}"
+def variable(name: str) -> str:
+    """The environment variable for an argument, or for an option that is secret."""
+    return f"RDZV_{name.upper()}"
 
 
 def options_of(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -1,21 +1,18 @@
-"""The backends that are installed: what each says of itself, and how one is found by its name.
+"""The backends that are installed, and how one is found by its name.
 
 A backend is an entry point of the group ``rdzv`` that is named like the backend and leads to a `BackendPlugin`. It is
 loaded when that backend is asked for: choosing one imports nothing of another.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import Distribution, entry_points
 from typing import Any, Final
 
-from .backend import RendezvousBackend
+from .backend import BackendPlugin, RendezvousBackend
 from .credentials import with_secrets
-from .endpoints import hide_login
 from .errors import RendezvousError, RendezvousParameterError
 from .hooks import naming_package
 from .near import near_name
-from .options import Option, read_options, secret_names
+from .options import read_options, secret_names
 from .parameters import ARGUMENTS, RendezvousParameters
 from .settings import CORE_OPTIONS
 
@@ -29,34 +26,6 @@ __all__ = [
 
 _OURS: Final = frozenset({"c10d", "consul", "etcd-v2", "etcd-v3", "sqlite", "zookeeper"})
 """The backends that a package ``rdzv-<name>`` brings, so that an error can say what to install."""
-
-
-@dataclass(frozen=True)
-class BackendPlugin:
-    """What a backend's entry point leads to; the entry point's name is the backend's.
-
-    Attributes:
-        summary: One line for ``rdzv backends``.
-        options: Every option that this backend understands.
-        create_backend: Makes the backend, and the store if it brings one, for parameters. Raises
-            `RendezvousParameterError` for those it cannot use, and does not touch the network.
-        backend_type: The backend's class, for its declared capabilities.
-        default_endpoint: The endpoint when the user gives none; None where one is needed.
-        example_endpoint: What one looks like, for the message to a user who gave none.
-        describe_endpoint: Says for people what an endpoint means, in a few words and without secrets.
-        check_shared: Raises `RendezvousParameterError` for parameters that give each process a service of its own, so
-            that no other process finds it. The subcommands of ``rdzv`` about a run ask it: they start programs that use
-            the same service, or look at one that others use.
-    """
-
-    summary: str
-    options: tuple[Option, ...]
-    create_backend: Callable[[RendezvousParameters], tuple[RendezvousBackend, Any]]
-    backend_type: type[RendezvousBackend]
-    default_endpoint: str | None = None
-    example_endpoint: str = "host:port"
-    describe_endpoint: Callable[[str], str] = hide_login
-    check_shared: Callable[[RendezvousParameters], None] = lambda params: None
 
 
 registered_backends: Final[dict[str, BackendPlugin]] = {}

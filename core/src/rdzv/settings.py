@@ -2,18 +2,61 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Final, Literal, Self
 
 from .errors import RendezvousParameterError
 from .options import Option, parse_options
-from .parameters import RendezvousParameters
+from .parameters import RendezvousParameters, check_limits
 from .text import printable
 
 __all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
 
-_DEFAULT_SECONDS: Final = {"join": 600.0, "last_call": 30.0, "close": 30.0, "heartbeat": 5.0, "alone": 60.0}
+CORE_OPTIONS: Final = (
+    Option("join_timeout", "seconds", 600.0, "How long joining may take in all, connecting included."),
+    Option("last_call_timeout", "seconds", 30.0, "How long a world that has its minimum waits for more nodes."),
+    Option("close_timeout", "seconds", 30.0, "How long closing may take."),
+    Option("heartbeat_timeout", "seconds", 5.0, "How long one keep-alive may take."),
+    Option(
+        "alone_timeout",
+        "seconds",
+        60.0,
+        "How long a node waits for others once all others of its world have left and no other is there; "
+        "as long as join_timeout: no wait ends early.",
+    ),
+    Option("keep_alive_interval", "seconds", 5.0, "The time between two keep-alives of a node."),
+    Option("keep_alive_max_attempt", "integer", 3, "How many intervals without a keep-alive make a node dead."),
+    Option(
+        "attempt", "integer", 0, "The scheduler's restart count: a higher one supersedes the run's earlier attempts."
+    ),
+    Option(
+        "on_shutdown",
+        "text",
+        "auto",
+        "What shutdown() does: close ends the run for all, leave only removes this node, "
+        "auto closes if this node is in the current round and leaves if not.",
+        choices=("auto", "close", "leave"),
+    ),
+    Option("node_name", "text", None, "What this node is called in messages and in the order of ranks."),
+    Option("labels", "pairs", None, "What else others may know of this node, as name=value;name=value."),
+    Option(
+        "cas_backoff_max_seconds",
+        "seconds",
+        0.0,
+        "PyTorch's pause after a lost write; accepted, and used for nothing: only one node writes the state.",
+        zero=True,
+    ),
+    Option(
+        "timeout",
+        "seconds",
+        None,
+        "Torchrun adds it to every configuration; only its rdzv-etcd uses it, as join_timeout.",
+    ),
+)
+"""The options that rdzv understands whatever the backend."""
+
+_DEFAULTS: Final = {option.name: option.default for option in CORE_OPTIONS}
 
 
 @dataclass(frozen=True, init=False)
@@ -50,61 +93,10 @@ class RendezvousTimeout:
         given = {"join": join, "last_call": last_call, "close": close, "heartbeat": heartbeat, "alone": alone}
         for name, timeout in given.items():
             if timeout is None:
-                timeout = timedelta(seconds=_DEFAULT_SECONDS[name])
+                timeout = timedelta(seconds=_DEFAULTS[f"{name}_timeout"])
             if timeout <= timedelta(0):
                 raise RendezvousParameterError(f"The {name} timeout ({timeout}) must be positive.")
             object.__setattr__(self, name, timeout)
-
-
-CORE_OPTIONS: Final = (
-    Option(
-        "join_timeout", "seconds", _DEFAULT_SECONDS["join"], "How long joining may take in all, connecting included."
-    ),
-    Option(
-        "last_call_timeout",
-        "seconds",
-        _DEFAULT_SECONDS["last_call"],
-        "How long a world that has its minimum waits for more nodes.",
-    ),
-    Option("close_timeout", "seconds", _DEFAULT_SECONDS["close"], "How long closing may take."),
-    Option("heartbeat_timeout", "seconds", _DEFAULT_SECONDS["heartbeat"], "How long one keep-alive may take."),
-    Option(
-        "alone_timeout",
-        "seconds",
-        _DEFAULT_SECONDS["alone"],
-        "How long a node waits for others once all others of its world have left and no other is there; "
-        "as long as join_timeout: no wait ends early.",
-    ),
-    Option("keep_alive_interval", "seconds", 5.0, "The time between two keep-alives of a node."),
-    Option("keep_alive_max_attempt", "integer", 3, "How many intervals without a keep-alive make a node dead."),
-    Option(
-        "attempt", "integer", 0, "The scheduler's restart count: a higher one supersedes the run's earlier attempts."
-    ),
-    Option(
-        "on_shutdown",
-        "text",
-        "auto",
-        "What shutdown() does: close ends the run for all, leave only removes this node, "
-        "auto closes if this node is in the current round and leaves if not.",
-        choices=("auto", "close", "leave"),
-    ),
-    Option("node_name", "text", None, "What this node is called in messages and in the order of ranks."),
-    Option("labels", "pairs", None, "What else others may know of this node, as name=value;name=value."),
-    Option(
-        "cas_backoff_max_seconds",
-        "seconds",
-        0.0,
-        "PyTorch's pause after a lost write; accepted, and used for nothing: only one node writes the state.",
-        zero=True,
-    ),
-    Option(
-        "timeout",
-        "seconds",
-        None,
-        "Torchrun adds it to every configuration; only its rdzv-etcd uses it, as join_timeout.",
-    ),
-)
-"""The options that rdzv understands whatever the backend."""
 
 
 @dataclass(frozen=True)
@@ -140,13 +132,7 @@ class RendezvousSettings:
     def __post_init__(self) -> None:
         if not self.run_id:
             raise RendezvousParameterError("The run id must be a non-empty string.")
-        if self.min_nodes < 1:
-            raise RendezvousParameterError(f"The minimum number of nodes ({self.min_nodes}) must be greater than zero.")
-        if self.max_nodes < self.min_nodes:
-            raise RendezvousParameterError(
-                f"The maximum number of nodes ({self.max_nodes}) must be greater than or equal to the "
-                f"minimum number of nodes ({self.min_nodes})."
-            )
+        check_limits(self.min_nodes, self.max_nodes, "nodes")
         if self.keep_alive_interval <= timedelta(0):
             raise RendezvousParameterError(f"The keep_alive_interval ({self.keep_alive_interval}) must be positive.")
         if self.keep_alive_max_attempt < 1:
@@ -173,17 +159,17 @@ class RendezvousSettings:
             RendezvousParameterError: An option has an impossible value.
         """
         options = parse_options(params.config, CORE_OPTIONS)
-        timeouts = {name: timedelta(seconds=options[f"{name}_timeout"]) for name in _DEFAULT_SECONDS}
+        steps = {
+            each.name: timedelta(seconds=options.pop(f"{each.name}_timeout")) for each in fields(RendezvousTimeout)
+        }
+        # What torchrun adds is no setting.
+        del options["timeout"]
         return cls(
             params.run_id,
             params.min_nodes,
             params.max_nodes,
-            RendezvousTimeout(**timeouts),
-            timedelta(seconds=options["keep_alive_interval"]),
-            options["keep_alive_max_attempt"],
-            options["cas_backoff_max_seconds"],
-            options["attempt"],
-            options["on_shutdown"],
-            options["node_name"],
-            options["labels"] or {},
+            RendezvousTimeout(**steps),
+            timedelta(seconds=options.pop("keep_alive_interval")),
+            labels=options.pop("labels") or {},
+            **options,
         )

@@ -178,7 +178,7 @@ class Store(Protocol):
 
 
 class KeyValueStore(Store):
-    """A `Store` over any backend with keys. Any number of threads may share it.
+    """A `Store` over any backend with keys, whose methods are described there. Any number of threads may share it.
 
     It answers as PyTorch's TCPStore does, except that it refuses what that one gets wrong: adding to
     what merely begins like a number, a sum beyond 64 bits, and reading a queue as if it were a value.
@@ -215,7 +215,6 @@ class KeyValueStore(Store):
         return self._at(f"{self._prefix}/{escape(name)}")
 
     def clone(self) -> "KeyValueStore":
-        """See `Store.clone`."""
         return self._at(self._prefix)
 
     def close(self) -> None:
@@ -224,26 +223,21 @@ class KeyValueStore(Store):
 
     @property
     def timeout(self) -> timedelta:
-        """See `Store.timeout`."""
         return self._timeout
 
     def set_timeout(self, timeout: timedelta, /) -> None:
-        """See `Store.set_timeout`."""
         _seconds(timeout)
         self._timeout = timeout
 
     def has_extended_api(self) -> bool:
-        """See `Store.has_extended_api`."""
         return True
 
     # Values.
 
     def set(self, key: str, value: str | bytes, /) -> None:
-        """See `Store.set`."""
         self.multi_set([key], [value])
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
-        """See `Store.multi_set`."""
         if len(keys) != len(values):
             raise RendezvousParameterError(f"There are {len(keys)} keys but {len(values)} values; each key needs one.")
         payloads = [_payload(key, value) for key, value in zip(keys, values, strict=True)]
@@ -252,24 +246,20 @@ class KeyValueStore(Store):
             self._overwrite(self._path(key), payload, deadline)
 
     def get(self, key: str, /) -> bytes:
-        """See `Store.get`."""
         return self.multi_get([_name(key)])[0]
 
     def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
-        """See `Store.multi_get`."""
         found = self._find(keys, self._value, time.monotonic() + _seconds(self._timeout))
         return [found[key].payload for key in keys]
 
     def add(self, key: str, amount: int, /) -> int:
-        """See `Store.add`."""
         try:
             amount = operator.index(amount)
         except TypeError as error:
             raise TypeError(f"What is added to '{key}' is a whole number, not {amount!r}.") from error
-        return int(self._update(self._path(key), lambda value: _sum(key, value, amount), self._deadline()) or 0)
+        return self._add(key, amount, self._deadline())
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
-        """See `Store.compare_set`."""
         path, old, new = self._path(key), _payload(key, expected), _payload(key, desired)
         deadline = self._deadline()
         # Expecting nothing is what a first attempt does anyway, without having looked.
@@ -278,12 +268,10 @@ class KeyValueStore(Store):
         return old if versioned is None else versioned
 
     def append(self, key: str, value: str | bytes, /) -> None:
-        """See `Store.append`."""
         end = _payload(key, value)
         self._update(self._path(key), lambda value: _payload(key, (value or b"") + end), self._deadline())
 
     def delete_key(self, key: str, /) -> bool:
-        """See `Store.delete_key`."""
         path, deadline = self._path(key), self._deadline()
         previous = self._client.read(path, deadline)
         # Never removed for good: a service may start to count its versions anew.
@@ -293,7 +281,6 @@ class KeyValueStore(Store):
     # What there is.
 
     def check(self, keys: Sequence[str], /) -> bool:
-        """See `Store.check`."""
         keys = _names(keys)
         if not keys:
             return True
@@ -302,23 +289,20 @@ class KeyValueStore(Store):
         return all(self._presence(key, snapshot) is not None for key in keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
-        """See `Store.wait`."""
         limit = self._timeout if timeout is None else timeout
         self._find(keys, self._presence, time.monotonic() + _seconds(limit))
 
     def num_keys(self) -> int:
-        """See `Store.num_keys`."""
         return len(self.list_keys())
 
     def list_keys(self) -> list[str]:
-        """See `Store.list_keys`."""
         snapshot = self._client.read_all(self._prefix, self._deadline())
         return [key for path in snapshot.valid_entries() if (key := self._key(path)) is not None]
 
     # Queues. Items are keys of their own, since all of them together may exceed what one value holds.
 
     def queue_push(self, key: str, value: str | bytes, /) -> None:
-        """See `Store.queue_push`.
+        """Put an item at the end of a queue; see `Store.queue_push`.
 
         Raises:
             RendezvousParameterError: The queue is full: it holds `MAX_PAYLOAD` / 8 items.
@@ -341,7 +325,6 @@ class KeyValueStore(Store):
             raise
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """See `Store.queue_pop`."""
         path, started = self._queue(key), time.monotonic()
         deadline = started + (_seconds(self._timeout) if block else 0.0)
         while True:
@@ -355,18 +338,16 @@ class KeyValueStore(Store):
                 )
 
     def queue_len(self, key: str, /) -> int:
-        """See `Store.queue_len`."""
         versioned = self._client.read(self._queue(key), self._deadline())
         return 0 if versioned is None else len(versioned.payload) // _ITEM
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        """See `Store.barrier`."""
         limit = _seconds(self._timeout if timeout is None else timeout)
         deadline = time.monotonic() + limit
         # PyTorch's names.
         counter, opened = f"{key}/num_members", f"{key}/last_member"
         calls = _for_calls(deadline)
-        arrived = int(self._update(self._path(counter), lambda value: _sum(counter, value, 1), calls) or 0)
+        arrived = self._add(counter, 1, calls)
         if arrived >= world_size:
             self._overwrite(self._path(opened), b"1", calls)
             return
@@ -429,16 +410,13 @@ class KeyValueStore(Store):
             return {key: versioned for key in keys if (versioned := find(key, snapshot)) is not None}
 
         found = look() if len(keys) > 1 else {}
-        for key in keys:
-            if key in found:
-                continue
+        for key in [key for key in keys if key not in found]:
             versioned = self._await(self._path(key), partial(find, key), deadline)
-            if versioned is not None:
-                found[key] = versioned
-            elif len(keys) > 1:
+            if versioned is None:
                 # Time is up, and others may have come while this one did not.
-                found = look()
+                found = look() if len(keys) > 1 else {}
                 break
+            found[key] = versioned
         if missing := [key for key in keys if key not in found]:
             waited = time.monotonic() - started
             raise RendezvousTimeoutError(
@@ -463,6 +441,9 @@ class KeyValueStore(Store):
                 time.sleep(max(0.0, min(next(pauses), deadline - time.monotonic())))
                 snapshot = self._client.read_all(path, _for_calls(deadline), snapshot)
         return versioned
+
+    def _add(self, key: str, amount: int, deadline: float) -> int:
+        return int(self._update(self._path(key), lambda value: _sum(key, value, amount), deadline) or 0)
 
     def _overwrite(self, path: str, payload: bytes, deadline: float) -> None:
         """Replace whatever a key holds; no request that comes late does so again."""
@@ -564,43 +545,33 @@ class PrefixStore(Store):
         self._store.set_timeout(timeout)
 
     def set(self, key: str, value: str | bytes, /) -> None:
-        """See `Store.set`."""
         self._store.set(self._key(key), value)
 
     def get(self, key: str, /) -> bytes:
-        """See `Store.get`."""
         return self._store.get(self._key(key))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
-        """See `Store.multi_set`."""
         self._store.multi_set(self._keys(keys), values)
 
     def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
-        """See `Store.multi_get`."""
         return self._store.multi_get(self._keys(keys))
 
     def add(self, key: str, amount: int, /) -> int:
-        """See `Store.add`."""
         return self._store.add(self._key(key), amount)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
-        """See `Store.compare_set`."""
         return self._store.compare_set(self._key(key), expected, desired)
 
     def append(self, key: str, value: str | bytes, /) -> None:
-        """See `Store.append`."""
         self._store.append(self._key(key), value)
 
     def delete_key(self, key: str, /) -> bool:
-        """See `Store.delete_key`."""
         return self._store.delete_key(self._key(key))
 
     def check(self, keys: Sequence[str], /) -> bool:
-        """See `Store.check`."""
         return self._store.check(self._keys(keys))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
-        """See `Store.wait`."""
         # PyTorch's own take no None.
         self._store.wait(self._keys(keys), *(() if timeout is None else (timeout,)))
 
@@ -614,27 +585,21 @@ class PrefixStore(Store):
         return [key.removeprefix(prefix) for key in self._store.list_keys() if key.startswith(prefix)]
 
     def queue_push(self, key: str, value: str | bytes, /) -> None:
-        """See `Store.queue_push`."""
         self._store.queue_push(self._key(key), value)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        """See `Store.queue_pop`."""
         return self._store.queue_pop(self._key(key), block)
 
     def queue_len(self, key: str, /) -> int:
-        """See `Store.queue_len`."""
         return self._store.queue_len(self._key(key))
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        """See `Store.barrier`."""
         self._store.barrier(self._key(key), world_size, timeout)
 
     def clone(self) -> "PrefixStore":
-        """See `Store.clone`."""
         return PrefixStore(self._prefix, self._store.clone())
 
     def has_extended_api(self) -> bool:
-        """See `Store.has_extended_api`."""
         return self._store.has_extended_api()
 
     def _key(self, key: str) -> str:

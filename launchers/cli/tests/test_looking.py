@@ -158,8 +158,9 @@ def test_watching_goes_on_when_the_service_is_back(
         watching = pool.submit(main, ["status", *WHERE, "--watch", "--timeout", "10"])
         wait_until(lambda: shared.clients and shared.clients[0].calls["wait"])
         shared.clients[0].fail("wait", *OUTAGE)
+        reads = shared.clients[0].calls["read_all"]
         shared.clients[0].disconnect()
-        wait_until(lambda: shared.clients[0].calls["wait"] > 1)
+        wait_until(lambda: shared.clients[0].calls["read_all"] > reads + 1)
         shared.clients[0].reconnect()
         with RunInspector(shared.params()) as other:
             other.close("the test", "enough", 5.0)
