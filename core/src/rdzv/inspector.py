@@ -314,7 +314,8 @@ def _describe(
     state = found or _NOTHING
     limits = found or leader or next(iter(nodes), _NOTHING)
     news = published if published is not None and published.round == state.round else None
-    known = sorted((_describe_node(node, state) for node in nodes), key=_by_rank)
+    ranks = {node: rank for rank, node in enumerate(state.world)}
+    known = sorted((_describe_node(node, state.round, ranks) for node in nodes), key=_by_rank)
     return Status(
         run_id,
         _phase(state, published, nodes),
@@ -345,8 +346,8 @@ def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -
     return "running" if inside.issuperset(state.world) else "re-forming"
 
 
-def _describe_node(node: NodeRecord, state: State) -> NodeStatus:
-    rank = state.world.index(node.id) if node.id in state.world and node.last_round < state.round else None
+def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int]) -> NodeStatus:
+    rank = ranks.get(node.id) if node.last_round < number else None
     doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
     return NodeStatus(node.id, rank, node.address, doing, node.left)
 
