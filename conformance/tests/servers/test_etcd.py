@@ -12,14 +12,7 @@ import trustme
 
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.fixtures import served
-from rdzv_conformance.servers import (
-    EtcdClient,
-    EtcdCluster,
-    EtcdServer,
-    EtcdTls,
-    ServiceFailedError,
-    require_service,
-)
+from rdzv_conformance.servers import EtcdClient, EtcdCluster, EtcdServer, EtcdTls, ServiceFailedError, require_service
 
 from .lives import check_stop
 

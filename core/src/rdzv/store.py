@@ -21,12 +21,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from .backend import MAX_PAYLOAD, KeyValueBackend, check_payload
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
-from .errors import (
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousParameterError,
-    RendezvousTimeoutError,
-)
+from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError, RendezvousTimeoutError
 from .keys import escape, unescape
 
 __all__ = ["KeyValueStore", "PrefixStore", "Store"]

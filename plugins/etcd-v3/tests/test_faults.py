@@ -10,11 +10,7 @@ import pytest
 from rdzv import RendezvousParameters, get_rendezvous_handler
 from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD
 from rdzv.endpoints import parse_endpoints
-from rdzv.errors import (
-    RendezvousConnectionError,
-    RendezvousParameterError,
-    RendezvousTimeoutError,
-)
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_conformance.fixtures import proxied
 from rdzv_conformance.http_proxy import answer
 from rdzv_conformance.interrupts import check_interrupted_waits

@@ -17,8 +17,6 @@ from ..deadline import pause_within
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from .envelope import NONCE_HISTORY, Envelope
 
-__all__ = ["DecodedSnapshot", "RetryingClient", "VersionedValue", "backoff"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

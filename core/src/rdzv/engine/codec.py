@@ -10,8 +10,6 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hin
 
 from ..errors import RendezvousStateError
 
-__all__ = ["LOCAL", "Record", "decode"]
-
 _SCHEMA: Final = 2
 
 LOCAL: Final = {"local": True}

@@ -11,8 +11,6 @@ from typing import Final
 
 from ..errors import RendezvousConnectionError
 
-__all__ = ["Connection", "ConnectionState"]
-
 logger = logging.getLogger(__name__)
 
 _PATIENCE: Final = 5.0

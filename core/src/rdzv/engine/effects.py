@@ -16,24 +16,6 @@ from ..backend import Lease
 from ..hooks import Event
 from .client import DecodedSnapshot, RetryingClient, VersionedValue
 
-__all__ = [
-    "Call",
-    "Coroutine",
-    "Delete",
-    "Effect",
-    "Emit",
-    "KeepAlive",
-    "OpenLease",
-    "Put",
-    "Read",
-    "ReadAll",
-    "Revoke",
-    "Sleep",
-    "SpawnLeader",
-    "Wait",
-    "WaitForChange",
-]
-
 
 class Call(ABC):
     """A call to the service: retried until its deadline, and settled if a reply is lost."""
@@ -53,7 +35,6 @@ class Read(Call):
     deadline: float
 
     def perform(self, client: RetryingClient) -> VersionedValue | None:
-        """See `Call`."""
         return client.read(self.key, self.deadline)
 
 
@@ -66,7 +47,6 @@ class ReadAll(Call):
     before: DecodedSnapshot | None = None
 
     def perform(self, client: RetryingClient) -> DecodedSnapshot:
-        """See `Call`."""
         return client.read_all(self.prefix, self.deadline, self.before)
 
 
@@ -91,7 +71,6 @@ class Put(Call):
     deleted: bool = False
 
     def perform(self, client: RetryingClient) -> tuple[bool, VersionedValue | None]:
-        """See `Call`."""
         return client.put(
             self.key, self.payload, self.deadline, previous=self.previous, lease=self.lease, deleted=self.deleted
         )
@@ -105,7 +84,6 @@ class Delete(Call):
     deadline: float
 
     def perform(self, client: RetryingClient) -> None:
-        """See `Call`."""
         return client.delete(self.prefix, self.deadline)
 
 
@@ -117,7 +95,6 @@ class OpenLease(Call):
     deadline: float
 
     def perform(self, client: RetryingClient) -> Lease:
-        """See `Call`."""
         return client.open_lease(self.ttl, self.deadline)
 
 
@@ -129,7 +106,6 @@ class KeepAlive(Call):
     deadline: float
 
     def perform(self, client: RetryingClient) -> bool:
-        """See `Call`."""
         return client.keep_alive(self.lease, self.deadline)
 
 
@@ -141,7 +117,6 @@ class Revoke(Call):
     deadline: float
 
     def perform(self, client: RetryingClient) -> None:
-        """See `Call`."""
         return client.revoke(self.lease, self.deadline)
 
 

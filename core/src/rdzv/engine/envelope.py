@@ -14,8 +14,6 @@ from typing import Any, Final, Self
 
 from ..errors import RendezvousStateError
 
-__all__ = ["NONCE_HISTORY", "Envelope"]
-
 _SCHEMA: Final = 1
 NONCE_HISTORY: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was

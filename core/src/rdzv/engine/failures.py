@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 from ..errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, again
 
-__all__ = ["KEEP", "LEAD", "WATCH", "Failures", "has_lasted", "unexpected"]
-
 WATCH, KEEP, LEAD = "watch", "keep", "lead"
 """The loops of a node."""
 

@@ -25,8 +25,6 @@ from .records import STORE, Closed, NodeRecord, RunStatus, State
 from .register_adapter import RegisterAdapter
 from .runner import Runner
 
-__all__ = ["DynamicRendezvousHandler", "create_handler"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -157,11 +155,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._node.closed()
 
     def get_backend(self) -> str:
-        """See `RendezvousHandler`."""
         return self._backend.name
 
     def get_run_id(self) -> str:
-        """See `RendezvousHandler`."""
         return self._settings.run_id
 
     def next_rendezvous(self) -> RendezvousInfo:

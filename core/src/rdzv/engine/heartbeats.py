@@ -21,8 +21,6 @@ from ..deadline import time_left
 from ..errors import RendezvousConnectionError
 from .records import HEARTBEATS
 
-__all__ = ["HeartbeatLeases"]
-
 _EXPIRED: Final = b"expired"
 _LEASE: Final = re.compile(rb"(\w+/\w+)?")
 _MANY: Final = 3
@@ -83,30 +81,25 @@ class HeartbeatLeases(KeyValueBackend):
 
     @property
     def name(self) -> str:
-        """See `KeyValueBackend`."""
         return self._inner.name
 
     @property
     def local_address(self) -> str:
-        """See `KeyValueBackend`."""
         return self._inner.local_address
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend`."""
         deadline = self._clock() + timeout
         return self._alive_entries(Snapshot(_one(key, self._inner.read(key, timeout=timeout))), deadline).entries.get(
             key
         )
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend`."""
         deadline = self._clock() + timeout
         return self._alive_entries(self._inner.read_all(prefix, timeout=timeout), deadline)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
-        """See `KeyValueBackend`."""
         if isinstance(lease, _HeartbeatLease) and lease.ended:
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         deadline = self._clock() + timeout
@@ -123,7 +116,6 @@ class HeartbeatLeases(KeyValueBackend):
         return put if put.entry is None else replace(put, entry=_strip_lease(put.entry)[1])
 
     def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend`."""
         self._inner.delete(prefix, timeout=timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
@@ -146,14 +138,12 @@ class HeartbeatLeases(KeyValueBackend):
         return since
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
-        """See `KeyValueBackend`."""
         self._ttl = ttl
         lease = _HeartbeatLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl, self._clock)
         lease.keep_alive(timeout)
         return lease
 
     def close(self) -> None:
-        """See `KeyValueBackend`."""
         self._inner.close()
 
     def _left(self, deadline: float) -> float:

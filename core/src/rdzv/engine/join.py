@@ -13,8 +13,6 @@ from .rules import MembershipState
 from .supervisor import is_passing
 from .watch import NO_LEADER_TIMEOUT, wait_until_connected
 
-__all__ = ["join"]
-
 logger = logging.getLogger(__name__)
 
 

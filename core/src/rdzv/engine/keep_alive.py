@@ -10,8 +10,6 @@ from .registration import NodeState
 from .run_view import Presence
 from .supervisor import supervised
 
-__all__ = ["keep_alive_loop"]
-
 
 def keep_alive_loop(node: Node) -> Coroutine[None]:
     """Keep the lease alive, until the node closes; register again when it is lost."""

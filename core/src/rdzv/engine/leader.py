@@ -33,8 +33,6 @@ from .records import (
 )
 from .supervisor import is_passing, supervised
 
-__all__ = ["elect", "garbage", "lead", "resign"]
-
 logger = logging.getLogger(__name__)
 
 COALESCE = 20e-6

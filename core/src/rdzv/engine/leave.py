@@ -31,8 +31,6 @@ from .register import apply_and_emit, deregister, same_version
 from .registration import NodeState
 from .rules import MembershipState
 
-__all__ = ["close", "leave"]
-
 
 def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[None]:
     """Close this node's attempt, unless it is closed already: the first reason stands."""

@@ -19,8 +19,6 @@ from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import Presence, RunView
 
-__all__ = ["Node"]
-
 
 @dataclass
 class Node:

@@ -16,8 +16,6 @@ from .node import Node
 from .records import NodeRecord, State
 from .run_view import Presence
 
-__all__ = ["raise_if_cannot_join", "timed_out", "unreachable", "unregistered"]
-
 
 def raise_if_cannot_join(node: Node) -> None:
     """Raise what keeps a node from waiting for a world.

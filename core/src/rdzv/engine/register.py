@@ -16,8 +16,6 @@ from .records import CONTROL, PENDING, STATE_KEY, State, decode
 from .registration import NodeState, Trigger
 from .supervisor import is_passing
 
-__all__ = ["apply_and_emit", "deregister", "register", "reregister", "same_version"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -33,8 +33,6 @@ from ..handler import default_source_address
 from .client import backoff
 from .envelope import NONCE_HISTORY, Envelope
 
-__all__ = ["RegisterAdapter"]
-
 _SCHEMA: Final = 1
 _SLICE: Final = 0.5
 """The most seconds of one `wait_state`: a register has no close() that could end it."""
@@ -101,7 +99,6 @@ class RegisterAdapter(KeyValueBackend):
 
     @property
     def name(self) -> str:
-        """See `KeyValueBackend`."""
         return self._register.name
 
     @property
@@ -110,18 +107,15 @@ class RegisterAdapter(KeyValueBackend):
         return default_source_address()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend`."""
         return self._load(self._clock() + timeout).keys.get(key)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend`."""
         there = self._load(self._clock() + timeout)
         return Snapshot(_under(prefix, there.keys), there.token)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
-        """See `KeyValueBackend`."""
 
         def write(keys: _Keys, version: int) -> PutResult:
             there = keys.get(key)
@@ -134,7 +128,6 @@ class RegisterAdapter(KeyValueBackend):
         return self._change(write, timeout)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend`."""
 
         def remove(keys: _Keys, version: int) -> PutResult:
             doomed = _under(prefix, keys)
@@ -146,7 +139,6 @@ class RegisterAdapter(KeyValueBackend):
             raise RendezvousConnectionError(f"The reply to deleting '{prefix}' was lost.")
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend`."""
         deadline = self._clock() + timeout
         token = since.revision
         # A class written for PyTorch's contract has no way to wait: it is polled.

@@ -9,8 +9,6 @@ from ..backend import Lease
 from .client import VersionedValue
 from .records import NodeRecord
 
-__all__ = ["TRANSITIONS", "NodeState", "Registration", "Transition", "Trigger"]
-
 
 class NodeState(Enum):
     """What the service holds of a node, as far as the node knows."""

@@ -11,21 +11,6 @@ from enum import Enum
 
 from .records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
 
-__all__ = [
-    "Assign",
-    "Defer",
-    "MembershipState",
-    "Publish",
-    "active_members",
-    "close",
-    "decide",
-    "has_ended",
-    "is_alone",
-    "last_status",
-    "membership",
-    "sticky_ranks",
-]
-
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
 

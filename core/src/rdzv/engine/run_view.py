@@ -6,8 +6,6 @@ from enum import Enum
 from .client import DecodedSnapshot, VersionedValue
 from .records import LeaderRecord, RunStatus, State
 
-__all__ = ["Presence", "RunView"]
-
 
 class Presence(Enum):
     """Whether the state that a node knows is still in the service."""

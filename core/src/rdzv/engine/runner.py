@@ -15,8 +15,6 @@ from .effects import Coroutine, Effect
 from .leader import lead
 from .node import Node
 
-__all__ = ["Runner"]
-
 logger = logging.getLogger(__name__)
 
 _R = TypeVar("_R")

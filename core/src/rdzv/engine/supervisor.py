@@ -8,8 +8,6 @@ from ..errors import RendezvousConnectionError, RendezvousDeniedError, Rendezvou
 from .effects import Coroutine, Sleep
 from .node import Node
 
-__all__ = ["is_passing", "supervised"]
-
 logger = logging.getLogger(__name__)
 
 

@@ -8,8 +8,6 @@ from .node import Node
 from .records import CONTROL
 from .supervisor import supervised
 
-__all__ = ["wait_until_connected", "watch_loop"]
-
 WATCH_TIMEOUT = 30.0
 """Seconds after which a watch without news is made again."""
 

@@ -13,8 +13,6 @@ import rdzv
 from .errors import translated
 from .lock import locked
 
-__all__ = ["DirectoryBackend"]
-
 _LONGEST: Final = 255
 
 
@@ -47,16 +45,13 @@ class DirectoryBackend(rdzv.KeyValueBackend):
 
     @property
     def name(self) -> str:
-        """See `RendezvousBackend`."""
         return "directory"
 
     def read(self, key: str, *, timeout: float) -> rdzv.Entry | None:
-        """See `KeyValueBackend`."""
         with self._in_order():
             return self._load(key)
 
     def read_all(self, prefix: str, *, timeout: float) -> rdzv.Snapshot:
-        """See `KeyValueBackend`."""
         deadline = time.monotonic() + timeout
         with self._in_order():
             found = self._collect(prefix)
@@ -76,7 +71,6 @@ class DirectoryBackend(rdzv.KeyValueBackend):
         lease: rdzv.Lease | None = None,
         timeout: float,
     ) -> rdzv.PutResult:
-        """See `KeyValueBackend`."""
         if lease is not None:
             raise rdzv.RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
         with self._locked(timeout):
@@ -93,7 +87,6 @@ class DirectoryBackend(rdzv.KeyValueBackend):
             return rdzv.PutResult(rdzv.PutOutcome.APPLIED, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend`."""
         with self._locked(timeout):
             for key in self._names(prefix):
                 self._file(key).unlink()

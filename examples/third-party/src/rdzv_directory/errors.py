@@ -6,8 +6,6 @@ from pathlib import Path
 
 from rdzv import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
-__all__ = ["translated"]
-
 
 @contextmanager
 def translated(place: Path) -> Iterator[None]:

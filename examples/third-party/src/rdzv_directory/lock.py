@@ -10,8 +10,6 @@ from typing import IO
 
 from rdzv import RendezvousConnectionError
 
-__all__ = ["locked"]
-
 
 @contextmanager
 def locked(path: Path, timeout: float, gave_up: Callable[[], bool] = lambda: False) -> Iterator[None]:

@@ -6,8 +6,6 @@ from rdzv import BackendPlugin, Option, RendezvousParameterError, RendezvousPara
 
 from .backend import DirectoryBackend
 
-__all__ = ["BACKEND"]
-
 _OPTIONS = (
     Option("prefix", "text", "rdzv", "What the names of every run begin with; runs with different ones never meet."),
 )

@@ -8,8 +8,6 @@ from rdzv import RendezvousBackend, Token
 from .errors import translated
 from .lock import locked
 
-__all__ = ["FileRegister"]
-
 
 class FileRegister(RendezvousBackend):
     """A register.
@@ -23,11 +21,9 @@ class FileRegister(RendezvousBackend):
 
     @property
     def name(self) -> str:
-        """See `RendezvousBackend`."""
         return "file"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        """See `RendezvousBackend`."""
         with translated(self._folder):
             try:
                 token, _, state = (self._folder / "state").read_bytes().partition(b"\n")
@@ -36,7 +32,6 @@ class FileRegister(RendezvousBackend):
             return state, token
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        """See `RendezvousBackend`."""
         with translated(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
             with locked(self._folder / "lock", timeout=10.0):

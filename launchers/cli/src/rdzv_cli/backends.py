@@ -10,8 +10,6 @@ from rdzv.settings import CORE_OPTIONS
 
 from .output import show
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the subcommand."""

@@ -12,8 +12,6 @@ from rdzv.text import printable
 from .common import add_run_options, parameters, seconds
 from .output import show
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the subcommand."""

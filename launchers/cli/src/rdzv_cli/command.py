@@ -11,8 +11,6 @@ from .agent import ExitStatus
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
-__all__ = ["main"]
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""

@@ -14,8 +14,6 @@ from rdzv.parameters import RendezvousParameters, options_of
 from rdzv.plugins import load_backend_plugin
 from rdzv.text import printable
 
-__all__ = ["MOST", "add_run_options", "count", "is_count", "parameters", "seconds"]
-
 MOST: Final = 999_999_999
 """The highest number that the command line takes."""
 

@@ -13,8 +13,6 @@ from rdzv.text import printable
 
 from .common import MOST, is_count
 
-__all__ = ["processes"]
-
 _PATIENCE: Final = 60.0
 """Seconds that ``nvidia-smi`` may take; without its daemon it initialises every GPU first."""
 

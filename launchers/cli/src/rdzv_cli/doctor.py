@@ -13,8 +13,6 @@ from rdzv.plugins import installed_backends, load_backend_plugin
 from .agent import ExitStatus
 from .output import show
 
-__all__ = ["add_parser", "run"]
-
 _GROUP = "torchrun.handlers"
 _OURS = "rdzv_torchrun"
 _ANY = "rdzv"

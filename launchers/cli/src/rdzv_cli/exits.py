@@ -4,8 +4,6 @@ from typing import Final
 
 from .agent import ExitStatus
 
-__all__ = ["EXIT_CODES"]
-
 EXIT_CODES: Final = f"""\
 exit codes:
   {ExitStatus.DONE.value}      done

@@ -6,8 +6,6 @@ import sys
 import time
 import warnings
 
-__all__ = ["begin", "end", "moment", "say", "speak_as", "write"]
-
 _node = ""
 """The id of the node that speaks; empty while there is none."""
 

@@ -8,8 +8,6 @@ import sys
 from .agent import ExitStatus
 from .log import say
 
-__all__ = ["OutputError", "begin", "fail", "show"]
-
 
 class OutputError(Exception):
     """The standard output takes no more; the cause says why."""

@@ -10,8 +10,6 @@ from rdzv.text import printable
 
 from .output import show
 
-__all__ = ["CommandParser", "RootParser"]
-
 
 class _Parser(argparse.ArgumentParser):
     def _print_message(self, message: str, file: Any = None) -> None:

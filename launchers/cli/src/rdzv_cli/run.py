@@ -24,8 +24,6 @@ from .devices import processes
 from .exits import EXIT_CODES
 from .log import say, speak_as, write
 
-__all__ = ["add_parser", "run"]
-
 _FIRST = 2.0
 """Seconds of a wait before its first line: most waits are over by then."""
 

@@ -12,8 +12,6 @@ from .common import add_run_options, parameters, seconds
 from .log import moment
 from .output import show
 
-__all__ = ["add_parser", "run"]
-
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the subcommand."""

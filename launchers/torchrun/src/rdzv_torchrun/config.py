@@ -6,8 +6,6 @@ from typing import Any, Final
 import rdzv
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
-__all__ = ["our_parameters"]
-
 _ANY: Final = "rdzv"
 _LEGACY: Final = "etcd"
 _QUOTES: Final = ("'", '"')

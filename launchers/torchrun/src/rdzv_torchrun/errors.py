@@ -8,8 +8,6 @@ import rdzv
 from torch.distributed import DistNetworkError, DistStoreError
 from torch.distributed.elastic import rendezvous
 
-__all__ = ["as_rendezvous_errors", "as_store_errors"]
-
 _RENDEZVOUS: Final = {
     rdzv.RendezvousClosedError: rendezvous.RendezvousClosedError,
     rdzv.RendezvousConnectionError: rendezvous.RendezvousConnectionError,

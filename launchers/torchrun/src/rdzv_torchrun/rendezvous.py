@@ -30,8 +30,6 @@ from .errors import as_rendezvous_errors
 from .signals import ended_by_signals
 from .store import TorchStore
 
-__all__ = ["TorchrunHandler", "create_handler"]
-
 logger = logging.getLogger(__name__)
 
 _READY_PREFIX: Final = "rdzv/here"

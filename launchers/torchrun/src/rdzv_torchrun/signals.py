@@ -9,8 +9,6 @@ from typing import Any, Final, TypeVar
 
 from torch.distributed.elastic.multiprocessing import SignalException
 
-__all__ = ["ended_by_signals"]
-
 _T = TypeVar("_T")
 
 _NAMES: Final = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"

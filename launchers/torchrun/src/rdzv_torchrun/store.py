@@ -12,8 +12,6 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 from .errors import as_store_errors
 from .signals import ended_by_signals
 
-__all__ = ["TorchStore"]
-
 _T = TypeVar("_T")
 
 _LOOK: Final = timedelta(seconds=1)

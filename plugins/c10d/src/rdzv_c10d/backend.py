@@ -15,8 +15,6 @@ from .shared import Shared, join, leave
 from .store import Connection
 from .watch import Moment
 
-__all__ = ["C10dRendezvousBackend"]
-
 _T = TypeVar("_T")
 
 
@@ -62,7 +60,6 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     @property
     def name(self) -> str:
-        """See `RendezvousBackend.name`."""
         return "c10d"
 
     @property
@@ -75,11 +72,9 @@ class C10dRendezvousBackend(KeyValueBackend):
         return self._locator.local_address()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
         return self._call(lambda run, connection: run.read(connection, key), timeout)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
         began = time.monotonic()
         listing = self._call(lambda run, connection: run.read_all(connection, prefix), timeout)
         return Snapshot(listing.entries, Moment(began, time.monotonic()))
@@ -87,7 +82,6 @@ class C10dRendezvousBackend(KeyValueBackend):
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
-        """See `KeyValueBackend.put`."""
         if lease is not None:
             raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not of c10d, which has none.")
         attempt = Attempt()
@@ -99,16 +93,13 @@ class C10dRendezvousBackend(KeyValueBackend):
             return PutResult(PutOutcome.UNKNOWN)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend.delete`."""
         self._call(lambda run, connection: run.delete(connection, prefix), timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + timeout
         return self._seats.get().shared.watches.wait(prefix, since, deadline, self._seats.check_open)
 
     def close(self) -> None:
-        """See `KeyValueBackend.close`."""
         self._seats.close()
 
     def _call(self, work: Callable[[Run, Connection], _T], timeout: float) -> _T:

@@ -22,8 +22,6 @@ from rdzv_transport import keep_in_children
 
 from .store import FAILURES, copy_socket, stores
 
-__all__ = ["Host", "try_to_host"]
-
 logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 4096

@@ -22,8 +22,6 @@ from .hosting import Host, try_to_host
 from .store import FAILURES, Session, Store, socket_of, stores, without_prefixes
 from .values import nonce
 
-__all__ = ["FileLocator", "GivenLocator", "StoreLocator", "TcpLocator", "TemporaryFileLocator", "enter"]
-
 _LONGEST_KEY: Final = 1 << 20
 
 _MARK: Final = "rdzv-c10d/store"
@@ -111,14 +109,12 @@ class TcpLocator(StoreLocator):
         return _client(address, self.where, timeout - (time.monotonic() - started))
 
     def release(self, *, at_once: bool) -> None:
-        """See `StoreLocator`."""
         with self._hosting:
             host, self._host = self._host, None
         if host is not None:
             host.release(0.0 if at_once else self._linger)
 
     def local_address(self) -> str:
-        """See `StoreLocator`."""
         return source_address([self._endpoint], self.read_timeout)
 
     def _serve(self) -> Host | None:
@@ -146,7 +142,6 @@ class FileLocator(StoreLocator):
         self.key = "file", self._path
 
     def connect(self, timeout: float) -> Store:
-        """See `StoreLocator`."""
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
             raise RendezvousParameterError(f"There is no folder '{folder}' for the file '{self._path}'. Make it first.")
@@ -192,7 +187,6 @@ class TemporaryFileLocator(FileLocator):
         self._maker: int | None = None
 
     def connect(self, timeout: float) -> Store:
-        """See `StoreLocator`."""
         self._make()
         store = super().connect(timeout)
         # Torch looks so long for a file in a folder that is gone, as a thread does that ends after `release`.
@@ -200,7 +194,6 @@ class TemporaryFileLocator(FileLocator):
         return store
 
     def release(self, *, at_once: bool) -> None:
-        """See `StoreLocator`."""
         # A fork has the same folder, and leaves it to the process that has made it.
         maker, self._maker = self._maker, _NOBODY
         if maker != os.getpid():
@@ -237,7 +230,6 @@ class GivenLocator(StoreLocator):
         self.where = str(self._address() or "no address")
 
     def connect(self, timeout: float) -> Store:
-        """See `StoreLocator`."""
         if self._store is None:
             raise RendezvousConnectionError("This backend of c10d was closed.")
         can_clone = hasattr(self._store, "clone")
@@ -255,12 +247,10 @@ class GivenLocator(StoreLocator):
         )
 
     def local_address(self) -> str:
-        """See `StoreLocator`."""
         address = self._address()
         return _SHARED_MACHINE if address is None else source_address([address], 10.0)
 
     def release(self, *, at_once: bool) -> None:
-        """See `StoreLocator`."""
         # What used it refers to itself, and is garbage for a while. The store ends when its owner lets go of it.
         self._store = None
 

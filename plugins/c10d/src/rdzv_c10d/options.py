@@ -4,8 +4,6 @@ from typing import Final
 
 from rdzv.options import PREFIX, Option
 
-__all__ = ["OPTIONS"]
-
 OPTIONS: Final = (
     PREFIX,
     Option(

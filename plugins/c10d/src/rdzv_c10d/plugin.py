@@ -14,8 +14,6 @@ from .locator import FileLocator, StoreLocator, TcpLocator, TemporaryFileLocator
 from .options import OPTIONS
 from .store import stores
 
-__all__ = ["BACKEND", "check_shared", "create_backend"]
-
 _PORT = 29400
 _ENDPOINT = f"localhost:{_PORT}"
 

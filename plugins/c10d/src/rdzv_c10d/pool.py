@@ -20,8 +20,6 @@ from rdzv_transport import keep_in_children
 from .locator import StoreLocator, enter
 from .store import FAILURES, Connection, NoAnswerError, Session, cut
 
-__all__ = ["Check", "ConnectionPool"]
-
 _T = TypeVar("_T")
 
 Check = Callable[[], None]

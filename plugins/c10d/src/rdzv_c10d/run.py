@@ -27,8 +27,6 @@ from rdzv_transport import contains
 from .store import Connection, Store, extend, peek
 from .values import KeyIndex, Page, Version, frame, nonce, read_frame
 
-__all__ = ["Attempt", "Listing", "Run"]
-
 _PAGE: Final = STATE_KEY.rpartition("/")[0]
 _READINGS: Final = 20
 """So often keys that can only be read one by one are read, until two readings agree."""

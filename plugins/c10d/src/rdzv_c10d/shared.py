@@ -12,8 +12,6 @@ from .run import Run
 from .store import Connection
 from .watch import Watches
 
-__all__ = ["Shared", "join", "leave"]
-
 
 class Shared:
     """See above.

@@ -11,21 +11,6 @@ from typing import Any, Final, Protocol
 
 from rdzv.errors import RendezvousConnectionError
 
-__all__ = [
-    "FAILURES",
-    "Connection",
-    "NoAnswerError",
-    "Session",
-    "Store",
-    "copy_socket",
-    "cut",
-    "extend",
-    "peek",
-    "socket_of",
-    "stores",
-    "without_prefixes",
-]
-
 FAILURES: Final = (RuntimeError, OSError)
 """What a store of torch's raises when it cannot do its work: its `DistError` is a `RuntimeError`."""
 

@@ -13,8 +13,6 @@ from typing import Any, Final, Self
 from rdzv.backend import Entry
 from rdzv.errors import RendezvousStateError
 
-__all__ = ["KeyIndex", "Page", "Version", "frame", "nonce", "read_frame"]
-
 
 def nonce() -> str:
     """A text that nobody else ever makes."""

@@ -21,8 +21,6 @@ from .pool import Check, ConnectionPool
 from .store import FAILURES, Connection, Session
 from .values import nonce
 
-__all__ = ["WakeupKey"]
-
 logger = logging.getLogger(__name__)
 
 _LONG: Final = timedelta(days=1)

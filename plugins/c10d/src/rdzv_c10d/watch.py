@@ -14,8 +14,6 @@ from .run import Run
 from .store import Connection, NoAnswerError, Session
 from .wakeup import WakeupKey
 
-__all__ = ["Moment", "Watches"]
-
 _IDLE_WATCHES: Final = 4
 """How many prefixes are watched on though nobody waits for them now."""
 _LOOK: Final = 5.0

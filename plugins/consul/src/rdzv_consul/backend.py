@@ -16,8 +16,6 @@ from rdzv_transport import Client, NetworkBackend
 from .kv import Keys
 from .refusals import Refusals
 
-__all__ = ["ConsulBackend"]
-
 _ELECTION: Final = 0.2
 """Seconds until Consul is asked for its leader again, while it has none."""
 

@@ -13,8 +13,6 @@ from rdzv_transport import CancelToken, Client, Reply, ReplyLostError, Request, 
 
 from .refusals import Refusals
 
-__all__ = ["Keys"]
-
 _HELD: Final = 10.0
 """Seconds after which a query that waits for a change is asked anew: so an agent that froze is noticed."""
 

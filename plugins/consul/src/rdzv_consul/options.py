@@ -5,8 +5,6 @@ from typing import Final
 from rdzv.options import Option
 from rdzv_transport import request_timeout_option, tls_options
 
-__all__ = ["OPTIONS"]
-
 OPTIONS: Final = (
     Option("prefix", "text", "rdzv", "The path under which all runs of this Consul live: <prefix>/<run id>/..."),
     Option("token", "text", None, "The ACL token, where Consul demands one.", secret=True),

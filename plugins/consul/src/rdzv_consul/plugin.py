@@ -10,8 +10,6 @@ from rdzv_transport import pop_tls_context
 from .backend import ConsulBackend
 from .options import OPTIONS
 
-__all__ = ["BACKEND", "create_backend"]
-
 
 def create_backend(params: RendezvousParameters) -> tuple[ConsulBackend, KeyValueStore]:
     """See `BackendPlugin`; the endpoint is agents, ``host:port``, with commas (port 8500 if none, with TLS 8501)."""

@@ -5,8 +5,6 @@ from typing import Final
 from rdzv.errors import RendezvousDeniedError, RendezvousParameterError
 from rdzv_transport import EndpointError, Reply
 
-__all__ = ["Refusals"]
-
 _NOT_PASSED_ON: Final = ("No cluster leader", "No path to datacenter", "rate limit", "not ready to serve")
 """In the answers of agents that have done nothing with a request."""
 

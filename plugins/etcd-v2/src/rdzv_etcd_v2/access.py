@@ -13,8 +13,6 @@ from rdzv_transport import Client, tls_context
 
 from .keys import HEADERS, check
 
-__all__ = ["Access"]
-
 _PORT: Final = 2379
 _PATIENCE: Final = 3.0
 

@@ -13,8 +13,6 @@ from rdzv_transport import NetworkBackend
 from .access import Access
 from .keys import Keys
 
-__all__ = ["EtcdBackend", "EtcdV2Backend"]
-
 
 class EtcdV2Backend(NetworkBackend[Keys]):
     """One run's keys in etcd, in the directory ``/<prefix>/<run id>/``.
@@ -54,7 +52,6 @@ class EtcdV2Backend(NetworkBackend[Keys]):
 
     @property
     def name(self) -> str:
-        """See `RendezvousBackend.name`."""
         return "etcd-v2"
 
     def put(
@@ -79,7 +76,6 @@ class EtcdBackend(EtcdV2Backend):
 
     @property
     def name(self) -> str:
-        """See `RendezvousBackend.name`."""
         return "etcd"
 
 

@@ -15,8 +15,6 @@ from rdzv_transport import CancelToken, Client, EndpointError, Reply, ReplyLostE
 
 from .tree import Tree, files
 
-__all__ = ["HEADERS", "Keys", "check"]
-
 HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 
 # Of etcd's Documentation/v2/errorcode.md.

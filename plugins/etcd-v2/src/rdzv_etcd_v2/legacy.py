@@ -15,8 +15,6 @@ from rdzv_transport import tls_options
 from .access import Access
 from .backend import EtcdBackend
 
-__all__ = ["BACKEND", "create_backend"]
-
 OPTIONS: Final = (
     Option("etcd_prefix", "text", "/torchelastic/p2p", "The directory in which all runs of this etcd live."),
     *tls_options("servers'", ca_cert="cacert", server_name=None),

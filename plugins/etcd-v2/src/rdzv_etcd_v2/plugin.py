@@ -10,8 +10,6 @@ from .access import Access
 from .backend import EtcdV2Backend
 from .options import OPTIONS
 
-__all__ = ["BACKEND", "create_backend"]
-
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdV2Backend, KeyValueStore]:
     """See `BackendPlugin`; the endpoint is one or more ``host:port``, separated by commas (port 2379 if none)."""

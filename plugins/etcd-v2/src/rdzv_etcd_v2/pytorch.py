@@ -10,8 +10,6 @@ from rdzv.store import KeyValueStore
 from .access import Access
 from .backend import EtcdV2Backend
 
-__all__ = ["EtcdRendezvousBackend", "EtcdStore", "KeyNotFoundError"]
-
 _TWO_HOURS: Final = 7200
 
 

@@ -17,8 +17,6 @@ from . import legacy
 from .access import Access
 from .backend import EtcdBackend
 
-__all__ = ["EtcdRendezvous", "EtcdRendezvousHandler", "create_rdzv_handler"]
-
 
 class EtcdRendezvous:
     """One node of a rendezvous. Deprecated: use `rdzv.DynamicRendezvousHandler`, which this is underneath.
@@ -112,35 +110,27 @@ class EtcdRendezvousHandler(RendezvousHandler):
         self._inner = rdzv_impl.handler(local_addr)
 
     def get_backend(self) -> str:
-        """See `RendezvousHandler`."""
         return self._inner.get_backend()
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """See `RendezvousHandler`."""
         return self._inner.next_rendezvous()
 
     def is_closed(self) -> bool:
-        """See `RendezvousHandler`."""
         return self._inner.is_closed()
 
     def set_closed(self) -> None:
-        """See `RendezvousHandler`."""
         self._inner.set_closed()
 
     def num_nodes_waiting(self) -> int:
-        """See `RendezvousHandler`."""
         return self._inner.num_nodes_waiting()
 
     def get_run_id(self) -> str:
-        """See `RendezvousHandler`."""
         return self._inner.get_run_id()
 
     def shutdown(self) -> bool:
-        """See `RendezvousHandler`."""
         return self._inner.shutdown()
 
     def leave(self, reason: str = "it left") -> bool:
-        """See `RendezvousHandler`."""
         return self._inner.leave(reason)
 
 

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
-__all__ = ["Tree", "files"]
-
 _VALUE: Final = ":value"
 """The file of a key's value. No segment of a key has a colon."""
 

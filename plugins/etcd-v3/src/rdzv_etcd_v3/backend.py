@@ -18,8 +18,6 @@ from .failures import LeaseNotFoundError
 from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
 
-__all__ = ["EtcdV3Backend"]
-
 _IDLE_WATCHES: Final = 4
 """How many prefixes keep their watch though nobody waits for them now."""
 
@@ -76,7 +74,6 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
-        """See `KeyValueBackend.put`."""
         compare = _condition(expect)
         if compare is None:
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
@@ -125,7 +122,6 @@ class EtcdLease(Lease):
         self._backend = backend
 
     def keep_alive(self, timeout: float) -> bool:
-        """See `Lease.keep_alive`."""
 
         def read(reply: dict[str, Any]) -> bool:
             return int(reply["result"].get("TTL", 0)) > 0
@@ -133,7 +129,6 @@ class EtcdLease(Lease):
         return self._backend.link.etcd.call("/v3/lease/keepalive", {"ID": self.number}, timeout, read)
 
     def revoke(self, timeout: float) -> None:
-        """See `Lease.revoke`."""
         with contextlib.suppress(LeaseNotFoundError):
             self._backend.link.etcd.call("/v3/lease/revoke", {"ID": self.number}, timeout, lambda reply: reply)
 

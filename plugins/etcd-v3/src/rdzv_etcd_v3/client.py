@@ -16,8 +16,6 @@ from rdzv_transport import Client as HttpClient
 
 from .failures import LoginExpiredError, LoginNotNeededError, Refusals
 
-__all__ = ["Client"]
-
 _T = TypeVar("_T")
 
 _ALIVE: Final = Request("GET", "/version")

@@ -10,8 +10,6 @@ from rdzv.backend import Entry
 from .client import Client
 from .wire import KeySpace, read_entry
 
-__all__ = ["Change", "Events", "GapError"]
-
 
 class GapError(Exception):
     """etcd cannot tell what happened since then: the prefix must be read again."""

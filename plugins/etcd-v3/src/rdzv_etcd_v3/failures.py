@@ -7,8 +7,6 @@ from typing import Final
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv_transport import EndpointError, Reply
 
-__all__ = ["LeaseNotFoundError", "LoginExpiredError", "LoginNotNeededError", "Refusals"]
-
 # Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html
 _INVALID_ARGUMENT: Final = 3
 _NOT_FOUND: Final = 5

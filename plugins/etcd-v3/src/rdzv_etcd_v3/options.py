@@ -5,8 +5,6 @@ from typing import Final
 from rdzv.options import Option
 from rdzv_transport import request_timeout_option, tls_options
 
-__all__ = ["OPTIONS"]
-
 OPTIONS: Final = (
     Option("prefix", "text", "rdzv", "The key under which all runs of this etcd live: /<prefix>/<run id>/..."),
     *tls_options("servers'"),

@@ -10,8 +10,6 @@ from rdzv_transport import pop_tls_context
 from .backend import EtcdV3Backend
 from .options import OPTIONS
 
-__all__ = ["BACKEND", "create_backend"]
-
 
 def create_backend(params: RendezvousParameters) -> tuple[EtcdV3Backend, KeyValueStore]:
     """See `BackendPlugin`; the endpoint is one or more ``host:port``, separated by commas (port 2379 if none)."""

@@ -16,8 +16,6 @@ from .client import Client
 from .events import Change, Events, GapError
 from .wire import KeySpace
 
-__all__ = ["Watch", "read_all"]
-
 _HASTE: Final = 1.0
 """A watch that ends sooner than this, in seconds, is not opened again at once: the caller slows us down."""
 

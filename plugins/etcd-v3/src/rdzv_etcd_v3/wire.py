@@ -8,8 +8,6 @@ from typing import Any
 from rdzv.backend import Entry
 from rdzv_transport import contains
 
-__all__ = ["KeySpace", "encode", "read_entry"]
-
 
 def encode(data: bytes) -> str:
     """Bytes as etcd's JSON wants them: base64."""

@@ -13,8 +13,6 @@ from rdzv.keys import escape
 from .database import CommitError, Database, Transaction
 from .paths import default_path
 
-__all__ = ["SqliteBackend"]
-
 
 class SqliteBackend(KeyValueBackend):
     """A rendezvous backend for the processes of one machine: a file, and no server.
@@ -42,7 +40,6 @@ class SqliteBackend(KeyValueBackend):
 
     @property
     def name(self) -> str:
-        """See `RendezvousBackend.name`."""
         return "sqlite"
 
     @property
@@ -51,19 +48,16 @@ class SqliteBackend(KeyValueBackend):
         return self._database.path
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
         with self._database.transaction(timeout) as transaction:
             return self._find(transaction, key)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
         with self._database.transaction(timeout) as transaction:
             return self._snapshot(transaction, prefix)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
-        """See `KeyValueBackend.put`."""
         if lease is not None and not isinstance(lease, SqliteLease):
             raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
         try:
@@ -82,14 +76,12 @@ class SqliteBackend(KeyValueBackend):
         return PutResult(PutOutcome.APPLIED, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend.delete`."""
         with self._database.transaction(timeout, write=True) as transaction:
             removed = transaction.execute("DELETE FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix))
             if removed.rowcount:
                 transaction.next_revision()
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`."""
         deadline = time.monotonic() + timeout
         seen = since.revision
         while True:
@@ -103,13 +95,11 @@ class SqliteBackend(KeyValueBackend):
             shared.await_change(generation, lambda: self._revision(deadline), deadline)
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
-        """See `KeyValueBackend.open_lease`."""
         lease = SqliteLease(self._database, max(ttl, self.min_lease_ttl))
         lease.open(timeout)
         return lease
 
     def close(self) -> None:
-        """See `KeyValueBackend.close`."""
         self._database.close()
 
     def _under(self, prefix: str) -> tuple[str, str, str]:
@@ -173,13 +163,11 @@ class SqliteLease(Lease):
             transaction.execute("INSERT INTO lease VALUES (?, ?, ?)", row)
 
     def keep_alive(self, timeout: float) -> bool:
-        """See `Lease.keep_alive`."""
         with self._database.transaction(timeout, write=True) as transaction:
             ends = transaction.now + self._nanoseconds
             return transaction.execute("UPDATE lease SET ends = ? WHERE id = ?", (ends, self.id)).rowcount == 1
 
     def revoke(self, timeout: float) -> None:
-        """See `Lease.revoke`."""
         with self._database.transaction(timeout, write=True) as transaction:
             if transaction.execute("DELETE FROM lease WHERE id = ?", (self.id,)).rowcount:
                 transaction.next_revision()

@@ -21,8 +21,6 @@ from . import schema
 from .paths import check_content, default_path, explain, make_default_folder, missing, resolve
 from .shared import Shared, shared
 
-__all__ = ["CommitError", "Database", "Transaction"]
-
 _SLICE: Final = 0.1
 """Seconds for which a call waits without looking whether it was closed."""
 

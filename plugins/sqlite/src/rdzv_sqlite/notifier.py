@@ -15,8 +15,6 @@ from contextlib import contextmanager, suppress
 
 from rdzv.errors import RendezvousConnectionError
 
-__all__ = ["FifoNotifier"]
-
 
 class FifoNotifier:
     """The FIFO of one database.

@@ -11,17 +11,6 @@ from typing import Final
 from rdzv.endpoints import hide_login
 from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, RendezvousStateError
 
-__all__ = [
-    "check_content",
-    "check_endpoint",
-    "default_path",
-    "describe",
-    "explain",
-    "make_default_folder",
-    "missing",
-    "resolve",
-]
-
 _SMALLEST_PAGE: Final = 512
 _ADDRESS: Final = re.compile(
     r"[A-Za-z][A-Za-z0-9+.-]*://.*"  # a URL

@@ -9,8 +9,6 @@ from .backend import SqliteBackend
 from .options import OPTIONS
 from .paths import check_endpoint, default_path, describe
 
-__all__ = ["BACKEND", "create_backend"]
-
 
 def create_backend(params: RendezvousParameters) -> tuple[SqliteBackend, KeyValueStore]:
     """See `BackendPlugin`; the endpoint is the path of the database, or empty for one of this user's own."""

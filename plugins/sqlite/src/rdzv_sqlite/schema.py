@@ -7,8 +7,6 @@ from typing import Final
 
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 
-__all__ = ["prepare", "read_moment"]
-
 _APPLICATION: Final = int.from_bytes(b"RDZV")
 _VERSION: Final = 1
 

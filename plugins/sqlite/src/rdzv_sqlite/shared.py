@@ -12,8 +12,6 @@ from typing import Final
 
 from .notifier import FifoNotifier
 
-__all__ = ["Shared", "shared"]
-
 _LOOK: Final = 0.1
 """Seconds after which the look-out looks although nobody rang: a lease may have run out, a writer
 may have died before it rang."""

@@ -8,8 +8,6 @@ from rdzv.backend import Entry, KeyValueBackend, Snapshot
 from .failover import FailoverClient
 from .process_local import ProcessLocal
 
-__all__ = ["Link", "NetworkBackend"]
-
 
 class Link(Protocol):
     """What one process has of a service. What has a name of `KeyValueBackend`'s does the same."""
@@ -63,21 +61,16 @@ class NetworkBackend(KeyValueBackend, Generic[_Link]):
         return self.link.client.local_address()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
         return self.link.read(key, timeout)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
         return self.link.read_all(prefix, timeout)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
-        """See `KeyValueBackend.delete`."""
         self.link.delete(prefix, timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`."""
         return self.link.wait(prefix, since, timeout)
 
     def close(self) -> None:
-        """See `KeyValueBackend.close`."""
         self._links.close()

@@ -15,8 +15,6 @@ from .failover import FailoverClient, Member
 from .sockets import EndpointError
 from .stream import Stream
 
-__all__ = ["CancelToken", "Client"]
-
 _T = TypeVar("_T")
 
 

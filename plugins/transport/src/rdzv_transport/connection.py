@@ -12,8 +12,6 @@ from typing import Any, Final
 from .failover import Member
 from .sockets import EndpointError, Sockets, TimedSocket
 
-__all__ = ["Connection", "Reply", "Request", "ResponseTimeoutError"]
-
 _PIECE: Final = 1 << 20
 _RAW_PIECE: Final = 1 << 16
 

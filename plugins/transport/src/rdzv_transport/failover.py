@@ -16,8 +16,6 @@ from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from .sockets import LONGEST, EndpointError, Sockets
 
-__all__ = ["FailoverClient", "Member", "ReplyLostError"]
-
 _T = TypeVar("_T")
 
 

@@ -6,8 +6,6 @@ import threading
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
-__all__ = ["keep_in_children"]
-
 _T = TypeVar("_T")
 
 

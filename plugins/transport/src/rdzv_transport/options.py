@@ -2,8 +2,6 @@
 
 from rdzv.options import Option
 
-__all__ = ["request_timeout_option", "tls_options"]
-
 
 def tls_options(
     whose: str,

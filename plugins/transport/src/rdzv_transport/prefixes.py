@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Generic, TypeVar
 
-__all__ = ["Prefixes", "contains"]
-
 _T = TypeVar("_T")
 
 

@@ -6,8 +6,6 @@ from typing import Generic, TypeVar
 
 from rdzv.errors import RendezvousConnectionError
 
-__all__ = ["ProcessLocal"]
-
 _T = TypeVar("_T")
 
 

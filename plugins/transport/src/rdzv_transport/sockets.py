@@ -15,8 +15,6 @@ from typing import Any, Final
 from rdzv.endpoints import Endpoint
 from rdzv.threads import in_thread
 
-__all__ = ["LONGEST", "EndpointError", "Sockets", "TimedSocket"]
-
 LONGEST: Final = 86400.0
 """The longest time, in seconds, that anything here waits in one go: sockets overflow after 24 days."""
 

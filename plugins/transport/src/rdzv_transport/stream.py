@@ -15,8 +15,6 @@ from rdzv.errors import RendezvousError
 from .connection import Connection, Reply
 from .sockets import EndpointError
 
-__all__ = ["Lines", "Stream"]
-
 _T = TypeVar("_T")
 
 _SILENCE: Final = 3

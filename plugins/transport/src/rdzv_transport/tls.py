@@ -5,8 +5,6 @@ from typing import Any
 
 from rdzv.errors import RendezvousParameterError
 
-__all__ = ["pop_tls_context", "tls_context"]
-
 
 def pop_tls_context(
     options: dict[str, Any], words: tuple[str, str, str] = ("protocol", "http", "https")

@@ -4,8 +4,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Turns"]
-
 
 class Turns:
     """Whose turn it is.

@@ -18,8 +18,6 @@ from .client import CancelToken
 from .prefixes import Prefixes
 from .sockets import LONGEST
 
-__all__ = ["Revision", "WatchSource", "Watches"]
-
 logger = logging.getLogger(__name__)
 
 _IDLE_WATCHES: Final = 4

@@ -5,16 +5,7 @@ import time
 from collections.abc import Sequence
 
 from kazoo.protocol.serialization import Sync  # type: ignore[import-untyped]
-from rdzv.backend import (
-    ABSENT,
-    ANY,
-    Capability,
-    Expect,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Token,
-)
+from rdzv.backend import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousParameterError
 from rdzv_transport import FailoverClient, NetworkBackend, ReplyLostError
@@ -25,8 +16,6 @@ from .layout import Layout, Version
 from .security import Login, parse_acl
 from .session import Identity, Session
 from .writing import Writer
-
-__all__ = ["ZooKeeperBackend"]
 
 
 class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
@@ -138,11 +127,9 @@ class ZooKeeperLease(Lease):
 
     @property
     def ttl(self) -> float:
-        """See `Lease.ttl`."""
         return self._session.identity.timeout
 
     def keep_alive(self, timeout: float) -> bool:
-        """See `Lease.keep_alive`."""
         session, began = self.attached(), time.monotonic()
         if not self.ended:
             if began - self._kept > self.ttl * 2 / 3:
@@ -158,7 +145,6 @@ class ZooKeeperLease(Lease):
         return not self.ended
 
     def revoke(self, timeout: float) -> None:
-        """See `Lease.revoke`."""
         session = self.attached()
         if not self.ended:
             session.end(time.monotonic() + timeout)

@@ -25,8 +25,6 @@ from .security import Login
 from .session import Identity, Session
 from .writing import look
 
-__all__ = ["PrefixCaches"]
-
 _IDLE_CACHES: Final = 15
 """How many prefixes stay watched though nobody asks for them now."""
 

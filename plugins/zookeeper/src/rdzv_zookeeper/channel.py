@@ -19,8 +19,6 @@ from rdzv_transport import EndpointError, FailoverClient, Turns
 from . import wire
 from .failures import NotZooKeeperError, SessionEndedError, name_of
 
-__all__ = ["Channel"]
-
 _PER_FLIGHT: Final = 256
 """How many requests are sent before the first answer is read: each side can hold so many for the other."""
 

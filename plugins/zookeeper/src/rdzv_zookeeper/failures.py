@@ -12,8 +12,6 @@ from rdzv.errors import (
 )
 from rdzv_transport import EndpointError
 
-__all__ = ["NotZooKeeperError", "SessionEndedError", "explain", "name_of"]
-
 _DENIED: Final = (
     exceptions.NoAuthError,
     exceptions.AuthFailedError,

@@ -15,9 +15,6 @@ from rdzv.backend import Entry
 from rdzv.errors import RendezvousParameterError
 from rdzv.keys import escape
 
-__all__ = ["Layout", "Version", "incarnation_node", "is_incarnation_node", "pack", "read_entry"]
-__all__ += ["without_incarnation"]
-
 _HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
 _INCARNATION: Final = "@"
 """Not in the alphabet of keys."""

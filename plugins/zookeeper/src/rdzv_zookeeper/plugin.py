@@ -10,8 +10,6 @@ from rdzv_transport import pop_tls_context
 from .backend import ZooKeeperBackend
 from .options import OPTIONS
 
-__all__ = ["BACKEND", "create_backend"]
-
 
 def create_backend(params: RendezvousParameters) -> tuple[ZooKeeperBackend, KeyValueStore]:
     """See `BackendPlugin`; the endpoint is one or more ``host:port``, separated by commas (port 2181 if none)."""

@@ -11,8 +11,6 @@ from .layout import Layout, is_incarnation_node, without_incarnation
 from .session import Session
 from .wire import BARRIER, Multi
 
-__all__ = ["remove"]
-
 _ROUNDS: Final = 5
 """How often to look again for what others have written meanwhile."""
 

@@ -13,8 +13,6 @@ from rdzv_transport import EndpointError
 from . import wire
 from .failures import NotZooKeeperError
 
-__all__ = ["Login", "parse_acl"]
-
 _LETTERS: Final = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
 """What a user of a node may do, by zkCli's letters: read, write, create, delete, administrate."""
 

@@ -19,8 +19,6 @@ from .channel import Channel
 from .failures import NotZooKeeperError, SessionEndedError, explain
 from .security import Login
 
-__all__ = ["Identity", "Session"]
-
 _T = TypeVar("_T")
 
 _ENDED: Final = (

@@ -13,9 +13,6 @@ from rdzv_transport import EndpointError, Member, TimedSocket
 
 from .failures import NotZooKeeperError
 
-__all__ = ["BARRIER", "Line", "Multi", "Reply", "Request", "add_watch", "frame", "read", "read_header", "read_reply"]
-__all__ += ["AUTH_XID", "EVENT_XID", "HEADER_SIZE", "PING_XID", "remove_watch"]
-
 Request = Any
 """A request of kazoo's, which have no types, or one of ours: it has a `type` and can `serialize` itself."""
 

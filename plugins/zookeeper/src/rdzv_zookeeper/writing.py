@@ -16,8 +16,6 @@ from . import wire
 from .layout import Layout, Version, incarnation_node, pack, read_entry
 from .session import Session
 
-__all__ = ["Writer", "look"]
-
 _LONGEST: Final = 0xFFFFF - 8192
 """The longest value in bytes: what fits, besides its paths, into the largest request that a server takes by default
 (its jute.maxbuffer); it hangs up on a larger one."""

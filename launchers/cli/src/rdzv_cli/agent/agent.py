@@ -22,8 +22,6 @@ from rdzv.store import Store
 
 from .workers import Guard, Worker, Workers
 
-__all__ = ["Agent", "AgentResult", "ExitStatus"]
-
 logger = logging.getLogger(__name__)
 
 _T = TypeVar("_T")

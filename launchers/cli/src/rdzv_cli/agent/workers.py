@@ -14,8 +14,6 @@ from rdzv.credentials import public_environment
 
 from . import guard
 
-__all__ = ["Guard", "Worker", "Workers"]
-
 _POLL: Final = 0.02
 """Seconds between two looks at processes that were asked to end."""
 
