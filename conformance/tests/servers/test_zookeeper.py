@@ -129,7 +129,7 @@ def test_tls_has_a_port_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "server.pem").write_bytes(pem + issued.cert_chain_pems[0].bytes())
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
     with ZooKeeperServer(tls=ZooKeeperTls(tmp_path / "server.pem", tmp_path / "ca.pem")) as server:
-        assert server.get_port() == server._ports[1]
+        assert server.get_port() == server._ports[0]
         assert f"secureClientPort={server.get_port()}\n" in server.ask("conf")
 
 
