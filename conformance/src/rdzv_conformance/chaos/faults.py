@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from ..proxy import PARTITIONS
 from .corruption import KEYS
 from .plan import FaultEvent
-from .proxies import PARTITIONS
 from .testbed import AgentHandle, Testbed
 
 __all__ = ["FAULTS", "possible"]

@@ -1,26 +1,20 @@
-"""The fault proxies between the agents and the service: TCP proxies that can be partitioned, in a process of their own.
+"""The fault proxies between the agents and the service, in a process of their own.
 
-An agent is given ports of its proxy instead of the service's. While the proxy is partitioned, bytes that arrive are
-held back; afterwards they get through late, as TCP's own repetitions do, or are lost with their connections.
+An agent is given ports of its proxies instead of the service's. Proxies have threads, which a process that
+forks agents must not have.
 """
 
-import asyncio
-import contextlib
 import logging
 import signal
 import socket
-import threading
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Final
 
 from ..processes import Link, Processes, Worker
+from ..proxy import FaultProxy
 from . import namespaces
 
-__all__ = ["PARTITIONS", "FaultProxies"]
-
-PARTITIONS: Final = ("everything", "requests", "replies")
-"""What may be held back; ``wire`` is a further one for agents in namespaces."""
+__all__ = ["FaultProxies"]
 
 _HOST: Final = "127.0.0.1"
 _DAY: Final = 86400.0
@@ -34,32 +28,29 @@ class FaultProxies:
         self._worker: Worker = processes.fork(_serve)
 
     def open(self, name: str, targets: Sequence[tuple[str, int]], pid: int | None) -> list[str]:
-        """Make a fault proxy.
+        """Make the proxies of one agent.
 
         Args:
-            name: Whose it is.
+            name: Whose they are.
             targets: Where the service is.
-            pid: A process in whose namespace the proxy begins; None: in ours.
+            pid: A process in whose namespace the ways begin; None: in ours.
 
         Returns:
             The ``host:port`` of each beginning, in the order of `targets`.
         """
-        return [f"{_HOST}:{port}" for port in self._ask("open", name, targets, pid)]
+        endpoints: list[str] = self._ask("open", name, targets, pid)
+        return endpoints
 
     def partition(self, name: str, what: str) -> None:
-        """Let nothing through: one of `PARTITIONS`, or ``wire``: the agent's network is down."""
+        """Let nothing through: one of `proxy.PARTITIONS`, or ``wire``: the agent's network is down."""
         self._ask("partition", name, what)
-
-    def slow(self, name: str, seconds: float) -> None:
-        """Have everything that is answered from now on take so much longer."""
-        self._ask("slow", name, seconds)
 
     def heal(self, name: str, lose: bool) -> None:
         """Let everything through again; what was held back is lost with its connections, or comes late."""
         self._ask("heal", name, lose)
 
     def close(self, name: str) -> None:
-        """Remove a fault proxy."""
+        """Remove an agent's proxies."""
         self._ask("close", name)
 
     def _ask(self, *question: Any) -> Any:
@@ -71,106 +62,54 @@ def _serve(link: Link) -> None:
     """The life of the process: it never ends by itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True).start()
-    proxies: dict[str, _FaultProxy] = {}
+    ways: dict[str, _Ways] = {}
     while True:
         command, name, *arguments = link.receive(_DAY)
-        proxy = proxies.setdefault(name, _FaultProxy())
-        link.send(asyncio.run_coroutine_threadsafe(getattr(proxy, command)(*arguments), loop).result())
+        link.send(getattr(ways.setdefault(name, _Ways()), command)(*arguments))
         if command == "close":
-            del proxies[name]
+            del ways[name]
 
 
-class _FaultProxy:
-    """One fault proxy: a listening socket for each target, and what runs through."""
+class _Ways:
+    """One agent's: a proxy for each target, and the loopback of its namespace."""
 
     def __init__(self) -> None:
-        self._servers: list[asyncio.Server] = []
+        self._proxies: list[FaultProxy] = []
         self._control: socket.socket | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._requests, self._replies = asyncio.Event(), asyncio.Event()
-        self._requests.set()
-        self._replies.set()
-        self._lag = 0.0
 
-    async def open(self, targets: Sequence[tuple[str, int]], pid: int | None) -> list[int]:
+    def open(self, targets: Sequence[tuple[str, int]], pid: int | None) -> list[str]:
         if pid is None:
-            sockets = [_listen() for _ in targets]
+            listeners = [_listen() for _ in targets]
         else:
-            self._control, *sockets = namespaces.within(pid, lambda: [_control(), *(_listen() for _ in targets)])
-        for target, listening in zip(targets, sockets, strict=True):
-            self._servers.append(await asyncio.start_server(partial(self._connect, *target), sock=listening))
-        return [listening.getsockname()[1] for listening in sockets]
+            self._control, *listeners = namespaces.within(pid, lambda: [_control(), *(_listen() for _ in targets)])
+        for (host, port), listener in zip(targets, listeners, strict=True):
+            self._proxies.append(FaultProxy(port, host=host, listener=listener))
+        return [proxy.endpoint for proxy in self._proxies]
 
-    async def partition(self, what: str) -> None:
+    def partition(self, what: str) -> None:
         if what == "wire":
             assert self._control is not None
             namespaces.set_loopback(self._control, up=False)
-        if what in ("everything", "requests"):
-            self._requests.clear()
-        if what in ("everything", "replies"):
-            self._replies.clear()
+            return
+        for proxy in self._proxies:
+            proxy.partition(what)
 
-    async def slow(self, seconds: float) -> None:
-        self._lag = seconds
-
-    async def heal(self, lose: bool) -> None:
-        if lose:
-            self._abort()
+    def heal(self, lose: bool) -> None:
+        for proxy in self._proxies:
+            proxy.heal(lose)
         if self._control is not None:
             namespaces.set_loopback(self._control, up=True)
-        self._requests.set()
-        self._replies.set()
 
-    async def close(self) -> None:
-        for server in self._servers:
-            server.close()
-        await self.heal(lose=True)
+    def close(self) -> None:
+        self.heal(lose=True)
+        for proxy in self._proxies:
+            proxy.close()
         if self._control is not None:
             self._control.close()
 
-    def _abort(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def _connect(self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        far: asyncio.StreamWriter | None = None
-        try:
-            await self._requests.wait()
-            answers, far = await asyncio.open_connection(host, port)
-            self._writers.add(far)
-            await asyncio.gather(
-                _pump(reader, far, self._requests, lambda: 0.0),
-                _pump(answers, writer, self._replies, lambda: self._lag),
-            )
-        except OSError:
-            pass
-        finally:
-            for one in (writer, far):
-                if one is not None:
-                    self._writers.discard(one)
-                    one.close()
-
-
-async def _pump(
-    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, gate: asyncio.Event, lag: Callable[[], float]
-) -> None:
-    with contextlib.closing(writer):
-        while data := await reader.read(65536):
-            await asyncio.sleep(lag())
-            await gate.wait()
-            writer.write(data)
-            await writer.drain()
-        await gate.wait()
-
 
 def _listen() -> socket.socket:
-    listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    listening.bind((_HOST, 0))
-    listening.listen(128)
-    return listening
+    return socket.create_server((_HOST, 0), backlog=128)
 
 
 def _control() -> socket.socket:

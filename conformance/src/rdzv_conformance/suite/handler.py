@@ -2,7 +2,6 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from typing import Final
 
 import pytest
@@ -29,11 +28,9 @@ class HandlerConformance(Conformance):
     """What the nodes of a run are promised, whatever the service."""
 
     @pytest.fixture
-    def nodes(self, connect: Connect, run_id: str, processes: Processes) -> Iterator[Nodes]:
+    def nodes(self, connect: Connect, run_id: str, processes: Processes) -> Nodes:
         """Makes nodes."""
-        nodes = Nodes(processes, lambda: connect(run_id), run_id)
-        yield nodes
-        nodes.close()
+        return Nodes(processes, lambda: connect(run_id), run_id)
 
     def test_all_nodes_agree(self, nodes: Nodes) -> None:
         """Invariant 1: one world, size, bootstrap address; ranks from 0, each once; one store."""

@@ -65,7 +65,7 @@ class Node:
 
 
 class Nodes:
-    """Makes nodes of one run, and kills what is left of them.
+    """Makes nodes of one run.
 
     Args:
         processes: Makes their processes.
@@ -81,7 +81,6 @@ class Nodes:
         self._processes = processes
         self._connect = connect
         self._run_id = run_id
-        self._made: list[Node] = []
         backend = connect()
         self.interval = max(_INTERVAL, backend.min_lease_ttl / _ATTEMPTS)
         backend.close()
@@ -102,16 +101,9 @@ class Nodes:
         timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=1))
         interval = timedelta(seconds=self.interval)
         settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS)
-        new = [
+        return [
             Node(self._processes.fork(lambda link: _live(link, self._connect(), settings, clock))) for _ in range(count)
         ]
-        self._made.extend(new)
-        return new
-
-    def close(self) -> None:
-        """Kill them."""
-        for node in self._made:
-            node.kill()
 
 
 def gather(nodes: list[Node]) -> list[dict[str, Any]]:

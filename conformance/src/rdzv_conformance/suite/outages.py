@@ -15,12 +15,14 @@ from rdzv.store import KeyValueStore
 
 from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
+from ..meanwhile import holds, value_of, wait_for, with_retries
 from ..processes import Link, Processes
+from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
 from .calls import calls_of, end_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, gather
-from .server import FaultProxy, ServerConformance, ServerHarness, with_retries
+from .server import ServerConformance, ServerHarness
 
 __all__ = ["OutagesConformance"]
 
@@ -46,11 +48,9 @@ class OutagesConformance(ServerConformance):
     it."""
 
     @pytest.fixture
-    def harness_nodes(self, harness: ServerHarness, run_id: str, processes: Processes) -> Iterator[Nodes]:
+    def harness_nodes(self, harness: ServerHarness, run_id: str, processes: Processes) -> Nodes:
         """Makes nodes of the server."""
-        nodes = Nodes(processes, harness.connect, run_id)
-        yield nodes
-        nodes.close()
+        return Nodes(processes, harness.connect, run_id)
 
     @_restarts
     @requires(Capability.DURABLE)
@@ -137,7 +137,7 @@ class OutagesConformance(ServerConformance):
         rested.wait(ROOT, since, timeout=0.2)  # it waits before and after the outage, and not meanwhile
 
         def there_is_what_was_written(now: Snapshot) -> bool:
-            return _value(now.entries.get(KEY)) == b"after" and now.entries.keys() == {KEY} | kept
+            return value_of(now.entries.get(KEY)) == b"after" and now.entries.keys() == {KEY} | kept
 
         with ThreadPoolExecutor(1) as pool:
             followed = pool.submit(_follow, waiter, since, there_is_what_was_written)
@@ -156,12 +156,8 @@ class OutagesConformance(ServerConformance):
         since = waiter.read_all(ROOT, timeout=CALL)
         for number in range(_BREAKS):
             value = b"%d" % number
-
-            def has_come(now: Snapshot, value: bytes = value) -> bool:
-                return _value(now.entries.get(KEY)) == value
-
             with ThreadPoolExecutor(1) as pool:
-                followed = pool.submit(_follow, waiter, since, has_come)
+                followed = pool.submit(_follow, waiter, since, holds(KEY, value))
                 proxy.heal()
                 writer.put(KEY, value, expect=ANY, timeout=CALL)
                 since = followed.result(3 * CALL)
@@ -366,7 +362,7 @@ class OutagesConformance(ServerConformance):
 def _lost_reply(*proxies: FaultProxy, applied: Callable[[], bool], breaks: bool) -> Iterator[None]:
     """Within, replies are lost: with the connection as soon as the write was seen to be applied, or in silence."""
     for proxy in proxies:
-        proxy.hold_replies()
+        proxy.partition("replies")
     refused = threading.Event()
 
     def lose() -> None:
@@ -407,16 +403,9 @@ def _lose_reply_to_next_put(client: KeyValueBackend, proxy: FaultProxy, other: K
 
 
 def _follow(client: KeyValueBackend, since: Snapshot, condition: Callable[[Snapshot], bool]) -> Snapshot:
-    """Wait until a condition holds, from snapshot to snapshot, through errors: as the core does."""
-    deadline = time.monotonic() + 2 * CALL
-    while not condition(since):
-        remaining = deadline - time.monotonic()
-        assert remaining > 0, "a change was missed: what happened in the outage or after it did not arrive"
-        try:
-            since = client.wait(ROOT, since, timeout=remaining)
-        except RendezvousConnectionError:
-            time.sleep(0.05)
-    return since
+    """Wait until a condition holds, through errors."""
+    what = "what happened in an outage or after it"
+    return wait_for(client, ROOT, since, condition, what, 2 * CALL, through_failures=True)
 
 
 def _assert_works(client: KeyValueBackend, since: Snapshot) -> None:
@@ -425,7 +414,7 @@ def _assert_works(client: KeyValueBackend, since: Snapshot) -> None:
     assert new is not None
     assert all(new.order > entry.order for entry in since.entries.values()), "a new key is not the last in order"
     for name, entry in {**since.entries, "suite/new": new}.items():
-        assert _value(_put(client, name, b"2", entry.token)) == b"2", "a token was forgotten"
+        assert value_of(_put(client, name, b"2", entry.token)) == b"2", "a token was forgotten"
     now = client.read_all(ROOT, timeout=CALL)
     _follow(client, since, lambda there: there.entries == now.entries)
 
@@ -436,10 +425,6 @@ def _put(client: KeyValueBackend, key: str, value: bytes, expect: Any) -> Entry 
         put = with_retries(lambda: client.put(key, value, expect=expect, timeout=CALL))
         if put.outcome is not PutOutcome.UNKNOWN:
             return put.entry
-
-
-def _value(entry: Entry | None) -> bytes | None:
-    return None if entry is None else entry.value
 
 
 def _is_over(link: Link) -> bool:

@@ -15,7 +15,7 @@ from rdzv.errors import RendezvousDeniedError
 from rdzv.options import secret_names
 from rdzv.plugins import create_backend, load_backend_plugin
 
-from .base import CALL, KEY, ROOT, SECURED, VERDICT, Conformance, Verdict, refusal, remove_keys, requires
+from .base import CALL, KEY, ROOT, SECURED, Conformance, Verdict, leave_out, refusal, remove_keys, requires
 from .entry import Parameters
 
 __all__ = ["Secured", "SecurityConformance", "Stranger"]
@@ -100,8 +100,8 @@ class SecurityConformance(Conformance):
         given: Mapping[Capability, Secured] = request.getfixturevalue(SECURED)
         ((capability,),) = (mark.args for mark in request.node.iter_markers("rdzv_requires"))
         if capability not in given:
-            request.node.user_properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"the fixture `{SECURED}` of {type(self).__name__} gives nothing for {capability.name}")
+            why = f"the fixture `{SECURED}` of {type(self).__name__} gives nothing for {capability.name}"
+            leave_out(request.node, Verdict.NOT_TRIED, why)
         yield given[capability]
         remove_keys(_make(given[capability].parameters(run_id)))
 
@@ -129,8 +129,8 @@ class SecurityConformance(Conformance):
     def test_reader_cannot_write(self, request: pytest.FixtureRequest, locked: Secured, run_id: str) -> None:
         """Who may read, and not write, reads, and is refused every kind of write."""
         if locked.reader is None:
-            request.node.user_properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"the fixture `{SECURED}` of {type(self).__name__} knows no `reader`, who may not write")
+            why = f"the fixture `{SECURED}` of {type(self).__name__} knows no `reader`, who may not write"
+            leave_out(request.node, Verdict.NOT_TRIED, why)
         with closing(_make(locked.parameters(run_id))) as owner, closing(_make(locked.reader(run_id))) as reader:
             mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
             assert mine is not None

@@ -13,9 +13,9 @@ from rdzv.backend import KeyValueBackend, PutOutcome, PutResult
 from rdzv.errors import RendezvousTimeoutError
 from rdzv.store import KeyValueStore
 
+from ..meanwhile import with_retries
 from ..processes import Link, Processes
 from .base import CALL, Clients, Conformance, refusal
-from .server import with_retries
 
 __all__ = ["StoreConformance"]
 
