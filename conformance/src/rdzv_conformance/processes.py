@@ -16,9 +16,11 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 __all__ = ["Link", "Processes", "Worker"]
+
+_T = TypeVar("_T")
 
 _PATIENCE: Final = 30.0
 _PR_SET_PDEATHSIG: Final = 1
@@ -109,17 +111,24 @@ class Processes:
         """Kill every process that is left."""
         self._cleanup.close()
 
-    def together(self, work: Callable[[Link], Any], count: int) -> list[Any]:
+    def together(self, prepare: Callable[[], _T], work: Callable[[_T, int], Any], count: int) -> list[Any]:
         """Have several processes do the same at the same time.
 
         Args:
-            work: Sends something when it is ready, then receives its number (from 0), then begins.
+            prepare: What each does first, such as to make a client.
+            work: What they begin when all are prepared: with what that gave, and the number (from 0) of the process.
             count: How many.
 
         Returns:
             What each of them returned.
         """
-        workers = [self.fork(work) for _ in range(count)]
+
+        def live(link: Link) -> Any:
+            prepared = prepare()
+            link.send()
+            return work(prepared, link.receive())
+
+        workers = [self.fork(live) for _ in range(count)]
         for worker in workers:
             worker.receive()
         for number, worker in enumerate(workers):

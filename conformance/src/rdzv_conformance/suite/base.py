@@ -188,8 +188,8 @@ class Conformance:
         for fixture, (needed, lack) in _NEEDS.items():
             if fixture in request.fixturenames and not hasattr(type(self), needed):
                 reason = self.no_server if needed == SERVER else ""
-                lacking = f"{type(self).__name__} brings no fixture `{needed}`, {lack}"
-                leave_out(request.node, Verdict.UNSUPPORTED if reason else Verdict.NOT_TRIED, reason or lacking)
+                left = f"{type(self).__name__} brings no fixture `{needed}`, {lack}"
+                leave_out(request.node, Verdict.UNSUPPORTED if reason else Verdict.NOT_TRIED, reason or left)
 
     @pytest.fixture
     def clients(self, connect: Callable[[str], Any], run_id: str) -> Iterator[Callable[..., Any]]:

@@ -1,7 +1,6 @@
 """The nodes of a run, each in a process of its own, that do what a test asks."""
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,6 +10,7 @@ from typing import Any, Final
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.backend import STATE_KEY, KeyValueBackend
 
+from ..intercept import intercepted
 from ..processes import Link, Processes, Worker
 from .base import CALL
 
@@ -127,8 +127,8 @@ class _Life:
     """What a test may ask of a node."""
 
     def __init__(self, settings: RendezvousSettings, backend: KeyValueBackend) -> None:
-        self._calls = _Calls(backend)
-        self._handler = DynamicRendezvousHandler(settings, backend)
+        self._calls: Counter[str] = Counter()
+        self._handler = DynamicRendezvousHandler(settings, intercepted(backend, self._count))
         self._store: Any = None
         self._round = 0
 
@@ -163,8 +163,12 @@ class _Life:
         return str(self._handler.connection_error) if self._handler.connection_error else None
 
     def calls(self) -> dict[str, int]:
-        """What the node has asked of the service so far, and how often."""
-        return dict(self._calls.made)
+        """What the core has asked of the backend so far, and how often; a put of the state counts as ``state``."""
+        return dict(self._calls)
+
+    def _count(self, method: str, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        self._calls["state" if (method, *arguments[:1]) == ("put", STATE_KEY) else method] += 1
+        return call()
 
     def close(self, reason: str) -> None:
         self._handler.set_closed(reason)
@@ -177,39 +181,3 @@ class _Life:
 
     def shutdown(self) -> bool:
         return self._handler.shutdown()
-
-
-class _Calls:
-    """Counts the calls of the core to a backend, in a process that has but this one.
-
-    Attributes:
-        made: By method; a put of the state counts as ``state``.
-    """
-
-    def __init__(self, backend: KeyValueBackend) -> None:
-        self.made: Counter[str] = Counter()
-        self._counted: set[tuple[type, str]] = set()
-        self._inside = threading.local()
-        for method in ("read", "read_all", "put", "delete", "wait", "open_lease"):
-            self._count(type(backend), method)
-
-    def _count(self, cls: type, method: str) -> None:
-        if (cls, method) in self._counted:
-            return
-        self._counted.add((cls, method))
-        original = getattr(cls, method)
-
-        def counted(target: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "call", False):
-                return original(target, *args, **kwargs)  # what a backend asks of itself is no call of the core
-            self.made["state" if (method, *args[:1]) == ("put", STATE_KEY) else method] += 1
-            self._inside.call = True
-            try:
-                result = original(target, *args, **kwargs)
-            finally:
-                self._inside.call = False
-            if method == "open_lease":
-                self._count(type(result), "keep_alive")
-            return result
-
-        setattr(cls, method, counted)
