@@ -1,7 +1,7 @@
 """Fixtures that the tests of many plugins need, made for one service: ``etcd = served(EtcdServer)``."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
@@ -35,28 +35,33 @@ def served(
     """
 
     def fixture() -> Iterator[Any]:
-        require_service(service)
-        with (make or service)(*arguments, **options) as server:
+        with _serving(service, make, *arguments, **options) as server:
             yield server
 
     return pytest.fixture(scope=scope)(fixture)
 
 
-def served_in_class(
-    service: type[LocalService],
-    make: Callable[..., AbstractContextManager[Any]] | None = None,
-    *arguments: Any,
-    **options: Any,
-) -> Any:
+def served_in_class(*arguments: Any, **options: Any) -> Any:
     """The same as a member of a test class, for the tests of this class."""
 
     def fixture(cls: Any) -> Iterator[Any]:
-        require_service(service)
-        with (make or service)(*arguments, **options) as server:
+        with _serving(*arguments, **options) as server:
             yield server
 
     of_class: Any = classmethod(fixture)
     return pytest.fixture(scope="class")(of_class)
+
+
+@contextmanager
+def _serving(
+    service: type[LocalService],
+    make: Callable[..., AbstractContextManager[Any]] | None = None,
+    *arguments: Any,
+    **options: Any,
+) -> Iterator[Any]:
+    require_service(service)
+    with (make or service)(*arguments, **options) as server:
+        yield server
 
 
 def mended(name: str, clean: Callable[[Any], object] = lambda server: None) -> Any:

@@ -14,7 +14,7 @@ from ..meanwhile import follow, in_background, persist, with_retries
 from ..processes import Processes
 from ..servers import free_ports
 from .base import CALL, CLUSTER, KEY, ROOT, entry_of, refusal, remove_keys, requires
-from .nodes import FORM, Nodes, gather
+from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ConnectTo, Server, ServerConformance, ServerHarness, check_endpoint_is_taken
 
 __all__ = ["Cluster", "ClusterConformance"]
@@ -143,7 +143,7 @@ class ClusterConformance(ServerConformance):
         leased = writer.put("suite/leased", b"x", expect=ABSENT, lease=lease, timeout=CALL)
         since = waiter.read_all(KEY, timeout=CALL)
         with in_background(lambda: follow(waiter, KEY, since, KEY, b"after", 2 * _LOSS)) as followed:
-            _harm(lost, harm)
+            getattr(lost, harm)()
             persist(lambda: writer.put(KEY, b"after", expect=ANY, timeout=CALL).entry, _LOSS)
             if harm == "pause":
                 # Who makes no calls may take long to notice a silence.
@@ -220,9 +220,7 @@ class ClusterConformance(ServerConformance):
         assert [world["size"] for world in first] == [3, 3, 3], f"a leader lost while gathering: {first}"
         ensemble.heal()
         ensemble.leader().kill()
-        calm = time.monotonic() + 1.5 * nodes.ttl
-        eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in three), "calm", FORM)
-        assert [node.ask("waiting") for node in three] == [0, 0, 0], "a leader that was lost cost a member its place"
+        assert_calm(three, 1.5 * nodes.ttl, "a leader that was lost cost a member its place")
         ranks = [world["rank"] for world in gather(three)]
         assert ranks == [world["rank"] for world in first], "ranks changed hands"
 
@@ -235,10 +233,3 @@ def _member(cluster: Cluster, who: str) -> Server:
     """The leader, or one that does not lead."""
     leader = cluster.leader()
     return leader if who == "leader" else next(member for member in cluster.members if member is not leader)
-
-
-def _harm(member: Server, how: str) -> None:
-    if how == "kill":
-        member.kill()
-    else:
-        member.pause()

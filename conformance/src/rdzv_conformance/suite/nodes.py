@@ -10,11 +10,12 @@ from typing import Any, Final
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.backend import STATE_KEY, KeyValueBackend
 
+from ..deadlines import eventually
 from ..intercept import intercepted
 from ..processes import Link, Processes, Worker
 from .base import CALL
 
-__all__ = ["FORM", "Node", "Nodes", "gather"]
+__all__ = ["FORM", "Node", "Nodes", "assert_calm", "gather"]
 
 _INTERVAL: Final = 0.5
 """Seconds between two keep-alives, on services that allow so few."""
@@ -111,6 +112,13 @@ def gather(nodes: list[Node]) -> list[dict[str, Any]]:
     for node in nodes:
         node.tell("join")
     return [node.world() for node in nodes]
+
+
+def assert_calm(nodes: list[Node], seconds: float, otherwise: str) -> None:
+    """Have nobody wait for a round for so many seconds; else fail with these words."""
+    calm = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in nodes), "calm", FORM)
+    assert not any(node.ask("waiting") for node in nodes), otherwise
 
 
 def _live(link: Link, backend: KeyValueBackend, settings: RendezvousSettings, clock: float) -> None:

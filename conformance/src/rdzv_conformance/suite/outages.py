@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
 from .calls import calls_of, end_of
 from .histories import KeyValue, operations, record
-from .nodes import FORM, Nodes, gather
+from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ServerConformance, ServerHarness
 
 __all__ = ["OutagesConformance"]
@@ -348,9 +348,7 @@ class OutagesConformance(ServerConformance):
         with harness.away("killed"):
             time.sleep(1.2 * harness_nodes.ttl)
         eventually(lambda: not any(node.ask("trouble") for node in old), "the members to be in touch again", FORM)
-        calm = time.monotonic() + harness_nodes.ttl
-        eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in old), "calm", FORM)
-        assert [node.ask("waiting") for node in old] == [0, 0], "an outage cost a member its place"
+        assert_calm(old, harness_nodes.ttl, "an outage cost a member its place")
         late.tell("join")
         eventually(lambda: all(node.ask("waiting") == 1 for node in old), "the late node to be announced", FORM)
         worlds = [*gather(old), late.world()]
@@ -369,13 +367,11 @@ def _lost_reply(*proxies: FaultProxy, applied: Callable[[], bool], breaks: bool)
         said = "the write to be applied: is it sent to the endpoint that `connect` was given?"
         eventually(lambda: refused.is_set() or applied(), said)
         if breaks:
-            heal()
+            healing.close()
 
-    def heal() -> None:
+    with ExitStack() as healing:
         for proxy in proxies:
-            proxy.heal()
-
-    try:
+            healing.callback(proxy.heal)
         with ThreadPoolExecutor(1) as pool:
             lost = pool.submit(lose)
             try:
@@ -385,8 +381,6 @@ def _lost_reply(*proxies: FaultProxy, applied: Callable[[], bool], breaks: bool)
                 refused.set()
                 raise
             lost.result()
-    finally:
-        heal()
 
 
 def _lose_reply_to_next_put(client: KeyValueBackend, proxy: FaultProxy, other: KeyValueBackend) -> None:
