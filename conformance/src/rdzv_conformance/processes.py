@@ -16,13 +16,14 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 __all__ = ["Link", "Processes", "Worker"]
 
 _T = TypeVar("_T")
 
 _PATIENCE: Final = 30.0
+_EVER: Final = 86400.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -59,6 +60,15 @@ class Link:
             raise AssertionError(f"A process of this test failed:\n{content}")
         return content
 
+    def obey(self, target: object) -> NoReturn:
+        """Do what the other end asks for, for ever: it sends the name of a method of `target`, and what that takes.
+
+        The answer is what the method returns.
+        """
+        while True:
+            method, *arguments = self.receive(_EVER)
+            self.send(getattr(target, method)(*arguments))
+
     def _post(self, kind: str, content: Any) -> None:
         self._connection.sendall(json.dumps([kind, content]).encode() + b"\n")
 
@@ -76,6 +86,11 @@ class Worker(Link):
         result = self.receive(timeout)
         self._reap()
         return result
+
+    def ask(self, method: str, *arguments: Any, timeout: float = _PATIENCE) -> Any:
+        """What a method of the object returns that the process obeys for; see `Link.obey` and `Link.receive`."""
+        self.send([method, *arguments])
+        return self.receive(timeout)
 
     def pause(self) -> None:
         """Freeze the process (SIGSTOP) and wait until it is."""

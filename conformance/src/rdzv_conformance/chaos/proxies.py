@@ -8,7 +8,7 @@ import logging
 import signal
 import socket
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from ..processes import Link, Processes, Worker
 from ..proxy import FaultProxy
@@ -17,7 +17,6 @@ from . import namespaces
 __all__ = ["FaultProxies"]
 
 _HOST: Final = "127.0.0.1"
-_DAY: Final = 86400.0
 
 
 class FaultProxies:
@@ -38,74 +37,67 @@ class FaultProxies:
         Returns:
             The ``host:port`` of each beginning, in the order of `targets`.
         """
-        endpoints: list[str] = self._ask("open", name, targets, pid)
+        endpoints: list[str] = self._worker.ask("open", name, targets, pid)
         return endpoints
 
     def partition(self, name: str, what: str) -> None:
         """Let nothing through: one of `proxy.PARTITIONS`, or ``wire``: the agent's network is down."""
-        self._ask("partition", name, what)
+        self._worker.ask("partition", name, what)
 
     def heal(self, name: str, lose: bool) -> None:
         """Let everything through again; what was held back is lost with its connections, or comes late."""
-        self._ask("heal", name, lose)
+        self._worker.ask("heal", name, lose)
 
     def close(self, name: str) -> None:
         """Remove an agent's proxies."""
-        self._ask("close", name)
-
-    def _ask(self, *question: Any) -> Any:
-        self._worker.send(question)
-        return self._worker.receive()
+        self._worker.ask("close", name)
 
 
 def _serve(link: Link) -> None:
     """The life of the process: it never ends by itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.disable(logging.CRITICAL)
-    ways: dict[str, _Ways] = {}
-    while True:
-        command, name, *arguments = link.receive(_DAY)
-        link.send(getattr(ways.setdefault(name, _Ways()), command)(*arguments))
-        if command == "close":
-            del ways[name]
+    link.obey(_Ways())
 
 
 class _Ways:
-    """One agent's: a proxy for each target, and the loopback of its namespace."""
+    """Of each agent by its name: a proxy for each target, and the loopback of its namespace."""
 
     def __init__(self) -> None:
-        self._proxies: list[FaultProxy] = []
-        self._control: socket.socket | None = None
+        self._proxies: dict[str, list[FaultProxy]] = {}
+        self._controls: dict[str, socket.socket] = {}
 
-    def open(self, targets: Sequence[tuple[str, int]], pid: int | None) -> list[str]:
+    def open(self, name: str, targets: Sequence[tuple[str, int]], pid: int | None) -> list[str]:
         if pid is None:
             listeners = [_listen() for _ in targets]
         else:
-            self._control, *listeners = namespaces.within(pid, lambda: [_control(), *(_listen() for _ in targets)])
-        for (host, port), listener in zip(targets, listeners, strict=True):
-            self._proxies.append(FaultProxy(port, host=host, listener=listener))
-        return [proxy.endpoint for proxy in self._proxies]
+            control, *listeners = namespaces.within(pid, lambda: [_control(), *(_listen() for _ in targets)])
+            self._controls[name] = control
+        self._proxies[name] = [
+            FaultProxy(port, host=host, listener=listener)
+            for (host, port), listener in zip(targets, listeners, strict=True)
+        ]
+        return [proxy.endpoint for proxy in self._proxies[name]]
 
-    def partition(self, what: str) -> None:
+    def partition(self, name: str, what: str) -> None:
         if what == "wire":
-            assert self._control is not None
-            namespaces.set_loopback(self._control, up=False)
+            namespaces.set_loopback(self._controls[name], up=False)
             return
-        for proxy in self._proxies:
+        for proxy in self._proxies[name]:
             proxy.partition(what)
 
-    def heal(self, lose: bool) -> None:
-        for proxy in self._proxies:
+    def heal(self, name: str, lose: bool) -> None:
+        for proxy in self._proxies[name]:
             proxy.heal(lose)
-        if self._control is not None:
-            namespaces.set_loopback(self._control, up=True)
+        if name in self._controls:
+            namespaces.set_loopback(self._controls[name], up=True)
 
-    def close(self) -> None:
-        self.heal(lose=True)
-        for proxy in self._proxies:
+    def close(self, name: str) -> None:
+        self.heal(name, lose=True)
+        for proxy in self._proxies.pop(name):
             proxy.close()
-        if self._control is not None:
-            self._control.close()
+        if name in self._controls:
+            self._controls.pop(name).close()
 
 
 def _listen() -> socket.socket:

@@ -150,6 +150,12 @@ class LocalService(ABC):
         self._running().terminate()
         self._launch(self._ports)
 
+    def heal(self) -> None:
+        """Have the server serve again, whatever was done to it; the errors are those of `restart`."""
+        self.resume()
+        if not self.is_running():
+            self.restart()
+
     def is_running(self) -> bool:
         """Whether the server's process lives, frozen or not."""
         return self._process is not None and self._process.poll() is None

@@ -26,8 +26,6 @@ _ATTEMPTS: Final = 3
 FORM: Final = 30.0
 """Seconds within which a world must form on a busy machine, a silent member's time to live included."""
 
-_HOUR: Final = 3600.0
-
 
 class Node:
     """The test's end of a node; what can be asked are the methods of `_Life`."""
@@ -37,8 +35,7 @@ class Node:
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """Ask, and wait for the answer."""
-        self.tell(question, *arguments)
-        return self.answer()
+        return self.worker.ask(question, *arguments, timeout=FORM)
 
     def tell(self, question: str, *arguments: Any) -> None:
         """Ask without waiting."""
@@ -125,10 +122,7 @@ def _live(link: Link, backend: KeyValueBackend, settings: RendezvousSettings, cl
     """The life of a node: it does what the test asks."""
     real = time.time
     time.time = lambda: real() + clock
-    life = _Life(settings, backend)
-    while True:
-        question, *arguments = link.receive(_HOUR)
-        link.send(getattr(life, question)(*arguments))
+    link.obey(_Life(settings, backend))
 
 
 class _Life:
