@@ -198,16 +198,12 @@ class Agent:
             yield
         except (RendezvousClosedError, RendezvousGracefulExitError):
             raise
-        except RendezvousStateError as error:
-            self._stumble(error)
         except Exception as error:
-            if time.monotonic() - self._errors.last > _KEPT * self._ttl:
+            is_stranger = isinstance(error, RendezvousStateError)
+            if not is_stranger and time.monotonic() - self._errors.last > _KEPT * self._ttl:
                 raise
-            self._stumble(error)
-
-    def _stumble(self, error: Exception) -> None:
-        self._stumbled = True
-        self._event_log.write("stumbles", error=repr(error))
+            self._stumbled = True
+            self._event_log.write("stumbles", error=repr(error))
 
     def _take_part(self) -> bool:
         """Join and hold the world; whether to join again."""

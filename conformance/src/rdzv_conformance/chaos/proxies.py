@@ -10,21 +10,28 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from ..processes import Link, Processes, Worker
+from ..processes import Link
 from ..proxy import FaultProxy
 from . import namespaces
 
-__all__ = ["FaultProxies"]
+__all__ = ["Proxies", "serve_proxies"]
 
 _HOST: Final = "127.0.0.1"
 
 
-class FaultProxies:
-    """The fault proxies of all agents; in the process that controls them."""
+def serve_proxies(link: Link) -> None:
+    """The life of the process, which never ends by itself: it can be asked for what `Proxies` does."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    logging.disable(logging.CRITICAL)
+    link.obey(Proxies())
 
-    def __init__(self, processes: Processes) -> None:
-        """Start their process."""
-        self._worker: Worker = processes.fork(_serve)
+
+class Proxies:
+    """Of each agent by its name: a proxy for each target, and the loopback of its namespace."""
+
+    def __init__(self) -> None:
+        self._proxies: dict[str, list[FaultProxy]] = {}
+        self._controls: dict[str, socket.socket] = {}
 
     def open(self, name: str, targets: Sequence[tuple[str, int]], pid: int | None) -> list[str]:
         """Make the proxies of one agent.
@@ -37,37 +44,6 @@ class FaultProxies:
         Returns:
             The ``host:port`` of each beginning, in the order of `targets`.
         """
-        endpoints: list[str] = self._worker.ask("open", name, targets, pid)
-        return endpoints
-
-    def partition(self, name: str, what: str) -> None:
-        """Let nothing through: one of `proxy.PARTITIONS`, or ``wire``: the agent's network is down."""
-        self._worker.ask("partition", name, what)
-
-    def heal(self, name: str, lose: bool) -> None:
-        """Let everything through again; what was held back is lost with its connections, or comes late."""
-        self._worker.ask("heal", name, lose)
-
-    def close(self, name: str) -> None:
-        """Remove an agent's proxies."""
-        self._worker.ask("close", name)
-
-
-def _serve(link: Link) -> None:
-    """The life of the process: it never ends by itself."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.disable(logging.CRITICAL)
-    link.obey(_Ways())
-
-
-class _Ways:
-    """Of each agent by its name: a proxy for each target, and the loopback of its namespace."""
-
-    def __init__(self) -> None:
-        self._proxies: dict[str, list[FaultProxy]] = {}
-        self._controls: dict[str, socket.socket] = {}
-
-    def open(self, name: str, targets: Sequence[tuple[str, int]], pid: int | None) -> list[str]:
         if pid is None:
             listeners = [_listen() for _ in targets]
         else:
@@ -80,6 +56,7 @@ class _Ways:
         return [proxy.endpoint for proxy in self._proxies[name]]
 
     def partition(self, name: str, what: str) -> None:
+        """Let nothing through: one of `proxy.PARTITIONS`, or ``wire``: the agent's network is down."""
         if what == "wire":
             namespaces.set_loopback(self._controls[name], up=False)
             return
@@ -87,12 +64,14 @@ class _Ways:
             proxy.partition(what)
 
     def heal(self, name: str, lose: bool) -> None:
+        """Let everything through again; what was held back is lost with its connections, or comes late."""
         for proxy in self._proxies[name]:
             proxy.heal(lose)
         if name in self._controls:
             namespaces.set_loopback(self._controls[name], up=True)
 
     def close(self, name: str) -> None:
+        """Remove an agent's proxies."""
         self.heal(name, lose=True)
         for proxy in self._proxies.pop(name):
             proxy.close()

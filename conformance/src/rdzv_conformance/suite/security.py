@@ -159,21 +159,17 @@ def _secrets(params: rdzv.RendezvousParameters) -> dict[str, str]:
 
 def _use(locked: Secured, run_id: str) -> None:
     for parameters in (locked.parameters, *locked.also.values()):
-        _use_as(parameters(run_id))
-
-
-def _use_as(params: rdzv.RendezvousParameters) -> None:
-    with closing(_make(params)) as client:
-        since, large = client.read_all(ROOT, timeout=CALL), bytes(MAX_PAYLOAD)
-        lease = client.open_lease(5, timeout=CALL) if Capability.LEASE in client.capabilities else None
-        put = client.put(KEY, large, expect=ANY, lease=lease, timeout=CALL)
-        assert put.outcome is PutOutcome.APPLIED, f"a put of who may write answered {put.outcome}"
-        arrived = client.wait(ROOT, since, timeout=CALL).entries == {KEY: put.entry}
-        assert arrived, "a waiter did not get what was written"
-        assert lease is None or lease.keep_alive(CALL)
-        assert client.local_address, "a connected client does not know its own address"
-        client.delete(ROOT, timeout=CALL)
-        assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
+        with closing(_make(parameters(run_id))) as client:
+            since, large = client.read_all(ROOT, timeout=CALL), bytes(MAX_PAYLOAD)
+            lease = client.open_lease(5, timeout=CALL) if Capability.LEASE in client.capabilities else None
+            put = client.put(KEY, large, expect=ANY, lease=lease, timeout=CALL)
+            assert put.outcome is PutOutcome.APPLIED, f"a put of who may write answered {put.outcome}"
+            arrived = client.wait(ROOT, since, timeout=CALL).entries == {KEY: put.entry}
+            assert arrived, "a waiter did not get what was written"
+            assert lease is None or lease.keep_alive(CALL)
+            assert client.local_address, "a connected client does not know its own address"
+            client.delete(ROOT, timeout=CALL)
+            assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
 
 
 def _assert_strangers_are_refused(locked: Secured, run_id: str) -> None:
