@@ -125,7 +125,8 @@ class FaultProxy:
     def _accept(self) -> None:
         while True:
             near, _ = self._listener.accept()
-            self._open.add(near)
+            with self._lock:
+                self._open.add(near)
             self._start(self._carry, near)
 
     def _carry(self, near: socket.socket) -> None:
