@@ -102,10 +102,5 @@ def test_fork_is_possible_beside_a_thread() -> None:
 
 
 def test_together_each_gets_its_number() -> None:
-    def work(link: Link) -> int:
-        link.send()
-        number: int = link.receive()
-        return number * number
-
     with Processes() as processes:
-        assert processes.together(work, 3) == [0, 1, 4]
+        assert processes.together(lambda: 2, lambda power, number: number**power, 3) == [0, 1, 4]

@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["eventually", "lasting"]
-
 
 def eventually(condition: Callable[[], bool], what: str, seconds: float = 10) -> None:
     """Return as soon as a condition holds.

@@ -1,20 +1,19 @@
 """Fixtures that the tests of many plugins need, made for one service: ``etcd = served(EtcdServer)``."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from rdzv.backend import KeyValueBackend
+from rdzv.parameters import RendezvousParameters
+from rdzv.plugins import create_backend
 
 from .proxy import FaultProxy
 from .servers import LocalService, require_service
-from .users import Create, creating
 
 if TYPE_CHECKING:
     from .servers.certificates import Certificates
-
-__all__ = ["certificates", "connecting", "healed", "mended", "proxied", "served", "served_in_class", "using"]
 
 
 def served(
@@ -35,51 +34,43 @@ def served(
     """
 
     def fixture() -> Iterator[Any]:
-        require_service(service)
-        with (make or service)(*arguments, **options) as server:
+        with _serving(service, make, *arguments, **options) as server:
             yield server
 
     return pytest.fixture(scope=scope)(fixture)
 
 
-def served_in_class(
-    service: type[LocalService],
-    make: Callable[..., AbstractContextManager[Any]] | None = None,
-    *arguments: Any,
-    **options: Any,
-) -> Any:
+def served_in_class(*arguments: Any, **options: Any) -> Any:
     """The same as a member of a test class, for the tests of this class."""
 
     def fixture(cls: Any) -> Iterator[Any]:
-        require_service(service)
-        with (make or service)(*arguments, **options) as server:
+        with _serving(*arguments, **options) as server:
             yield server
 
     of_class: Any = classmethod(fixture)
     return pytest.fixture(scope="class")(of_class)
 
 
-def mended(name: str, clean: Callable[[Any], object] = lambda server: None) -> Any:
-    """The server of the fixture `name`, to do to it what a test likes; afterwards it runs again, and is cleaned."""
+@contextmanager
+def _serving(
+    service: type[LocalService],
+    make: Callable[..., AbstractContextManager[Any]] | None = None,
+    *arguments: Any,
+    **options: Any,
+) -> Iterator[Any]:
+    require_service(service)
+    with (make or service)(*arguments, **options) as server:
+        yield server
+
+
+def healed(name: str, clean: Callable[[Any], object] = lambda server: None) -> Any:
+    """The server or cluster of the fixture `name`, for a test that may harm it; then it serves again and is cleaned."""
 
     def fixture(request: pytest.FixtureRequest) -> Iterator[Any]:
         server = request.getfixturevalue(name)
         yield server
-        server.resume()
-        if not server.is_running():
-            server.restart()
+        server.heal()
         clean(server)
-
-    return pytest.fixture(fixture)
-
-
-def healed(name: str) -> Any:
-    """The cluster of the fixture `name`, to do to its members what a test likes: afterwards all of them serve."""
-
-    def fixture(request: pytest.FixtureRequest) -> Iterator[Any]:
-        cluster = request.getfixturevalue(name)
-        yield cluster
-        cluster.heal()
 
     return pytest.fixture(fixture)
 
@@ -111,13 +102,14 @@ def connecting(make: Callable[..., KeyValueBackend]) -> Any:
 
 
 def using(backend: str) -> Any:
-    """What makes clients of the installed backend by options, as a user does, and closes them in the end."""
+    """What makes clients of the installed backend by options, as a user does (see `users.Create`), and closes them."""
 
-    def fixture() -> Iterator[Create]:
-        with creating(backend) as create:
-            yield create
+    def create(endpoint: str, run_id: str = "run", **options: Any) -> KeyValueBackend:
+        made, _ = create_backend(RendezvousParameters(backend, endpoint, run_id, 1, 1, **options))
+        assert isinstance(made, KeyValueBackend)
+        return made
 
-    return pytest.fixture(fixture)
+    return connecting(create)
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,6 @@ from .meanwhile import follow, persist
 from .suite.base import CALL
 from .suite.server import Server
 
-__all__ = ["Watching", "check_frozen_leader_is_left", "check_silence_is_noticed"]
-
 Watching = Callable[[Any, Callable[[], Any]], AbstractContextManager[Future[Any]]]
 """Does something in another thread meanwhile, whose question has reached the server by now."""
 

@@ -5,8 +5,6 @@ from typing import Final
 
 from .proxy import FaultProxy as AnyProxy
 
-__all__ = ["FaultProxy", "answer"]
-
 _METHODS: Final = (b"GET ", b"PUT ", b"POST ", b"DELETE ")
 
 
@@ -20,7 +18,6 @@ class FaultProxy(AnyProxy):
     """The fault proxy; see there. It hangs up after an answer of its own."""
 
     def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
-        """See `AnyProxy`."""
         while data := near.recv(1 << 20):
             begins = data.startswith(_METHODS)
             self.requests += begins

@@ -9,8 +9,6 @@ from typing import Any
 
 from rdzv.backend import ANY, KeyValueBackend
 
-__all__ = ["check_interrupted_waits", "interrupted_at"]
-
 _MOST = 10_000
 
 

@@ -15,9 +15,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["Answer", "Kind", "Operation", "assert_linearizable", "explain", "is_linearizable", "shortest"]
-
-
 _NEVER: Final = float("inf")
 
 

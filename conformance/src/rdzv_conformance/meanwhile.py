@@ -9,54 +9,89 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rdzv.backend import KeyValueBackend, Snapshot
+from rdzv.backend import Entry, KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
-
-__all__ = ["follow", "in_background", "open_files", "persist", "unanswered_names"]
 
 _T = TypeVar("_T")
 
 
-def follow(backend: KeyValueBackend, prefix: str, since: Snapshot, key: str, value: bytes, seconds: float) -> Snapshot:
-    """Wait as the core does, through failures, until a key holds a value.
+def wait_for(
+    client: KeyValueBackend,
+    prefix: str,
+    since: Snapshot,
+    condition: Callable[[Snapshot], bool],
+    what: str,
+    seconds: float = 5,
+    *,
+    through_failures: bool = False,
+) -> Snapshot:
+    """Wait from snapshot to snapshot until one meets a condition.
 
     Args:
-        backend: Whom to ask.
+        client: Whom to ask.
         prefix: What to wait for.
         since: What is known of it.
-        key: The key.
-        value: Its value in the end.
+        condition: What must come.
+        what: The same in words.
         seconds: How long.
+        through_failures: Go on when the service cannot be reached, as the core does.
 
     Raises:
-        AssertionError: It did not within `seconds`.
+        AssertionError: It did not come within `seconds`.
     """
     deadline = time.monotonic() + seconds
-    while (remaining := deadline - time.monotonic()) > 0:
-        entry = since.entries.get(key)
-        if entry is not None and entry.value == value:
-            return since
+    while not condition(since):
+        remaining = deadline - time.monotonic()
+        assert remaining > 0, f"a change was missed: waited {seconds:.1f} s for {what}: it did not happen"
         try:
-            since = backend.wait(prefix, since, timeout=remaining)
+            since = client.wait(prefix, since, timeout=remaining)
         except RendezvousConnectionError:
+            if not through_failures:
+                raise
             time.sleep(0.05)
-    raise AssertionError(f"'{key}' did not become {value!r} within {seconds} s, but {since.entries.get(key)}")
+        assert isinstance(since, Snapshot), f"wait returned {since!r}: it returns a Snapshot, also when its time is up"
+    return since
+
+
+def follow(client: KeyValueBackend, prefix: str, since: Snapshot, key: str, value: bytes, seconds: float) -> Snapshot:
+    """Wait through failures until a key holds a value; see `wait_for`."""
+    what = f"'{key}' to become {value!r}"
+    return wait_for(client, prefix, since, holds(key, value), what, seconds, through_failures=True)
+
+
+def holds(name: str, value: bytes | None) -> Callable[[Snapshot], bool]:
+    """Whether a snapshot has this value (None: no such key)."""
+    return lambda now: value_of(now.entries.get(name)) == value
+
+
+def value_of(entry: Entry | None) -> bytes | None:
+    """The value of an entry, if there is one."""
+    return None if entry is None else entry.value
+
+
+def with_retries(call: Callable[[], _T], seconds: float = 10) -> _T:
+    """Ask again while the service cannot be reached, as the core does: backends do not retry."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return call()
+        except RendezvousConnectionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 def persist(call: Callable[[], _T | None], seconds: float = 20) -> _T:
-    """Call through failures, as the core does, until there is a result.
+    """Call through failures until there is a result.
 
     Raises:
         AssertionError: There was none within `seconds`.
+        RendezvousConnectionError: The last call failed.
     """
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            if (result := call()) is not None:
-                return result
-        except RendezvousConnectionError:
-            time.sleep(0.05)
-    raise AssertionError(f"no result within {seconds} s")
+    while (result := with_retries(call, deadline - time.monotonic())) is None:
+        assert time.monotonic() < deadline, f"no call had a result within {seconds:g} s"
+    return result
 
 
 def open_files() -> int:

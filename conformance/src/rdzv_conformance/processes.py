@@ -16,11 +16,12 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self, TypeVar
 
-__all__ = ["Link", "Processes", "Worker"]
+_T = TypeVar("_T")
 
 _PATIENCE: Final = 30.0
+_EVER: Final = 86400.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
@@ -57,6 +58,15 @@ class Link:
             raise AssertionError(f"A process of this test failed:\n{content}")
         return content
 
+    def obey(self, target: object) -> NoReturn:
+        """Do what the other end asks for, for ever: it sends the name of a method of `target`, and what that takes.
+
+        The answer is what the method returns.
+        """
+        while True:
+            method, *arguments = self.receive(_EVER)
+            self.send(getattr(target, method)(*arguments))
+
     def _post(self, kind: str, content: Any) -> None:
         self._connection.sendall(json.dumps([kind, content]).encode() + b"\n")
 
@@ -74,6 +84,11 @@ class Worker(Link):
         result = self.receive(timeout)
         self._reap()
         return result
+
+    def ask(self, method: str, *arguments: Any, timeout: float = _PATIENCE) -> Any:
+        """What a method of the object returns that the process obeys for; see `Link.obey` and `Link.receive`."""
+        self.send([method, *arguments])
+        return self.receive(timeout)
 
     def pause(self) -> None:
         """Freeze the process (SIGSTOP) and wait until it is."""
@@ -109,17 +124,24 @@ class Processes:
         """Kill every process that is left."""
         self._cleanup.close()
 
-    def together(self, work: Callable[[Link], Any], count: int) -> list[Any]:
+    def together(self, prepare: Callable[[], _T], work: Callable[[_T, int], Any], count: int) -> list[Any]:
         """Have several processes do the same at the same time.
 
         Args:
-            work: Sends something when it is ready, then receives its number (from 0), then begins.
+            prepare: What each does first, such as to make a client.
+            work: What they begin when all are prepared: with what that gave, and the number (from 0) of the process.
             count: How many.
 
         Returns:
             What each of them returned.
         """
-        workers = [self.fork(work) for _ in range(count)]
+
+        def live(link: Link) -> Any:
+            prepared = prepare()
+            link.send()
+            return work(prepared, link.receive())
+
+        workers = [self.fork(live) for _ in range(count)]
         for worker in workers:
             worker.receive()
         for number, worker in enumerate(workers):

@@ -1,28 +1,29 @@
-"""A TCP proxy to a server, which loses replies, breaks, or answers by itself; what a request is, its subclasses
-know."""
+"""A TCP proxy to a server, which holds bytes back, loses replies, breaks, or answers by itself."""
 
 import socket
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from contextlib import suppress
-from typing import Final, Self
+from contextlib import ExitStack, suppress
+from typing import Any, Final, Self
 
 from rdzv.endpoints import Endpoint
 
-__all__ = ["FaultProxy"]
+PARTITIONS: Final = ("everything", "requests", "replies")
+"""What may be held back."""
 
 _FIN_WAIT1: Final = 4
 """The state in Linux' ``tcp_info`` of an end that has hung up, which its other end has not acknowledged."""
 
 
-class FaultProxy(ABC):
-    """The fault proxy; clients connect to its `endpoint`.
+class FaultProxy:
+    """The fault proxy; clients connect to its `endpoint`. Subclasses know what a request is, and count and answer it.
 
     Args:
-        port: Of the server, at 127.0.0.1; 0: there is none.
-        host: The address of this machine at which clients connect.
+        port: Of the server; 0: there is none.
+        at: The address of this machine at which clients connect.
+        host: The server's address.
+        listener: Where clients connect instead; the proxy closes it.
 
     Attributes:
         endpoint: Its own ``host:port``.
@@ -32,46 +33,78 @@ class FaultProxy(ABC):
         answer: What it answers instead of asking the server.
     """
 
-    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+    def __init__(
+        self, port: int, at: str = "127.0.0.1", *, host: str = "127.0.0.1", listener: socket.socket | None = None
+    ) -> None:
         self.requests = 0
         self.loses_replies = False
         self.answer: bytes | None = None
-        self.behind = f"127.0.0.1:{port}"
-        self._port = port
-        self._open: list[socket.socket] = []
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._listener = socket.create_server((host, 0), family=family)
-        self.endpoint = str(Endpoint(host, self._listener.getsockname()[1]))
-        self._threads = [threading.Thread(target=self._accept)]
-        self._threads[0].start()
+        self.behind = str(Endpoint(host, port))
+        self._server = host, port
+        self._lag = 0.0
+        self._gates = {"requests": threading.Event(), "replies": threading.Event()}
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._threads: set[threading.Thread] = set()
+        family = socket.AF_INET6 if ":" in at else socket.AF_INET
+        self._listener = listener or socket.create_server((at, 0), family=family, backlog=128)
+        self.endpoint = str(Endpoint(at, self._listener.getsockname()[1]))
+        self.heal()
+        self._accepting = self._start(self._accept)
 
-    @abstractmethod
     def pass_requests(self, near: socket.socket, far: socket.socket) -> None:
-        """Pass on, count or answer what comes from a client, until it or the server hangs up."""
+        """Pass on what comes from a client, until it or the server hangs up."""
+        while data := near.recv(1 << 20):
+            self._gates["requests"].wait()
+            far.sendall(data)
+        self._gates["requests"].wait()
 
     def pass_replies(self, near: socket.socket, far: socket.socket) -> None:
         """Pass on what comes from the server, until it hangs up or a reply is to be lost."""
         while data := far.recv(1 << 20):
+            self._closed.wait(self._lag)
+            self._gates["replies"].wait()
             if self.loses_replies:
-                break
+                return
             near.sendall(data)
+        self._gates["replies"].wait()
+
+    def partition(self, what: str = "everything") -> None:
+        """Hold back one of `PARTITIONS`, new connections with the requests: who asks hears nothing."""
+        for name, gate in self._gates.items():
+            if what in ("everything", name):
+                gate.clear()
+
+    def slow(self, seconds: float) -> None:
+        """Have each answer come so much later."""
+        self._lag = seconds
+
+    def heal(self, lose: bool = True) -> None:
+        """Let all through again; what was held back is lost with its connections, or comes late."""
+        for end in self._break() if lose else ():
+            end.close()
+        for gate in self._gates.values():
+            gate.set()
 
     def disconnect(self) -> None:
         """Break every connection, and return when the other ends have heard of it."""
-        _hang_up(*self._open)
-        deadline = time.monotonic() + 1
-        while any(map(_is_unheard, self._open)) and time.monotonic() < deadline:
-            time.sleep(0.001)
+        with ExitStack() as stack:
+            ends = [stack.enter_context(end) for end in self._break()]
+            deadline = time.monotonic() + 1
+            while any(map(_is_unheard, ends)) and time.monotonic() < deadline:
+                time.sleep(0.001)
 
     def close(self) -> None:
-        """Let nobody use it any more."""
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._threads[0].join()
-        self.disconnect()
-        for thread in self._threads:
+        """Break every connection, and refuse new ones. Closing twice is fine."""
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._listener.close()
+        self._closed.set()
+        self.heal()
+        for thread in self._threads.copy():
             thread.join()
-        for end in (self._listener, *self._open):
-            end.close()
 
     def __enter__(self) -> Self:
         return self
@@ -79,27 +112,61 @@ class FaultProxy(ABC):
     def __exit__(self, *exc_info: object) -> None:
         self.close()
 
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(("127.0.0.1", self._port)) if self._port else socket.socket()
-                self._open += (near, far)
-                self._start(self.pass_requests, near, far)
-                if self._port:
-                    self._start(self.pass_replies, near, far)
+    def _break(self) -> list[socket.socket]:
+        """Hang up at both ends of every connection; gives them again, since who passes on closes its own."""
+        with self._lock:
+            ends = [end.dup() for end in self._open]
+            self._open.clear()
+        _hang_up(*ends)
+        return ends
 
-    def _start(
-        self, work: Callable[[socket.socket, socket.socket], None], near: socket.socket, far: socket.socket
-    ) -> None:
+    def _accept(self) -> None:
+        while True:
+            near, _ = self._listener.accept()
+            with self._lock:
+                self._open.add(near)
+            self._start(self._carry, near)
+
+    def _carry(self, near: socket.socket) -> None:
+        """One connection, from its beginning to its end."""
+        with ExitStack() as stack:
+            self._release(near, stack)
+            self._gates["requests"].wait()
+            far = socket.create_connection(self._server) if self._server[1] else socket.socket()
+            self._release(far, stack)
+            with self._lock:
+                if near not in self._open:
+                    return  # it was broken meanwhile: what it has sent is lost
+                self._open.add(far)
+            replies = self._start(self._pass, self.pass_replies, near, far) if self._server[1] else None
+            self._pass(self.pass_requests, near, far)
+            if replies:
+                replies.join()
+
+    def _release(self, end: socket.socket, stack: ExitStack) -> None:
+        """Have an end closed, and hung up by nobody any more."""
+        stack.enter_context(end)
+        stack.callback(self._forget, end)
+
+    def _forget(self, end: socket.socket) -> None:
+        with self._lock:
+            self._open.discard(end)
+
+    def _pass(self, work: Callable[..., None], near: socket.socket, far: socket.socket) -> None:
+        with suppress(OSError):
+            work(near, far)
+        _hang_up(near, far)
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> threading.Thread:
         def run() -> None:
             with suppress(OSError):
-                work(near, far)
-            _hang_up(near, far)
+                work(*arguments)
+            self._threads.discard(thread)
 
-        thread = threading.Thread(target=run)
-        self._threads.append(thread)
+        thread = threading.Thread(target=run, daemon=True)
+        self._threads.add(thread)
         thread.start()
+        return thread
 
 
 def _is_unheard(end: socket.socket) -> bool:

@@ -12,8 +12,6 @@ import pytest
 
 from .suite.base import DECLARED, VERDICT, Verdict
 
-__all__ = ["Report"]
-
 _TOPIC: Final = "rdzv_topic"
 _OUTCOMES: Final = ("passed", "unsupported", "not tried", "deviating", "skipped", "failed")
 _TRIED: Final = frozenset({"passed", "deviating", "failed"})

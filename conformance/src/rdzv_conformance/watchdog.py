@@ -20,8 +20,6 @@ import pytest
 
 from .suite.base import Conformance
 
-__all__ = ["DEFAULT", "WATCHDOG", "Watchdog"]
-
 DEFAULT: Final = 180.0
 """Seconds that a test may take, and as many to set it up and to take it down; a busy machine takes a tenth of that."""
 
@@ -52,16 +50,12 @@ class Watchdog:
         self._stderr = os.fdopen(os.dup(sys.__stderr__.fileno() if sys.__stderr__ else 2), "w")
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Watch what a test sets up."""
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        """Watch a test, and what it sets up."""
         with self._watching(item):
             return (yield)
 
-    @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
-        """Watch a test."""
-        with self._watching(item):
-            return (yield)
+    pytest_runtest_setup = pytest_runtest_call
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, None, None]:

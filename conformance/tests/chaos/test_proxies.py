@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from rdzv_conformance.chaos import namespaces
-from rdzv_conformance.chaos.proxies import FaultProxies
-from rdzv_conformance.processes import Link, Processes
+from rdzv_conformance.chaos.proxies import serve_proxies
+from rdzv_conformance.processes import Link, Processes, Worker
 
 SOON = 10.0
 NOT_YET = 0.3
@@ -22,13 +22,13 @@ def processes() -> Iterator[Processes]:
 
 
 @pytest.fixture
-def proxies(processes: Processes) -> FaultProxies:
+def proxies(processes: Processes) -> Worker:
     # Before there is a thread: it forks.
-    return FaultProxies(processes)
+    return processes.fork(serve_proxies)
 
 
 @pytest.fixture
-def echo(proxies: FaultProxies) -> Iterator[tuple[str, int]]:
+def echo(proxies: Worker) -> Iterator[tuple[str, int]]:
     """A service that says what it hears."""
 
     def answer() -> None:
@@ -49,7 +49,7 @@ def echo(proxies: FaultProxies) -> Iterator[tuple[str, int]]:
         threads.append(threading.Thread(target=answer))
         threads[0].start()
         yield listening.getsockname()
-        proxies.close("agent")
+        proxies.ask("close", "agent")
         listening.shutdown(socket.SHUT_RDWR)
     for thread in threads:
         thread.join(SOON)
@@ -57,9 +57,9 @@ def echo(proxies: FaultProxies) -> Iterator[tuple[str, int]]:
 
 
 @pytest.fixture
-def client(proxies: FaultProxies, echo: tuple[str, int]) -> Iterator[socket.socket]:
+def client(proxies: Worker, echo: tuple[str, int]) -> Iterator[socket.socket]:
     """A connection through a fault proxy."""
-    (endpoint,) = proxies.open("agent", [echo], None)
+    (endpoint,) = proxies.ask("open", "agent", [echo], None)
     host, _, port = endpoint.partition(":")
     with socket.create_connection((host, int(port)), SOON) as connection:
         assert say(connection, b"hello") == b"hello"
@@ -72,46 +72,46 @@ def say(connection: socket.socket, words: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("what", ["everything", "requests", "replies"])
-def test_what_was_held_back_comes_late(proxies: FaultProxies, client: socket.socket, what: str) -> None:
-    proxies.partition("agent", what)
+def test_what_was_held_back_comes_late(proxies: Worker, client: socket.socket, what: str) -> None:
+    proxies.ask("partition", "agent", what)
     client.settimeout(NOT_YET)
     with pytest.raises(TimeoutError):
         say(client, b"late")
-    proxies.heal("agent", lose=False)
+    proxies.ask("heal", "agent", False)
     client.settimeout(SOON)
     assert client.recv(100) == b"late"
     assert say(client, b"again") == b"again"
 
 
-def test_what_was_held_back_is_lost(proxies: FaultProxies, client: socket.socket) -> None:
-    proxies.partition("agent", "everything")
+def test_what_was_held_back_is_lost(proxies: Worker, client: socket.socket) -> None:
+    proxies.ask("partition", "agent", "everything")
     client.sendall(b"lost")
-    proxies.heal("agent", lose=True)
+    proxies.ask("heal", "agent", True)
     with contextlib.suppress(ConnectionResetError):
         assert client.recv(100) == b""
 
 
-def test_a_new_connection_waits_for_the_end_of_the_cut(proxies: FaultProxies, client: socket.socket) -> None:
-    proxies.partition("agent", "requests")
+def test_a_new_connection_waits_for_the_end_of_the_cut(proxies: Worker, client: socket.socket) -> None:
+    proxies.ask("partition", "agent", "requests")
     with socket.create_connection(client.getpeername(), SOON) as new:
         new.settimeout(NOT_YET)
         with pytest.raises(TimeoutError):
             say(new, b"new")
-        proxies.heal("agent", lose=False)
+        proxies.ask("heal", "agent", False)
         new.settimeout(SOON)
         assert new.recv(100) == b"new"
 
 
 @pytest.mark.skipif(not namespaces.are_possible(), reason="making network namespaces takes Linux, and root")
-def test_the_wire_of_a_namespace_can_be_cut(processes: Processes, proxies: FaultProxies, echo: tuple[str, int]) -> None:
+def test_the_wire_of_a_namespace_can_be_cut(processes: Processes, proxies: Worker, echo: tuple[str, int]) -> None:
     agent = processes.fork(_live_alone)
     agent.receive()
-    agent.send(proxies.open("agent", [echo], agent.pid))
+    agent.send(proxies.ask("open", "agent", [echo], agent.pid))
     assert agent.receive() == "hello"
-    proxies.partition("agent", "wire")
+    proxies.ask("partition", "agent", "wire")
     agent.send()
     assert agent.receive() == "nothing"
-    proxies.heal("agent", lose=False)
+    proxies.ask("heal", "agent", False)
     agent.send()
     assert agent.receive() == "late"
 

@@ -57,11 +57,68 @@ def test_missing_connect_is_refused(pytester: pytest.Pytester) -> None:
     )
 
 
-def test_connect_that_is_no_fixture_is_refused(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(HEAD + "class TestIt(BackendConformance):\n    def connect(self): pass\n")
+WEAKER = "def test_register_is_empty_at_first(self): pass"
+REPLACES = "*replaces 'test_register_is_empty_at_first' of the conformance suite*"
+IT = "class TestIt(BackendConformance):\n    {}"
+REFUSED = {
+    "connect is no fixture": (IT.format("def connect(self): pass"), "*TestIt must define the fixture `connect`*"),
+    **{
+        f"constructor {method}": (
+            f"class TestIt(Connected, RegisterConformance):\n    def {method}",
+            "*TestIt has the method `__*__`, so pytest would not collect it*",
+        )
+        for method in ("__init__(self): pass", "__new__(cls): return super().__new__(cls)")
+    },
+    "name that pytest passes over": (
+        "class MyBackendTests(Connected, RegisterConformance): pass",
+        "*pytest passes over MyBackendTests, so it would test nothing*",
+    ),
+    "test defined": (IT.format(WEAKER), REPLACES),
+    "test hidden": (IT.format("test_register_is_empty_at_first = None"), REPLACES),
+    "test mixed in": (f"class Weak:\n    {WEAKER}\nclass TestIt(Weak, BackendConformance): pass", REPLACES),
+    "test inherited": (f"class Weak(BackendConformance):\n    {WEAKER}\nclass TestIt(Weak): pass", REPLACES),
+    **{
+        f"fixture's {how}": (IT.format(line), "*replaces 'applicable' of the conformance suite*")
+        for how, line in {
+            "attribute": "applicable = None",
+            "name": "@pytest.fixture(name='applicable', autouse=True)\n    def mine(self): pass",
+        }.items()
+    },
+    **{
+        f"deviations {deviations}": (IT.format(f"deviations = {deviations!r}"), message)
+        for deviations, message in (
+            ({"test_register_is_emty_at_first": "x"}, "*Did you mean 'test_register_is_empty_at_first'?*"),
+            ({"clients": "x"}, "*declares a deviation from 'clients', which the suite does not have*"),
+            ({"test_register_is_empty_at_first": " "}, "*without a reason*"),
+            ({"test_register_is_empty_at_first": None}, "*without a reason*"),
+            (["test_register_is_empty_at_first"], "*TestIt.deviations must be a dict of tests and reasons*"),
+        )
+    },
+    "deviation from an unknown parameter": (
+        "class TestIt(Connected, RegisterConformance):\n    deviations = {'test_register_keeps_every_byte[gone]': 'x'}",
+        "*deviation from 'test_register_keeps_every_byte?gone?'*It has: *every_byte?zero?*",
+    ),
+    "server and no_server": (
+        IT.format("no_server = 'it is a file'\n    @pytest.fixture\n    def server(self): pass"),
+        "*TestIt has a fixture `server`, and says in `no_server` why not*",
+    ),
+    **{
+        f"lease_delay {delay}": (
+            IT.format(f"lease_delay = {delay}"),
+            "*TestIt.lease_delay must be seconds above 0 and the reason*",
+        )
+        for delay in ("2.0", "(0.0, 'x')", "(2.0, ' ')", "('x', 2.0)")
+    },
+}
+"""What would let faults pass, and the words by which it is refused."""
+
+
+@pytest.mark.parametrize(("body", "words"), REFUSED.values(), ids=list(REFUSED))
+def test_class_that_would_let_faults_pass_is_refused(pytester: pytest.Pytester, body: str, words: str) -> None:
+    pytester.makepyfile(f"{REGISTER}\n{body}\n")
     result = pytester.runpytest()
     assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*TestIt must define the fixture `connect`*"])
+    result.stdout.fnmatch_lines([words])
 
 
 @pytest.mark.parametrize(
@@ -87,21 +144,6 @@ def test_wait_that_returns_nothing_is_reported_in_words(pytester: pytest.Pyteste
     result.stdout.fnmatch_lines(["*wait returned None: it returns a Snapshot*"])
 
 
-@pytest.mark.parametrize("method", ["def __init__(self): pass", "def __new__(cls): return super().__new__(cls)"])
-def test_constructor_is_refused(pytester: pytest.Pytester, method: str) -> None:
-    pytester.makepyfile(f"{REGISTER}\nclass TestIt(Connected, RegisterConformance):\n    {method}\n")
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*TestIt has the method `__*__`, so pytest would not collect it*"])
-
-
-def test_name_that_pytest_passes_over_is_refused(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(REGISTER + "class MyBackendTests(Connected, RegisterConformance): pass\n")
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*pytest passes over MyBackendTests, so it would test nothing*"])
-
-
 @pytest.mark.parametrize("rest", ["    pass\nclass TestIt(Shared): pass\n", "    __test__ = False\n"])
 def test_base_of_others_may_have_any_name(pytester: pytest.Pytester, rest: str) -> None:
     body = "class Shared(Connected, RegisterConformance):\n"
@@ -118,69 +160,9 @@ def test_marks_that_let_faults_pass_are_refused(pytester: pytest.Pytester, place
     result.stderr.fnmatch_lines([f"*The mark '{mark.partition('(')[0]}' is on tests of the conformance suite*"])
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        "class TestIt(BackendConformance):\n    {test}",
-        "class TestIt(BackendConformance):\n    test_register_is_empty_at_first = None",
-        "class Weak:\n    {test}\nclass TestIt(Weak, BackendConformance): pass",
-        "class Weak(BackendConformance):\n    {test}\nclass TestIt(Weak): pass",
-    ],
-    ids=["defined", "hidden", "mixed in", "inherited"],
-)
-def test_replacing_a_test_is_refused(pytester: pytest.Pytester, body: str) -> None:
-    weaker = "def test_register_is_empty_at_first(self): pass"
-    pytester.makepyfile(f"{HEAD}\n{body.format(test=weaker)}\n")
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*replaces 'test_register_is_empty_at_first' of the conformance suite*"])
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        "applicable = None",
-        "@pytest.fixture(name='applicable', autouse=True)\n    def mine(self): pass",
-    ],
-    ids=["attribute", "name"],
-)
-def test_replacing_a_fixture_is_refused(pytester: pytest.Pytester, body: str) -> None:
-    pytester.makepyfile(f"{HEAD}\nclass TestIt(BackendConformance):\n    {body}\n")
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*replaces 'applicable' of the conformance suite*"])
-
-
-@pytest.mark.parametrize(
-    ("deviations", "message"),
-    [
-        ({"test_register_is_emty_at_first": "x"}, "*Did you mean 'test_register_is_empty_at_first'?*"),
-        ({"clients": "x"}, "*declares a deviation from 'clients', which the suite does not have*"),
-        ({"test_register_is_empty_at_first": " "}, "*without a reason*"),
-        ({"test_register_is_empty_at_first": None}, "*without a reason*"),
-        (["test_register_is_empty_at_first"], "*TestIt.deviations must be a dict of tests and reasons*"),
-    ],
-)
-def test_deviation_must_be_from_a_test_and_have_a_reason(
-    pytester: pytest.Pytester, deviations: object, message: str
-) -> None:
-    pytester.makepyfile(f"{HEAD}\nclass TestIt(BackendConformance):\n    deviations = {deviations!r}\n")
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines([message])
-
-
 def test_deviation_of_a_fixture_suggests_no_fixture(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(HEAD + "class TestIt(BackendConformance):\n    deviations = {'run_id': 'x'}\n")
     pytester.runpytest().stdout.no_fnmatch_line("*Did you mean 'run_id'*")
-
-
-def test_deviation_must_be_from_a_parameter_that_is_there(pytester: pytest.Pytester) -> None:
-    deviations = "    deviations = {'test_register_keeps_every_byte[gone]': 'x'}\n"
-    pytester.makepyfile(REGISTER + "class TestIt(Connected, RegisterConformance):\n" + deviations)
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*deviation from 'test_register_keeps_every_byte?gone?'*It has: *every_byte?zero?*"])
 
 
 def test_deviation_is_a_strict_xfail(pytester: pytest.Pytester) -> None:
@@ -354,14 +336,6 @@ def test_connect_must_take_an_endpoint_where_there_is_a_server(pytester: pytest.
     result.stdout.fnmatch_lines(["*must take an endpoint as its second argument*"])
 
 
-def test_server_and_no_server_is_refused(pytester: pytest.Pytester) -> None:
-    server = "no_server = 'it is a file'\n    @pytest.fixture\n    def server(self): pass"
-    pytester.makepyfile(CAPABLE + SERVED.format(line=server))
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*TestIt has a fixture `server`, and says in `no_server` why not*"])
-
-
 def test_without_host_and_port_lines_are_not_tried_and_it_is_said(pytester: pytest.Pytester) -> None:
     server = "class Server:\n    def get_endpoint(self): return '/run/socket'\n"
     fixture = "@pytest.fixture\n    def server(self): return Server()"
@@ -383,14 +357,6 @@ def test_sessions_without_the_suite_see_nothing_of_it(pytester: pytest.Pytester)
     result = pytester.runpytest("--strict-markers")
     result.stdout.no_fnmatch_line("*rdzv conformance*")
     result.assert_outcomes(passed=1)
-
-
-@pytest.mark.parametrize("delay", ["2.0", "(0.0, 'x')", "(2.0, ' ')", "('x', 2.0)"])
-def test_slow_leases_have_a_reason(pytester: pytest.Pytester, delay: str) -> None:
-    pytester.makepyfile(f"{HEAD}\nclass TestIt(BackendConformance):\n    lease_delay = {delay}\n")
-    result = pytester.runpytest()
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    result.stdout.fnmatch_lines(["*TestIt.lease_delay must be seconds above 0 and the reason*"])
 
 
 def test_slow_leases_are_in_the_summary(pytester: pytest.Pytester) -> None:

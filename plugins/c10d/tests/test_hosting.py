@@ -49,9 +49,7 @@ def test_the_first_serves_and_the_others_are_clients(endpoint: str, processes: P
 
 
 def test_all_at_once_find_one_host(endpoint: str, processes: Processes, connect: Connect) -> None:
-    def meet(link: Link) -> int:
-        link.send()
-        number = link.receive()
+    def meet(_: None, number: int) -> int:
         with closing(tcp_client(endpoint, "run", is_host=None)) as backend:
             backend.put(f"nodes/{number}", b"", expect=ANY, timeout=CALL)
             seen = backend.read_all("nodes", timeout=CALL)
@@ -60,7 +58,7 @@ def test_all_at_once_find_one_host(endpoint: str, processes: Processes, connect:
         _await_end_of_linger()
         return len(seen.entries)
 
-    assert processes.together(meet, 4) == [4] * 4
+    assert processes.together(lambda: None, meet, 4) == [4] * 4
 
 
 def test_who_must_not_serve_says_that_nobody_does(endpoint: str, connect: Connect) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.fixtures import certificates as certificates
-from rdzv_conformance.fixtures import connecting, mended, served, using
+from rdzv_conformance.fixtures import connecting, healed, served, using
 from rdzv_conformance.servers import ConsulServer, require_service
 from rdzv_conformance.servers.certificates import Certificates
 
@@ -16,7 +16,7 @@ from .security import LockedConsul, secure_consul
 
 shared_consul = served(ConsulServer)
 mended_consul = served(ConsulServer)
-consul = mended("mended_consul", lambda server: server.get_client().request("DELETE", "kv/?recurse"))
+consul = healed("mended_consul", lambda server: server.get_client().request("DELETE", "kv/?recurse"))
 create = using("consul")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.fixtures import certificates as certificates
-from rdzv_conformance.fixtures import connecting, mended, served, using
+from rdzv_conformance.fixtures import connecting, healed, served, using
 from rdzv_conformance.servers import EtcdServer, require_service
 from rdzv_conformance.servers.certificates import Certificates
 
@@ -16,7 +16,7 @@ from .security import demand_login, secure_etcd
 
 shared_etcd = served(EtcdServer, enable_v2=True)
 mended_etcd = served(EtcdServer, enable_v2=True)
-etcd = mended("mended_etcd")
+etcd = healed("mended_etcd")
 """Keys stay, so each test has its own."""
 create = using("etcd-v2")
 

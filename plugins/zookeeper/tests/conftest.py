@@ -7,7 +7,7 @@ import pytest
 from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.fixtures import certificates as certificates
-from rdzv_conformance.fixtures import connecting, mended, served, using
+from rdzv_conformance.fixtures import connecting, healed, served, using
 from rdzv_conformance.servers import ZooKeeperServer, ZooKeeperTls, require_service
 from rdzv_conformance.servers.certificates import Certificates
 
@@ -17,7 +17,7 @@ from .security import SASL_USERS
 
 shared_zookeeper = served(ZooKeeperServer)
 _spare = served(ZooKeeperServer)
-zookeeper = mended("_spare")
+zookeeper = healed("_spare")
 """What others have left in it does not matter to a test."""
 _quiet = served(ZooKeeperServer)
 create = using("zookeeper")

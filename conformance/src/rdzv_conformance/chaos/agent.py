@@ -37,8 +37,6 @@ from ..processes import Link
 from .history import EventLog
 from .namespaces import isolate
 
-__all__ = ["Job", "live"]
-
 _DAY: Final = 86400.0
 _LOOK: Final = 0.02
 """Seconds between two looks at whether to join again."""
@@ -198,16 +196,12 @@ class Agent:
             yield
         except (RendezvousClosedError, RendezvousGracefulExitError):
             raise
-        except RendezvousStateError as error:
-            self._stumble(error)
         except Exception as error:
-            if time.monotonic() - self._errors.last > _KEPT * self._ttl:
+            is_stranger = isinstance(error, RendezvousStateError)
+            if not is_stranger and time.monotonic() - self._errors.last > _KEPT * self._ttl:
                 raise
-            self._stumble(error)
-
-    def _stumble(self, error: Exception) -> None:
-        self._stumbled = True
-        self._event_log.write("stumbles", error=repr(error))
+            self._stumbled = True
+            self._event_log.write("stumbles", error=repr(error))
 
     def _take_part(self) -> bool:
         """Join and hold the world; whether to join again."""

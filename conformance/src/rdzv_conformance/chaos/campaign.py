@@ -14,8 +14,6 @@ from .faults import FAULTS, possible
 from .plan import FaultEvent, FaultSchedule
 from .testbed import Testbed
 
-__all__ = ["Campaign"]
-
 _JUDGE: Final = 5.0
 """Seconds between two looks at what is wrong so far."""
 

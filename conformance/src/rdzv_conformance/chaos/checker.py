@@ -24,8 +24,6 @@ from typing import Any, Final
 
 from .history import INSIDE, Record
 
-__all__ = ["Violation", "check", "is_settled"]
-
 _ENDS_A_STAY: Final = frozenset({"joins", "leaves", "is killed"})
 """After one of these, a node is in its round no more."""
 

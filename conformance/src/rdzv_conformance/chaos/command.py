@@ -1,6 +1,7 @@
 """The command: so many minutes of faults on one backend."""
 
 import argparse
+import math
 import secrets
 import sys
 import tempfile
@@ -14,7 +15,6 @@ from rdzv import RendezvousError, RendezvousParameterError, RendezvousParameters
 from rdzv.inspector import RunInspector
 from rdzv.parameters import parse_nnodes
 
-from ..arguments import positive
 from ..servers import ServiceMissingError
 from .agent import Job
 from .campaign import Campaign
@@ -22,8 +22,6 @@ from .history import tell
 from .preflight import try_out
 from .service import find_service
 from .testbed import EVENT_LOG, Testbed
-
-__all__ = ["main"]
 
 _PURGE: Final = 3.0
 """Times to live after which every lease should be over."""
@@ -62,16 +60,27 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="for the core or the backend"
     )
-    parser.add_argument("--minutes", type=positive, default=1.0, help="how long things go wrong (default: 1)")
+    parser.add_argument("--minutes", type=_positive, default=1.0, help="how long things go wrong (default: 1)")
     parser.add_argument("--seed", type=int, help="what goes wrong, and when (default: by chance, and told)")
     parser.add_argument("--agents", type=int, default=8, help="how many agents there are (default: 8)")
     parser.add_argument("--nnodes", type=_limits, default=(4, 7), metavar="MIN:MAX", help="of a world (default: 4:7)")
-    parser.add_argument("--ttl", type=positive, default=3.0, help="the time to live, in seconds (default: 3)")
+    parser.add_argument("--ttl", type=_positive, default=3.0, help="the time to live, in seconds (default: 3)")
     parser.add_argument(
-        "--bound", type=positive, help="seconds of the quiet phase until all must be in a world (default: 10 ttl)"
+        "--bound", type=_positive, help="seconds of the quiet phase until all must be in a world (default: 10 ttl)"
     )
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the histories there")
     return parser
+
+
+def _positive(text: str) -> float:
+    """A finite number above zero, for argparse."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return number
 
 
 def _limits(text: str) -> tuple[int, int]:

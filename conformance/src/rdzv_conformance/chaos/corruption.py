@@ -1,22 +1,19 @@
 """A foreign client, in a process of its own: it overwrites what the nodes have written, and puts it back."""
 
+import math
 import signal
 import time
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from rdzv import KeyValueBackend, PutOutcome, RendezvousConnectionError, RendezvousParameters
 from rdzv.backend import STATE_KEY
 from rdzv.plugins import create_backend
 
+from ..meanwhile import with_retries
 from ..processes import Link
-
-__all__ = ["KEYS", "corrupt_keys"]
 
 KEYS: Final = (STATE_KEY, "control/status")
 """What is written over. A key on a lease would lose it."""
-
-_T = TypeVar("_T")
 
 _FOREIGN: Final = b"\0foreign bytes"
 _DAY: Final = 86400.0
@@ -38,7 +35,7 @@ def corrupt_keys(link: Link, parameters: RendezvousParameters) -> None:
 
 
 def _corrupt(backend: KeyValueBackend, key: str, seconds: float) -> None:
-    there = _insist(lambda: backend.read(key, timeout=_CALL))
+    there = with_retries(lambda: backend.read(key, timeout=_CALL), math.inf)
     if there is None or not _replace(backend, key, there.value, _FOREIGN):
         return
     time.sleep(seconds)
@@ -57,12 +54,4 @@ def _replace(backend: KeyValueBackend, key: str, before: bytes, after: bytes) ->
             raise RendezvousConnectionError("Another was faster, or the reply was lost.")
         return True
 
-    return _insist(replace)
-
-
-def _insist(call: Callable[[], _T]) -> _T:
-    while True:
-        try:
-            return call()
-        except RendezvousConnectionError:
-            time.sleep(0.1)
+    return with_retries(replace, math.inf)

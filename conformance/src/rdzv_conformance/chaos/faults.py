@@ -1,14 +1,13 @@
 """The faults, each in a few lines. The names are those of the simulator, where it has the same."""
 
 from collections.abc import Callable, Mapping
+from functools import wraps
 from typing import Final
 
+from ..proxy import PARTITIONS
 from .corruption import KEYS
 from .plan import FaultEvent
-from .proxies import PARTITIONS
 from .testbed import AgentHandle, Testbed
-
-__all__ = ["FAULTS", "possible"]
 
 Fault = Callable[[Testbed, FaultEvent], bool]
 """Does it, and says whether there was anything to do it to."""
@@ -38,6 +37,18 @@ def healthy(testbed: Testbed) -> list[AgentHandle]:
     return [handle for handle in testbed.handles.values() if handle.healthy]
 
 
+def _on_one(hit: Callable[[Testbed, FaultEvent, AgentHandle], None]) -> Fault:
+    """A fault that hits one agent, if there is a healthy one."""
+
+    @wraps(hit)
+    def fault(testbed: Testbed, event: FaultEvent) -> bool:
+        if handle := victim(testbed, event):
+            hit(testbed, event, handle)
+        return handle is not None
+
+    return fault
+
+
 def _while(testbed: Testbed, event: FaultEvent) -> float:
     """How long an agent is away: shorter or longer than its lease, and often just as long."""
     ttl = testbed.job.ttl
@@ -52,22 +63,18 @@ def come(testbed: Testbed, event: FaultEvent) -> bool:
     return True
 
 
-def kill(testbed: Testbed, event: FaultEvent) -> bool:
+@_on_one
+def kill(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     """kill -9; a newcomer takes the place some time later."""
-    if not (handle := victim(testbed, event)):
-        return False
     testbed.kill(handle)
     testbed.after(event.amount * 2 * testbed.job.ttl, testbed.arrive)
-    return True
 
 
-def pause(testbed: Testbed, event: FaultEvent) -> bool:
+@_on_one
+def pause(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     """SIGSTOP, and some time later SIGCONT."""
-    if not (handle := victim(testbed, event)):
-        return False
     testbed.pause(handle)
     testbed.after(_while(testbed, event), lambda: testbed.resume(handle))
-    return True
 
 
 def pause_many(testbed: Testbed, event: FaultEvent) -> bool:
@@ -80,25 +87,21 @@ def pause_many(testbed: Testbed, event: FaultEvent) -> bool:
     return bool(half)
 
 
-def partition(testbed: Testbed, event: FaultEvent) -> bool:
+@_on_one
+def partition(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     """One agent does not reach the service, or is not reached by it, or both."""
-    if not (handle := victim(testbed, event)):
-        return False
     ways = [*PARTITIONS, *(["wire"] * len(PARTITIONS) if testbed.isolated else [])]
     way = ways[int(event.amount * 100 * len(ways)) % len(ways)]
     testbed.partition(handle, way)
     lose = way != "wire" and int(event.who * 1000) % 2 == 0
     testbed.after(_while(testbed, event), lambda: testbed.heal(handle, lose))
-    return True
 
 
-def err(testbed: Testbed, event: FaultEvent) -> bool:
+@_on_one
+def err(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     """Some of an agent's calls raise, and not only what a backend may raise."""
-    if not (handle := victim(testbed, event)):
-        return False
     handle.tell("err", 0.05 if event.who < 0.5 else event.who)
     testbed.after(2 * _while(testbed, event), lambda: handle.tell("err", 0.0))
-    return True
 
 
 def corrupt(testbed: Testbed, event: FaultEvent) -> bool:
@@ -106,12 +109,10 @@ def corrupt(testbed: Testbed, event: FaultEvent) -> bool:
     return testbed.corrupt(KEYS[int(event.who * len(KEYS))], event.amount * testbed.job.ttl)
 
 
-def fail(testbed: Testbed, event: FaultEvent) -> bool:
+@_on_one
+def fail(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     """A program fails, and joins again."""
-    if not (handle := victim(testbed, event)):
-        return False
     handle.tell("fail")
-    return True
 
 
 def fail_many(testbed: Testbed, event: FaultEvent) -> bool:
@@ -122,13 +123,11 @@ def fail_many(testbed: Testbed, event: FaultEvent) -> bool:
     return bool(found)
 
 
-def leave(testbed: Testbed, event: FaultEvent) -> bool:
+@_on_one
+def leave(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     """An agent goes; a newcomer takes the place some time later."""
-    if not (handle := victim(testbed, event)):
-        return False
     testbed.leave(handle)
     testbed.after(event.amount * 2 * testbed.job.ttl, testbed.arrive)
-    return True
 
 
 def outage(testbed: Testbed, event: FaultEvent) -> bool:
@@ -159,12 +158,10 @@ def close(testbed: Testbed, event: FaultEvent) -> bool:
     return bool(told)
 
 
-def shutdown(testbed: Testbed, event: FaultEvent) -> bool:
+@_on_one
+def shutdown(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     """A program has finished, and the run with it."""
-    if not (handle := victim(testbed, event)):
-        return False
     handle.tell("shutdown")
-    return True
 
 
 FAULTS: Final[Mapping[str, Fault]] = {

@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-__all__ = ["INSIDE", "OVER", "EventLog", "History", "Record", "What", "tell"]
-
 What = Literal[
     # By an agent.
     "joins",  # it calls next_rendezvous()

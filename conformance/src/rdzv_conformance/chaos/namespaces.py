@@ -8,13 +8,11 @@ import fcntl
 import os
 import socket
 import struct
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
 from ..processes import Link, Processes
-
-__all__ = ["are_possible", "isolate", "set_loopback", "within"]
 
 _R = TypeVar("_R")
 
@@ -54,24 +52,15 @@ def within(pid: int, work: Callable[[], _R]) -> _R:
     Raises:
         OSError: The process is gone.
     """
-    results: list[_R] = []
-    errors: list[OSError] = []
 
-    def enter() -> None:
-        # On a thread that ends: the others stay where they are.
-        try:
-            with open(f"/proc/{pid}/ns/net") as namespace:
-                _call("setns", namespace.fileno(), _CLONE_NEWNET)
-            results.append(work())
-        except OSError as error:
-            errors.append(error)
+    def enter() -> _R:
+        with open(f"/proc/{pid}/ns/net") as namespace:
+            _call("setns", namespace.fileno(), _CLONE_NEWNET)
+        return work()
 
-    thread = threading.Thread(target=enter)
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    # On a thread that ends: the others stay where they are.
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(enter).result()
 
 
 def set_loopback(control: socket.socket, *, up: bool) -> None:

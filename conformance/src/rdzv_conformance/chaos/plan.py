@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-__all__ = ["FaultEvent", "FaultSchedule"]
-
 _RATES: Final = (0.1, 0.2, 0.4)
 """How often a kind of fault may come, per second."""
 

@@ -7,8 +7,6 @@ from rdzv.inspector import RunInspector
 
 from ..processes import Link, Processes
 
-__all__ = ["try_out"]
-
 _PATIENCE: Final = 10.0
 """Seconds that the service may take to answer."""
 

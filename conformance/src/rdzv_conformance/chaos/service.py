@@ -15,7 +15,6 @@ from ..servers import CLUSTERS, TcpStoreServer
 if TYPE_CHECKING:
     from ..suite.server import Server
 
-__all__ = ["Service", "find_service"]
 
 _STARTED: Final[Mapping[str, Callable[[], Any]]] = {**CLUSTERS, "c10d": TcpStoreServer}
 """What is started for a backend, by its name."""

@@ -15,13 +15,12 @@ from . import namespaces
 from .agent import Job, live
 from .corruption import corrupt_keys
 from .history import OVER, EventLog, History
-from .proxies import FaultProxies
+from .proxies import serve_proxies
 from .service import Service
 
 if TYPE_CHECKING:
     from ..suite.server import Server
 
-__all__ = ["EVENT_LOG", "AgentHandle", "Testbed"]
 
 EVENT_LOG: Final = "chaos.jsonl"
 """The history of the run itself, beside those of the agents."""
@@ -68,7 +67,7 @@ class Testbed:
         attempt: The attempt of the agents that come now.
         handles: Those that live, by name.
         history: What they have written.
-        proxies: Their ways to the service; None if it is not reached by TCP.
+        proxies: The process with their ways to the service (see `proxies.Proxies`); None if it is not reached by TCP.
         isolated: Each of them has a network namespace of its own.
         faulted: The servers that are away.
     """
@@ -80,7 +79,7 @@ class Testbed:
         self.attempt = 0
         self.handles: dict[str, AgentHandle] = {}
         self.history = History(folder)
-        self.proxies: FaultProxies | None = None
+        self.proxies: Worker | None = None
         self.isolated = False
         self.faulted: list[Server] = []
         self._folder = folder
@@ -102,7 +101,7 @@ class Testbed:
         processes = self._cleanup.enter_context(Processes())
         self._corrupter = processes.fork(lambda link: corrupt_keys(link, corrupter))
         if self.service.targets:
-            self.proxies = FaultProxies(self._cleanup.enter_context(Processes()))
+            self.proxies = self._cleanup.enter_context(Processes()).fork(serve_proxies)
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -130,7 +129,7 @@ class Testbed:
         worker.receive()
         endpoint = self.service.endpoint
         if self.proxies:
-            endpoint = ",".join(self.proxies.open(name, self.service.targets, worker.pid if isolated else None))
+            endpoint = ",".join(self.proxies.ask("open", name, self.service.targets, worker.pid if isolated else None))
         worker.send(endpoint)
 
     def kill(self, handle: AgentHandle) -> None:
@@ -144,7 +143,7 @@ class Testbed:
         self.history.end(handle.name)
         del self.handles[handle.name]
         if self.proxies:
-            self.proxies.close(handle.name)
+            self.proxies.ask("close", handle.name)
 
     def pause(self, handle: AgentHandle) -> None:
         """SIGSTOP."""
@@ -159,16 +158,16 @@ class Testbed:
             self._is_healthy(handle)
 
     def partition(self, handle: AgentHandle, how: str) -> None:
-        """Partition it; see `FaultProxies.partition`."""
+        """Partition it; see `Proxies.partition`."""
         assert self.proxies
         handle.healthy = False
         self.event_log.write("is cut off", who=handle.name, how=how)
-        self.proxies.partition(handle.name, how)
+        self.proxies.ask("partition", handle.name, how)
 
     def heal(self, handle: AgentHandle, lose: bool) -> None:
-        """Heal its partition; see `FaultProxies.heal`."""
+        """Heal its partition; see `Proxies.heal`."""
         if handle.name in self.handles and self.proxies:
-            self.proxies.heal(handle.name, lose)
+            self.proxies.ask("heal", handle.name, lose)
             self._is_healthy(handle)
 
     def _is_healthy(self, handle: AgentHandle) -> None:

@@ -6,8 +6,6 @@ from typing import Any
 import trustme
 from cryptography.hazmat.primitives import serialization
 
-__all__ = ["Certificates"]
-
 
 class Certificates:
     """An authority, what it signed for a server and a client, and an authority that signed neither.

@@ -1,23 +1,33 @@
 """Several servers of one kind, which serve together."""
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
-from typing import Generic, Self, TextIO, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Self, TextIO, TypeVar, cast
 
 from .ports import free_ports
-from .service import LocalService, ServiceFailedError
-
-__all__ = ["ClusterMember", "LocalCluster"]
+from .service import LocalService, start
 
 
 class ClusterMember(LocalService):
-    """A server that can also be one of several."""
+    """A server that can also be one of several.
 
-    @abstractmethod
+    Attributes:
+        name: Its name in its cluster.
+    """
+
+    def __init__(self, data_dir: str | Path | None = None) -> None:
+        super().__init__(data_dir)
+        self.name = "default"
+        self._members: list[ClusterMember] = [self]
+
     def is_leader(self) -> bool:
         """Whether this member leads, as far as it knows; False if it does not answer."""
+        try:
+            return self._leads()
+        except OSError:
+            return False
 
     @abstractmethod
     def calls(self) -> Counter[str]:
@@ -27,53 +37,50 @@ class ClusterMember(LocalService):
             OSError: The server does not answer.
         """
 
+    @abstractmethod
+    def _leads(self) -> bool:
+        """As `is_leader`, or an OSError."""
+
+    @abstractmethod
+    def _peer(self) -> str:
+        """Where the other members find this one, as the program wants it."""
+
 
 Member = TypeVar("Member", bound=ClusterMember)
 
 
-class LocalCluster(ABC, Generic[Member]):
+class LocalCluster(Generic[Member]):
     """Real servers of one kind that serve together.
 
     Args:
-        members: The servers, none of them started.
+        size: How many; 3 survive the loss of one.
+        options: Of each, as of one server alone.
 
     Attributes:
         members: The servers, each to be killed, paused and restarted as one alone.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
-        self.members = list(members)
+    member_type: ClassVar[type[ClusterMember]]
 
-    @abstractmethod
-    def _introduce(self) -> None:
-        """Tell every member of the others; all know their ports, and none runs."""
+    def __init__(self, size: int = 3, **options: Any) -> None:
+        self.members: list[Member] = [cast("Member", self.member_type(**options)) for _ in range(size)]
+        for number, member in enumerate(self.members):
+            member.name = f"member{number}"
+            member._members = [*self.members]
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | TextIO | None = None) -> None:
         """Start every member, and return when all serve; the arguments and errors are those of one server's `start`."""
-        for left in reversed(range(num_retries)):
-            try:
-                self._start(time.monotonic() + timeout, stderr)
-            except (ServiceFailedError, TimeoutError):
-                self.stop()
-                if not left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
+        start(self, lambda: self._launch(stderr), timeout, num_retries)
 
-    def _start(self, deadline: float, stderr: int | TextIO | None) -> None:
+    def _launch(self, stderr: int | TextIO | None) -> None:
         # Every member must know all peers' ports before the first one starts, and none is ready alone.
-        count = self.members[0].port_count
+        count = self.member_type.port_count
         ports = free_ports(count * len(self.members))
         for index, member in enumerate(self.members):
             member._ports = ports[index * count : (index + 1) * count]
             member._stderr = stderr
-        self._introduce()
         for member in self.members:
             member._launch(member._ports)
-        self._await_ready(deadline)
 
     def _await_ready(self, deadline: float) -> None:
         for member in self.members:
@@ -82,9 +89,6 @@ class LocalCluster(ABC, Generic[Member]):
     def stop(self) -> None:
         """Stop every member and remove their files."""
         for member in self.members:
-            # Nobody needs their data any more, and asked politely each would look for a successor first.
-            if member.is_running():
-                member.kill()
             member.stop()
 
     def heal(self, timeout: float = 60) -> None:

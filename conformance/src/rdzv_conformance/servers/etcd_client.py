@@ -2,30 +2,13 @@
 
 import base64
 import json
-import ssl
-import urllib.request
 from typing import Any
 
-__all__ = ["EtcdClient"]
+from .http_client import HttpClient
 
 
-class EtcdClient:
-    """Talks to one etcd server over HTTP, with nothing but the standard library.
-
-    Args:
-        url: The server's address, such as ``http://127.0.0.1:2379``.
-        tls: The context for an ``https`` address.
-        timeout: Seconds that one call may take.
-    """
-
-    def __init__(self, url: str, tls: ssl.SSLContext | None = None, timeout: float = 5) -> None:
-        self._url = url
-        self._timeout = timeout
-        # No proxies: the server is on this machine, whatever the environment says.
-        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
-        if tls is not None:
-            handlers.append(urllib.request.HTTPSHandler(context=tls))
-        self._opener = urllib.request.build_opener(*handlers)
+class EtcdClient(HttpClient):
+    """Talks to one etcd server; its arguments are those of `HttpClient`."""
 
     def get_text(self, path: str) -> str:
         """What ``GET path`` answers, such as ``/metrics``.
@@ -33,8 +16,7 @@ class EtcdClient:
         Raises:
             OSError: The server did not answer, or answered with an error (`urllib.error.HTTPError`).
         """
-        with self._opener.open(f"{self._url}{path}", timeout=self._timeout) as answer:
-            return str(answer.read().decode())
+        return self._ask("GET", path, None, {}).decode()
 
     def call(self, method: str, token: str | None = None, **body: Any) -> dict[str, Any]:
         """Call a method of etcd's v3 API, such as ``call("kv/range", key=...)``; keys and values are base64.
@@ -48,11 +30,7 @@ class EtcdClient:
             OSError: The server did not answer, or answered with an error (`urllib.error.HTTPError`).
         """
         headers = {"Content-Type": "application/json"} | ({"Authorization": token} if token else {})
-        request = urllib.request.Request(  # noqa: S310 - the address is the server's
-            f"{self._url}/v3/{method}", json.dumps(body).encode(), headers
-        )
-        with self._opener.open(request, timeout=self._timeout) as answer:
-            result: dict[str, Any] = json.load(answer)
+        result: dict[str, Any] = json.loads(self._ask("POST", f"/v3/{method}", json.dumps(body).encode(), headers))
         return result
 
     def get(self, key: str) -> bytes | None:

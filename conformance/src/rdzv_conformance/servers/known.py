@@ -9,8 +9,6 @@ from .consul import ConsulCluster, ConsulServer
 from .etcd import EtcdCluster, EtcdServer, EtcdV2Server
 from .zookeeper import ZooKeeperCluster, ZooKeeperServer
 
-__all__ = ["CLUSTERS", "SERVERS"]
-
 SERVERS: Final[Mapping[str, type[ClusterMember]]] = {
     "consul": ConsulServer,
     "etcd-v2": EtcdV2Server,

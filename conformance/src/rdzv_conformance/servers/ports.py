@@ -5,8 +5,6 @@ import random
 import socket
 from pathlib import Path
 
-__all__ = ["free_ports"]
-
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 

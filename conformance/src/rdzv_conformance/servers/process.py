@@ -12,8 +12,6 @@ from typing import IO, Final
 
 from . import guard
 
-__all__ = ["GuardedProcess"]
-
 _STOP_SECONDS: Final = 5.0
 
 

@@ -1,15 +1,26 @@
 """What a test does when the service it needs is not installed: skip here, fail in CI."""
 
 import os
+from pathlib import Path
 from typing import Protocol
 
 import pytest
 
-__all__ = ["ServiceMissingError", "require_service"]
-
 
 class ServiceMissingError(RuntimeError):
     """The program of a service is not on this machine; the message says how to get it."""
+
+
+def named_program(variable: str) -> Path | None:
+    """The program that an environment variable names; None: it is not set.
+
+    Raises:
+        ServiceMissingError: What it names is not a program.
+    """
+    named = os.environ.get(variable)
+    if named and not os.access(named, os.X_OK):
+        raise ServiceMissingError(f"{variable} names {named!r}, which is not a program.")
+    return Path(named) if named else None
 
 
 class _Findable(Protocol):

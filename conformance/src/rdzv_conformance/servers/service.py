@@ -1,17 +1,17 @@
 """What the servers have in common: start and wait until ready, crash, freeze, come back, clean up."""
 
+import contextlib
+import os
 import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Self, TextIO
+from typing import ClassVar, Protocol, Self, TextIO
 
 from .ports import free_ports
 from .process import GuardedProcess
-
-__all__ = ["LocalService", "ServiceFailedError"]
 
 _HEAD_LINES = 3
 _TAIL_LINES = 15
@@ -24,7 +24,7 @@ class ServiceFailedError(RuntimeError):
 class LocalService(ABC):
     """One server process on this machine, on ports of its own.
 
-    A subclass says how many ports it takes, its command, and when it is ready.
+    A subclass says how many ports it takes (clients use the first), its command, and when it is ready.
 
     Args:
         data_dir: Where the server keeps its data, and leaves it. None: a temporary folder, removed by `stop`.
@@ -33,6 +33,8 @@ class LocalService(ABC):
     program: ClassVar[str]
     port_count: ClassVar[int]
     host: ClassVar[str] = "127.0.0.1"
+    settings_elsewhere: ClassVar[tuple[str, ...]] = ()
+    """How the variables begin by which users configure the program: they are not for this server."""
 
     def __init__(self, data_dir: str | Path | None = None) -> None:
         self._wanted_data_dir = data_dir
@@ -53,22 +55,26 @@ class LocalService(ABC):
         """
 
     @abstractmethod
-    def get_endpoint(self) -> str:
-        """Where clients find it: ``host:port``."""
-
-    @abstractmethod
     def _command(self, data_dir: Path) -> Sequence[str | Path]:
         """The command line."""
 
     @abstractmethod
     def _is_ready(self) -> bool:
-        """Whether it serves; must answer within about a second."""
-
-    def _environment(self) -> Mapping[str, str] | None:
-        """The environment of the server; None: ours."""
-        return None
+        """Whether it serves; must answer within about a second. An OSError says that it does not."""
 
     # What a user calls.
+
+    def get_host(self) -> str:
+        """The address the server listens on."""
+        return self.host
+
+    def get_port(self) -> int:
+        """The port the server listens on, or -1 if it was not started."""
+        return self._ports[0] if self._ports else -1
+
+    def get_endpoint(self) -> str:
+        """Where clients find it: ``host:port``."""
+        return f"{self.host}:{self.get_port()}"
 
     def start(self, timeout: float = 60, num_retries: int = 3, stderr: int | TextIO | None = None) -> None:
         """Start the server, and return when it is ready to take requests.
@@ -86,22 +92,13 @@ class LocalService(ABC):
         if self._process is not None:
             raise RuntimeError(f"This {self.program} was started already: call `restart`, or `stop` first.")
         self._stderr = stderr
-        for left in reversed(range(num_retries)):
-            try:
-                self._launch(free_ports(self.port_count, self.host))
-                self._await_ready(time.monotonic() + timeout)
-            except (ServiceFailedError, TimeoutError):
-                self.stop()
-                if not left:
-                    raise
-            except BaseException:
-                self.stop()
-                raise
-            else:
-                return
+        start(self, lambda: self._launch(free_ports(self.port_count, self.host)), timeout, num_retries)
 
     def stop(self) -> None:
         """Stop the server and remove its temporary files. Stopping twice is fine."""
+        if self._wanted_data_dir is None and self.is_running():
+            # Nobody needs its data any more, and some that are asked politely take their time.
+            self.kill()
         self.terminate()
         self._process = None
         self._ports = []
@@ -150,6 +147,12 @@ class LocalService(ABC):
         """As `restart`, without waiting: alone, a member of a cluster is not ready before the others."""
         self._running().terminate()
         self._launch(self._ports)
+
+    def heal(self) -> None:
+        """Have the server serve again, whatever was done to it; the errors are those of `restart`."""
+        self.resume()
+        if not self.is_running():
+            self.restart()
 
     def is_running(self) -> bool:
         """Whether the server's process lives, frozen or not."""
@@ -201,7 +204,7 @@ class LocalService(ABC):
                 self._command(data_dir),
                 output=log if self._stderr is None else self._stderr,
                 folder=self._folder,
-                env=self._environment(),
+                env={name: one for name, one in os.environ.items() if not name.startswith(self.settings_elsewhere)},
             )
 
     def _data_dir(self) -> Path:
@@ -209,10 +212,32 @@ class LocalService(ABC):
         return Path(self._wanted_data_dir or self._folder / "data")
 
     def _await_ready(self, deadline: float) -> None:
-        while not self._is_ready():
+        while True:
+            with contextlib.suppress(OSError):
+                if self._is_ready():
+                    return
             code = self._running().poll()
             if code is not None:
                 raise ServiceFailedError(f"{self.program} ended with exit code {code}. Its log:\n{self.log()}")
             if time.monotonic() > deadline:
                 raise TimeoutError(f"{self.program} did not become ready in time. Its log:\n{self.log()}")
             time.sleep(0.02)
+
+
+class _Startable(Protocol):
+    def stop(self) -> None: ...
+    def _await_ready(self, deadline: float) -> None: ...
+
+
+def start(service: _Startable, launch: Callable[[], None], timeout: float, num_retries: int) -> None:
+    """Launch a server or a cluster, and return when it serves; what fails is stopped. See `LocalService.start`."""
+    for left in reversed(range(num_retries)):
+        try:
+            launch()
+            service._await_ready(time.monotonic() + timeout)
+        except BaseException as error:
+            service.stop()
+            if not left or not isinstance(error, ServiceFailedError | TimeoutError):
+                raise
+        else:
+            return

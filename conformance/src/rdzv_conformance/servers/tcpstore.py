@@ -1,6 +1,5 @@
 """A TCPStore of PyTorch's, served by a process of its own."""
 
-import contextlib
 import importlib.util
 import socket
 import sys
@@ -9,8 +8,6 @@ from pathlib import Path
 
 from .requirement import ServiceMissingError
 from .service import LocalService
-
-__all__ = ["TcpStoreServer"]
 
 # It listens itself, on IPv4: torch would look up every client's name, by DNS where it is an IPv6 one.
 _SERVE = """
@@ -50,22 +47,9 @@ class TcpStoreServer(LocalService):
             raise ServiceMissingError(f"No torch for this Python ({sys.executable}). Run `pip install torch`.")
         return Path(sys.executable)
 
-    def get_host(self) -> str:
-        """The address the server listens on."""
-        return self.host
-
-    def get_port(self) -> int:
-        """The port the server listens on, or -1 if it was not started."""
-        return self._ports[0] if self._ports else -1
-
-    def get_endpoint(self) -> str:
-        """The server's ``host:port``."""
-        return f"{self.host}:{self.get_port()}"
-
     def _command(self, data_dir: Path) -> Sequence[str | Path]:
         return [self.find_binary(), "-c", _SERVE, self.host, str(self.get_port())]
 
     def _is_ready(self) -> bool:
-        with contextlib.suppress(OSError), socket.create_connection((self.host, self.get_port()), 1):
-            return True
-        return False
+        socket.create_connection((self.host, self.get_port()), 1).close()
+        return True

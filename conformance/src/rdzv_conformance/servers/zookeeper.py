@@ -1,6 +1,5 @@
 """Real ZooKeeper servers on this machine: one, or an ensemble."""
 
-import contextlib
 import os
 import re
 import shutil
@@ -13,8 +12,6 @@ from typing import Final
 
 from .cluster import ClusterMember, LocalCluster
 from .requirement import ServiceMissingError
-
-__all__ = ["ZooKeeperCluster", "ZooKeeperServer", "ZooKeeperTls"]
 
 _BINARY_VARIABLE: Final = "RDZV_ZOOKEEPER_BINARY"
 _MAIN: Final = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
@@ -83,6 +80,7 @@ class ZooKeeperServer(ClusterMember):
 
     program = "zookeeper"
     port_count = 4
+    settings_elsewhere = ("CLASSPATH", "JDK_JAVA_OPTIONS")
 
     def __init__(
         self,
@@ -98,8 +96,6 @@ class ZooKeeperServer(ClusterMember):
         self.tick_time = tick_time
         self._settings = dict(settings or {})
         self._java_options = tuple(java_options)
-        self._number = 0
-        self._peers: dict[str, str] = {}
 
     @classmethod
     def find_binary(cls) -> Path:
@@ -131,18 +127,6 @@ class ZooKeeperServer(ClusterMember):
             )
         return found
 
-    def get_host(self) -> str:
-        """The address the server listens on."""
-        return self.host
-
-    def get_port(self) -> int:
-        """The port the server listens on (with TLS, if it is set up), or -1 if it was not started."""
-        return self._ports[1 if self.tls else 0] if self._ports else -1
-
-    def get_endpoint(self) -> str:
-        """The server's ``host:port``."""
-        return f"{self.host}:{self.get_port()}"
-
     def ask(self, word: str, timeout: float = 5) -> str:
         """What the server answers to one of ZooKeeper's four-letter words, such as ``srvr`` or ``cons``.
 
@@ -153,7 +137,7 @@ class ZooKeeperServer(ClusterMember):
         Raises:
             OSError: The server does not answer.
         """
-        with socket.create_connection((self.host, self._ports[0]), timeout) as line:
+        with socket.create_connection((self.host, self._plain_port()), timeout) as line:
             line.sendall(word.encode())
             return b"".join(iter(lambda: line.recv(65536), b"")).decode()
 
@@ -183,12 +167,12 @@ class ZooKeeperServer(ClusterMember):
         """
         return self._count("zk_global_sessions")
 
-    def is_leader(self) -> bool:
-        """Whether this member leads its ensemble; False if it does not answer."""
-        try:
-            return "\nMode: leader\n" in self.ask("srvr", timeout=1)
-        except OSError:
-            return False
+    def _leads(self) -> bool:
+        return "\nMode: leader\n" in self.ask("srvr", timeout=1)
+
+    def _plain_port(self) -> int:
+        """The port without TLS, which is that of the clients unless they speak it."""
+        return self._ports[1 if self.tls else 0]
 
     def _count(self, name: str) -> int:
         found = re.search(rf"^{name}\t(\d+)", self.ask("mntr"), re.MULTILINE)
@@ -197,71 +181,42 @@ class ZooKeeperServer(ClusterMember):
         return int(found[1])
 
     def _peer(self) -> str:
-        """This member's entry in the list of its ensemble."""
         return f"{self.host}:{self._ports[2]}:{self._ports[3]}"
 
     def _command(self, data_dir: Path) -> Sequence[str | Path]:
-        if self._peers:
-            (data_dir / "myid").write_text(f"{self._number}\n")
+        peers = {f"server.{number}": member._peer() for number, member in enumerate(self._members, 1)}
+        (data_dir / "myid").write_text(f"{self._members.index(self) + 1}\n")
         settings = {
             "dataDir": str(data_dir),
             "tickTime": str(self.tick_time),
             "initLimit": "10",
             "syncLimit": "5",
-            "clientPort": str(self._ports[0]),
+            "clientPort": str(self._plain_port()),
             "clientPortAddress": self.host,
             # Many nodes on one machine share its address.
             "maxClientCnxns": "0",
             "maxSessionTimeout": "60000",
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "*",
-            **({"secureClientPort": str(self._ports[1]), "secureClientPortAddress": self.host} if self.tls else {}),
+            **({"secureClientPort": str(self.get_port()), "secureClientPortAddress": self.host} if self.tls else {}),
             **(self.tls.settings() if self.tls else {}),
-            **self._peers,
+            **(peers if len(peers) > 1 else {}),
             **self._settings,
         }
         file = data_dir / "zoo.cfg"
         file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         return [_find_java(), *_JAVA_OPTIONS, *self._java_options, "-cp", _classpath(self.find_binary()), _MAIN, file]
 
-    def _environment(self) -> Mapping[str, str]:
-        # The user's own settings are not for this server.
-        return {name: value for name, value in os.environ.items() if name not in {"CLASSPATH", "JDK_JAVA_OPTIONS"}}
-
     def _is_ready(self) -> bool:
-        with contextlib.suppress(OSError):
-            # The port for TLS opens last.
-            socket.create_connection((self.host, self.get_port()), timeout=1).close()
-            return "\nMode: " in self.ask("srvr", timeout=1)
-        return False
+        # The port for TLS opens last.
+        socket.create_connection((self.host, self.get_port()), timeout=1).close()
+        return "\nMode: " in self.ask("srvr", timeout=1)
 
 
 class ZooKeeperCluster(LocalCluster[ZooKeeperServer]):
-    """An ensemble of real ZooKeeper servers.
+    """An ensemble of real ZooKeeper servers."""
 
-    Args:
-        size: How many; 3 survive the loss of one.
-        settings: More lines of ``zoo.cfg`` for each; see `ZooKeeperServer`.
-        tls: Speak TLS to clients.
-        tick_time: See `ZooKeeperServer`.
-    """
-
-    def __init__(
-        self,
-        size: int = 3,
-        *,
-        settings: Mapping[str, str] | None = None,
-        tls: ZooKeeperTls | None = None,
-        tick_time: int = 500,
-    ) -> None:
-        super().__init__([ZooKeeperServer(settings=settings, tls=tls, tick_time=tick_time) for _ in range(size)])
-
-    def _introduce(self) -> None:
-        for number, member in enumerate(self.members, 1):
-            member._number = number
-        peers = {f"server.{member._number}": member._peer() for member in self.members}
-        for member in self.members:
-            member._peers = peers
+    member_type = ZooKeeperServer
 
 
 def _find_java() -> Path:

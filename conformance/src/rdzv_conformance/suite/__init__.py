@@ -1,11 +1,10 @@
 """The suite: one file for each topic, and the class that has them all."""
 
-from .base import Clients, Conformance, Connect, lacks, requires
 from .capabilities import CapabilitiesConformance
-from .cluster import Cluster, ClusterConformance
+from .cluster import ClusterConformance
 from .concurrency import ConcurrencyConformance
 from .endings import EndingsConformance
-from .entry import EntryConformance, Parameters
+from .entry import EntryConformance
 from .fencing import FencingConformance
 from .fork import ForkConformance
 from .handler import HandlerConformance
@@ -15,26 +14,11 @@ from .lifecycle import LifecycleConformance
 from .order import OrderConformance
 from .outages import OutagesConformance
 from .register import RegisterConformance
-from .security import Secured, SecurityConformance, Stranger
-from .server import ConnectTo, Server
+from .security import SecurityConformance
 from .store import StoreConformance
 from .waiting import WaitingConformance
 
-__all__ = [
-    "BackendConformance",
-    "Clients",
-    "Cluster",
-    "Conformance",
-    "Connect",
-    "ConnectTo",
-    "Parameters",
-    "RegisterConformance",
-    "Secured",
-    "Server",
-    "Stranger",
-    "lacks",
-    "requires",
-]
+__all__ = ["BackendConformance"]
 
 
 # pytest runs the tests of the last base first.

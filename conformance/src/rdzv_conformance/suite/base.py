@@ -5,7 +5,7 @@ import difflib
 import inspect
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, ClassVar, Final, Protocol, TypeGuard, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeGuard, TypeVar
 
 import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
@@ -13,29 +13,6 @@ from rdzv.backend import Capability, Entry, KeyValueBackend, RendezvousBackend, 
 from rdzv.errors import RendezvousError
 
 from ..processes import Processes
-
-__all__ = [
-    "CALL",
-    "CLUSTER",
-    "CONNECT",
-    "DECLARED",
-    "KEY",
-    "PARAMETERS",
-    "ROOT",
-    "SECURED",
-    "SERVER",
-    "VERDICT",
-    "Clients",
-    "Conformance",
-    "Connect",
-    "Verdict",
-    "entry_of",
-    "is_fixture",
-    "lacks",
-    "refusal",
-    "remove_keys",
-    "requires",
-]
 
 _E = TypeVar("_E", bound=RendezvousError)
 
@@ -82,6 +59,20 @@ class Verdict:
     """The test is about the lack of what the backend has."""
     NOT_TRIED: Final = "not tried"
     """The test class does not bring what the test needs, and does not say why."""
+
+
+_NEEDS: Final = {
+    "harness": (SERVER, "so nothing can be stopped"),
+    "locked": (SECURED, "so nobody was refused"),
+    "ensemble": (CLUSTER, "so no member of several was lost"),
+}
+"""What a fixture of the suite needs of a class, and what is not tried without it."""
+
+
+def leave_out(test: pytest.Item, verdict: str, why: str) -> NoReturn:
+    """End a test that does not apply; the summary tells why."""
+    test.user_properties.append((VERDICT, verdict))
+    pytest.skip(why)
 
 
 class Clients(Protocol):
@@ -161,27 +152,20 @@ class Conformance:
             "no_server": self.no_server,
             "lease_delay": self.lease_delay,
         }
-        properties = request.node.user_properties
-        properties.append((DECLARED, declared))
+        request.node.user_properties.append((DECLARED, declared))
         for (wanted,) in (mark.args for mark in request.node.iter_markers("rdzv_requires")):
             if wanted not in capabilities:
-                properties.append((VERDICT, Verdict.UNSUPPORTED))
-                pytest.skip(f"'{name}' has no {wanted.name}: {unsupported.get(wanted, 'no reason declared')}")
+                why = unsupported.get(wanted, "no reason declared")
+                leave_out(request.node, Verdict.UNSUPPORTED, f"'{name}' has no {wanted.name}: {why}")
         for (unwanted,) in (mark.args for mark in request.node.iter_markers("rdzv_lacks")):
             if unwanted in capabilities:
-                properties.append((VERDICT, Verdict.NOT_NEEDED))
-                pytest.skip(f"'{name}' has {unwanted.name}")
+                leave_out(request.node, Verdict.NOT_NEEDED, f"'{name}' has {unwanted.name}")
         # By its fixture, not by the mark of its class: a class that derives from all parts inherits that for all tests.
-        if "harness" in request.fixturenames and not hasattr(type(self), SERVER):
-            properties.append((VERDICT, Verdict.UNSUPPORTED if self.no_server else Verdict.NOT_TRIED))
-            lack = f"{type(self).__name__} brings no fixture `{SERVER}`, so nothing can be stopped"
-            pytest.skip(self.no_server or lack)
-        if "locked" in request.fixturenames and not hasattr(type(self), SECURED):
-            properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"{type(self).__name__} brings no fixture `{SECURED}`, so nobody was refused")
-        if "ensemble" in request.fixturenames and not hasattr(type(self), CLUSTER):
-            properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"{type(self).__name__} brings no fixture `{CLUSTER}`, so no member of several was lost")
+        for fixture, (needed, lack) in _NEEDS.items():
+            if fixture in request.fixturenames and not hasattr(type(self), needed):
+                reason = self.no_server if needed == SERVER else ""
+                left = f"{type(self).__name__} brings no fixture `{needed}`, {lack}"
+                leave_out(request.node, Verdict.UNSUPPORTED if reason else Verdict.NOT_TRIED, reason or left)
 
     @pytest.fixture
     def clients(self, connect: Callable[[str], Any], run_id: str) -> Iterator[Callable[..., Any]]:

@@ -1,19 +1,14 @@
 """Every call that a client has, for tests that try all of them; and how a call ends."""
 
-import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from rdzv.backend import ABSENT, Capability, KeyValueBackend, Snapshot
 
+from ..meanwhile import open_files
 from .base import CALL, KEY, ROOT
-
-__all__ = ["calls_of", "end_of", "held"]
-
-_DESCRIPTORS: Final = Path("/proc/self/fd")
 
 
 def calls_of(client: KeyValueBackend, since: Snapshot, timeout: float) -> dict[str, Callable[[], Any]]:
@@ -46,6 +41,5 @@ def end_of(call: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def held() -> tuple[int, int]:
-    """How many threads and files this process has (only threads where the system does not tell)."""
-    files = len(os.listdir(_DESCRIPTORS)) if _DESCRIPTORS.exists() else 0
-    return threading.active_count(), files
+    """How many threads and files this process has."""
+    return threading.active_count(), open_files()

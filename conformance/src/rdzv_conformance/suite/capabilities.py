@@ -6,8 +6,6 @@ from rdzv.backend import Capability, KeyValueBackend
 
 from .base import CALL, Conformance
 
-__all__ = ["CapabilitiesConformance"]
-
 
 class CapabilitiesConformance(Conformance):
     """A backend declares what its service can do, and why it cannot do the rest."""

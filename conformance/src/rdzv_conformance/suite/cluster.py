@@ -1,7 +1,6 @@
 """Several servers that serve together: calls, waits and whole runs go on when one dies, freezes or loses the others."""
 
 import contextlib
-import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
@@ -11,14 +10,12 @@ from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome
 from rdzv.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
-from ..meanwhile import follow, in_background
+from ..meanwhile import follow, in_background, persist, with_retries
 from ..processes import Processes
 from ..servers import free_ports
 from .base import CALL, CLUSTER, KEY, ROOT, entry_of, refusal, remove_keys, requires
-from .nodes import FORM, Nodes, gather
-from .server import ConnectTo, Server, ServerConformance, ServerHarness, with_retries
-
-__all__ = ["Cluster", "ClusterConformance"]
+from .nodes import FORM, Nodes, assert_calm, gather
+from .server import ConnectTo, Server, ServerConformance, ServerHarness, check_endpoint_is_taken
 
 _T = TypeVar("_T")
 
@@ -63,13 +60,7 @@ class ClusterConformance(ServerConformance):
         """The cluster, healed in the end."""
         connect: ConnectTo = request.getfixturevalue("connect")
         cluster: Cluster = request.getfixturevalue(CLUSTER)
-        try:
-            inspect.signature(connect).bind("run", "endpoints")
-        except TypeError:
-            pytest.fail(
-                f"{type(self).__name__} has a `{CLUSTER}`, so the function that `connect` gives must take endpoints as "
-                "its second argument: lambda run_id, endpoint=...: MyBackend(endpoint, run_id)"
-            )
+        check_endpoint_is_taken(self, connect, CLUSTER)
         yield cluster
         cluster.heal()
 
@@ -150,14 +141,14 @@ class ClusterConformance(ServerConformance):
         leased = writer.put("suite/leased", b"x", expect=ABSENT, lease=lease, timeout=CALL)
         since = waiter.read_all(KEY, timeout=CALL)
         with in_background(lambda: follow(waiter, KEY, since, KEY, b"after", 2 * _LOSS)) as followed:
-            _harm(lost, harm)
-            _persist(lambda: writer.put(KEY, b"after", expect=ANY, timeout=CALL).entry)
+            getattr(lost, harm)()
+            persist(lambda: writer.put(KEY, b"after", expect=ANY, timeout=CALL).entry, _LOSS)
             if harm == "pause":
                 # Who makes no calls may take long to notice a silence.
-                _persist(lambda: waiter.read(KEY, timeout=CALL))
+                persist(lambda: waiter.read(KEY, timeout=CALL), _LOSS)
             followed.result(3 * _LOSS)
         assert lease is None or with_retries(lambda: lease.keep_alive(CALL), _LOSS), "a lease went with the leader"
-        there = _persist(lambda: writer.read("suite/leased", timeout=CALL))
+        there = persist(lambda: writer.read("suite/leased", timeout=CALL), _LOSS)
         assert there == leased.entry, "what was written before the leader was lost is not what is there now"
 
     @requires(Capability.MULTI_ENDPOINT)
@@ -172,8 +163,8 @@ class ClusterConformance(ServerConformance):
         with in_background(lambda: follow(client, KEY, since, KEY, b"after", _LOSS + _MOVED)) as followed:
             time.sleep(0.2)  # whether it waits by now or not
             frozen.pause()
-            _persist(lambda: client.read(KEY, timeout=CALL))
-            put = _persist(lambda: client.put(KEY, b"after", expect=ANY, timeout=CALL).entry)
+            persist(lambda: client.read(KEY, timeout=CALL), _LOSS)
+            put = persist(lambda: client.put(KEY, b"after", expect=ANY, timeout=CALL).entry, _LOSS)
             try:
                 now = followed.result(_MOVED)
             except TimeoutError:
@@ -213,30 +204,23 @@ class ClusterConformance(ServerConformance):
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_loss_of_leaders_does_not_disturb_the_run(
-        self, ensemble: Cluster, connect: ConnectTo, run_id: str, processes: Processes, to: object
+        self, ensemble: Cluster, connect: ConnectTo, run_id: str, to: object, processes: Processes
     ) -> None:
         """Invariants 4 and 10: while its nodes gather, and while they run, nobody is lost and no round is formed."""
         nodes = Nodes(processes, lambda: connect(run_id, _all(ensemble)), run_id)
-        try:
-            three = nodes(3, 3, 3, join=3 * FORM)
-            for node in three[:2]:
-                node.tell("join")
-            eventually(lambda: three[2].ask("nodes") == 2, "two nodes to wait", FORM)
-            ensemble.leader().kill()
-            three[2].tell("join")
-            first = [node.world() for node in three]
-            assert [world["size"] for world in first] == [3, 3, 3], f"a leader lost while gathering: {first}"
-            ensemble.heal()
-            ensemble.leader().kill()
-            calm = time.monotonic() + 1.5 * nodes.ttl
-            eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in three), "calm", FORM)
-            assert [node.ask("waiting") for node in three] == [0, 0, 0], (
-                "a leader that was lost cost a member its place"
-            )
-            ranks = [world["rank"] for world in gather(three)]
-            assert ranks == [world["rank"] for world in first], "ranks changed hands"
-        finally:
-            nodes.close()
+        three = nodes(3, 3, 3, join=3 * FORM)
+        for node in three[:2]:
+            node.tell("join")
+        eventually(lambda: three[2].ask("nodes") == 2, "two nodes to wait", FORM)
+        ensemble.leader().kill()
+        three[2].tell("join")
+        first = [node.world() for node in three]
+        assert [world["size"] for world in first] == [3, 3, 3], f"a leader lost while gathering: {first}"
+        ensemble.heal()
+        ensemble.leader().kill()
+        assert_calm(three, 1.5 * nodes.ttl, "a leader that was lost cost a member its place")
+        ranks = [world["rank"] for world in gather(three)]
+        assert ranks == [world["rank"] for world in first], "ranks changed hands"
 
 
 def _all(cluster: Cluster) -> str:
@@ -247,18 +231,3 @@ def _member(cluster: Cluster, who: str) -> Server:
     """The leader, or one that does not lead."""
     leader = cluster.leader()
     return leader if who == "leader" else next(member for member in cluster.members if member is not leader)
-
-
-def _harm(member: Server, how: str) -> None:
-    if how == "kill":
-        member.kill()
-    else:
-        member.pause()
-
-
-def _persist(call: Callable[[], _T | None]) -> _T:
-    """Call until there is a result, as the core does."""
-    deadline = time.monotonic() + _LOSS
-    while (result := with_retries(call, deadline - time.monotonic())) is None:
-        assert time.monotonic() < deadline, f"no call had a result within {_LOSS:g} s of the loss of a member"
-    return result

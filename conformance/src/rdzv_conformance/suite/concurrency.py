@@ -13,8 +13,6 @@ from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of
 from .histories import KeyValue, operations, record
 
-__all__ = ["ConcurrencyConformance"]
-
 _PROCESSES: Final = 4
 _THREADS: Final = 8
 _INCREMENTS: Final = 25
@@ -33,13 +31,7 @@ class ConcurrencyConformance(Conformance):
     def test_concurrent_processes_lose_no_update(self, clients: Clients, processes: Processes) -> None:
         """A key that processes count up by compare-and-set has counted every won put, once."""
 
-        def count(link: Link) -> None:
-            client = clients()
-            client.read(KEY, timeout=CALL)
-            link.send()
-            _count(client, link.receive())
-
-        processes.together(count, _PROCESSES)
+        processes.together(lambda: _connected(clients), _count, _PROCESSES)
         _assert_counted(clients(), _PROCESSES * _INCREMENTS)
 
     def test_concurrent_threads_lose_no_update(self, client: KeyValueBackend) -> None:
@@ -51,15 +43,11 @@ class ConcurrencyConformance(Conformance):
     def test_keys_are_linearizable_among_processes(self, clients: Clients, processes: Processes) -> None:
         """One order of reads, puts and deletes explains all answers that processes got about a key."""
 
-        def use(link: Link) -> list[Any]:
-            client = clients()
-            client.read(KEY, timeout=CALL)
-            link.send()
-            process = link.receive()
+        def use(client: KeyValueBackend, process: int) -> list[Any]:
             values = [KeyValue(client, key, CALL) for key in _KEYS]
             return [record(value, process, lambda turn: turn < _TURNS) for value in values]
 
-        for key in zip(*processes.together(use, _PROCESSES), strict=True):
+        for key in zip(*processes.together(lambda: _connected(clients), use, _PROCESSES), strict=True):
             assert_linearizable(operations(key))
 
     @pytest.mark.parametrize("look", ["read_all", "wait"])
@@ -103,15 +91,12 @@ class ConcurrencyConformance(Conformance):
     def test_creation_has_one_winner(self, clients: Clients, processes: Processes) -> None:
         """Of the processes that create the same key at once, one wins, and its value stays."""
 
-        def create(link: Link) -> list[int]:
-            client = clients()
-            client.read(KEY, timeout=CALL)
-            link.send()
-            value = b"%d" % link.receive()
+        def create(client: KeyValueBackend, process: int) -> list[int]:
+            value = b"%d" % process
             puts = [client.put(f"suite/{n}", value, expect=ABSENT, timeout=CALL) for n in range(_CONTESTS)]
             return [n for n, put in enumerate(puts) if _won(put)]
 
-        won = processes.together(create, _PROCESSES)
+        won = processes.together(lambda: _connected(clients), create, _PROCESSES)
         client = clients()
         for contest in range(_CONTESTS):
             winners = [number for number in range(_PROCESSES) if contest in won[number]]
@@ -119,6 +104,12 @@ class ConcurrencyConformance(Conformance):
             entry = client.read(f"suite/{contest}", timeout=CALL)
             assert entry is not None, "a created key is not there"
             assert entry.value == b"%d" % winners[0], "the value that stayed is not the winner's"
+
+
+def _connected(clients: Clients) -> KeyValueBackend:
+    client = clients()
+    client.read(KEY, timeout=CALL)
+    return client
 
 
 def _count(client: KeyValueBackend, writer: int) -> None:

@@ -17,8 +17,6 @@ from .base import CALL, KEY, ROOT, refusal
 from .calls import calls_of, end_of, held
 from .server import ServerConformance, ServerHarness
 
-__all__ = ["EndingsConformance"]
-
 _LONG: Final = CALL
 """What calls are given that `close` must end, in seconds."""
 _SECOND: Final = 1 + 0.5

@@ -12,9 +12,7 @@ from rdzv.errors import RendezvousParameterError
 from rdzv.plugins import create_backend
 
 from ..processes import Link, Processes
-from .base import CALL, KEY, PARAMETERS, SERVER, VERDICT, Clients, Conformance, Verdict
-
-__all__ = ["EntryConformance", "Parameters"]
+from .base import CALL, KEY, PARAMETERS, SERVER, Clients, Conformance, Verdict, leave_out
 
 Parameters = Callable[[str], rdzv.RendezvousParameters]
 """What the fixture ``parameters`` gives: how a user configures the backend for the run of that id, for one node."""
@@ -32,17 +30,17 @@ class EntryConformance(Conformance):
         except RendezvousParameterError as error:
             if own:
                 raise
-            request.node.user_properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"no plugin '{name}' is installed, so nobody can choose it: {error}")
+            why = f"no plugin '{name}' is installed, so nobody can choose it: {error}"
+            leave_out(request.node, Verdict.NOT_TRIED, why)
         if own:
             parameters: Parameters = request.getfixturevalue(PARAMETERS)
             return parameters(run_id)
         if not hasattr(type(self), SERVER):
-            request.node.user_properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(
+            why = (
                 f"{type(self).__name__} brings neither a fixture `{PARAMETERS}`, which says how users configure the "
                 f"backend, nor a `{SERVER}`, so the installed plugin was not used"
             )
+            leave_out(request.node, Verdict.NOT_TRIED, why)
         return rdzv.RendezvousParameters(name, request.getfixturevalue(SERVER).get_endpoint(), run_id, 1, 1)
 
     def test_plugin_makes_this_backend(self, params: rdzv.RendezvousParameters, client: KeyValueBackend) -> None:

@@ -10,9 +10,6 @@ from rdzv.errors import RendezvousStateError
 from .base import CALL, KEY, Conformance, refusal
 from .register import foreign_tokens
 
-__all__ = ["FencingConformance"]
-
-
 _HOSTILE: Final = {
     "empty": b"",
     "a line": b"\n",

@@ -6,10 +6,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from rdzv.backend import ANY, Capability, KeyValueBackend, PutOutcome, Snapshot
 
+from ..meanwhile import holds, wait_for
 from ..processes import Link, Processes, Worker
 from .base import CALL, ROOT, Clients, Conformance, requires
-
-__all__ = ["ForkConformance"]
 
 _TURNS = 50
 _FEW_TURNS = 20
@@ -140,9 +139,8 @@ def _use(client: KeyValueBackend, name: str, turns: int = _TURNS) -> None:
 
 
 def _wait_for(client: KeyValueBackend, since: Snapshot, value: bytes) -> None:
-    """Wait from snapshot to snapshot, without patience for errors: nothing here is out of reach."""
-    while (entry := since.entries.get(_WAITED)) is None or entry.value != value:
-        since = client.wait(_WAITED, since, timeout=6 * CALL)
+    """Wait without patience for errors: nothing here is out of reach."""
+    wait_for(client, _WAITED, since, holds(_WAITED, value), f"{value!r}", 6 * CALL)
 
 
 def _assert_waits(waiting: Future[None]) -> None:

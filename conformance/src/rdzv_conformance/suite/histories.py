@@ -4,14 +4,12 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from rdzv.backend import ABSENT, ANY, Entry, KeyValueBackend, PutOutcome, RendezvousBackend
 from rdzv.errors import RendezvousConnectionError
 
 from ..linearizability import Answer, Kind, Operation
-
-__all__ = ["KeyValue", "RegisterValue", "Value", "operations", "record"]
 
 _WEIGHTS: Final = {Kind.READ: 5, Kind.PUT: 1, Kind.CREATE: 3, Kind.REPLACE: 5, Kind.DELETE: 1}
 _ANSWERS: Final = {
@@ -24,23 +22,11 @@ Found = tuple[str, Any] | None
 """A value and its token."""
 
 
-class Value(Protocol):
-    """One value that several processes use."""
-
-    kinds: Sequence[Kind]
-    """What can be done with it."""
-
-    def read(self) -> Found:
-        """What is there."""
-
-    def write(self, kind: Kind, value: str, expected: Found) -> tuple[Answer, Found]:
-        """Put, create, replace or delete it."""
-
-
 class KeyValue:
-    """One key of a key-value backend. Every other read is that of a prefix."""
+    """One key of a key-value backend, which several processes use. Every other read is that of a prefix."""
 
     kinds: Sequence[Kind] = tuple(Kind)
+    """What can be done with it."""
 
     def __init__(self, client: KeyValueBackend, key: str, timeout: float) -> None:
         self._client = client
@@ -49,14 +35,14 @@ class KeyValue:
         self._reads = 0
 
     def read(self) -> Found:
-        """See `Value`."""
+        """What is there."""
         self._reads += 1
         if self._reads % 2:
             return _found(self._client.read(self._key, timeout=self._timeout))
         return _found(self._client.read_all(self._key, timeout=self._timeout).entries.get(self._key))
 
     def write(self, kind: Kind, value: str, expected: Found) -> tuple[Answer, Found]:
-        """See `Value`."""
+        """Put, create, replace or delete it."""
         if kind is Kind.DELETE:
             try:
                 self._client.delete(self._key, timeout=self._timeout)
@@ -69,7 +55,7 @@ class KeyValue:
 
 
 class RegisterValue:
-    """The register of a register backend."""
+    """The register of a register backend, used in the same way."""
 
     kinds: Sequence[Kind] = (Kind.READ, Kind.CREATE, Kind.REPLACE)
 
@@ -77,12 +63,12 @@ class RegisterValue:
         self._register = register
 
     def read(self) -> Found:
-        """See `Value`."""
+        """See `KeyValue`."""
         found = self._register.get_state()
         return found and (found[0].decode(), found[1])
 
     def write(self, kind: Kind, value: str, expected: Found) -> tuple[Answer, Found]:
-        """See `Value`."""
+        """See `KeyValue`."""
         there = self._register.set_state(value.encode(), expected[1] if expected else None)
         if there is None:
             return Answer.CONFLICT, None
@@ -90,7 +76,9 @@ class RegisterValue:
         return Answer.DONE if has_set else Answer.CONFLICT, (state.decode(), token)
 
 
-def record(value: Value, process: int, go_on: Callable[[int], bool], *, healthy: bool = True) -> list[dict[str, Any]]:
+def record(
+    value: KeyValue | RegisterValue, process: int, go_on: Callable[[int], bool], *, healthy: bool = True
+) -> list[dict[str, Any]]:
     """Use a value in all ways, in an order that is the same for the same process.
 
     Args:

@@ -7,13 +7,12 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from rdzv.backend import ANY, MAX_PAYLOAD, Entry, KeyValueBackend, PutOutcome, Snapshot
+from rdzv.backend import ANY, MAX_PAYLOAD, KeyValueBackend, PutOutcome, Snapshot
 from rdzv.errors import RendezvousParameterError
 from rdzv.store import KeyValueStore
 
+from ..meanwhile import value_of
 from .base import CALL, KEY, ROOT, Clients, Conformance, refusal
-
-__all__ = ["KeysConformance"]
 
 _VALUES: Final = {
     "empty": b"",
@@ -160,7 +159,7 @@ class KeysConformance(Conformance):
         for number in range(50):
             client, other = (writer, reader) if number % 2 else (reader, writer)
             client.put(KEY, b"%d" % number, expect=ANY, timeout=CALL)
-            assert _value(other.read(KEY, timeout=CALL)) == b"%d" % number, "a stale value was read"
+            assert value_of(other.read(KEY, timeout=CALL)) == b"%d" % number, "a stale value was read"
             assert _values(other.read_all(ROOT, timeout=CALL)) == {KEY: b"%d" % number}, "a stale list was read"
 
     def test_one_client_serves_many_threads(self, client: KeyValueBackend) -> None:
@@ -171,7 +170,7 @@ class KeysConformance(Conformance):
             for number in range(20):
                 value = b"%d of %d" % (number, thread)
                 assert client.put(name, value, expect=ANY, timeout=CALL).outcome is PutOutcome.APPLIED
-                assert _value(client.read(name, timeout=CALL)) == value, (
+                assert value_of(client.read(name, timeout=CALL)) == value, (
                     "a thread got the answer to another one's question"
                 )
 
@@ -183,7 +182,7 @@ class KeysConformance(Conformance):
         """A run's id is any text; whatever the service makes of a character is none of the run's business."""
         name = f"suite/{secrets.token_hex(4)}"
         clients(run).put(name, b"x", expect=ANY, timeout=CALL)
-        assert _value(clients(run).read(name, timeout=CALL)) == b"x"
+        assert value_of(clients(run).read(name, timeout=CALL)) == b"x"
         assert _values(clients(run).read_all(name, timeout=CALL)) == {name: b"x"}
 
     @pytest.mark.parametrize(
@@ -209,10 +208,6 @@ class KeysConformance(Conformance):
         assert all(foreign.read(name, timeout=CALL) is None for name in names), "a run reads another run's key"
         foreign.delete(ROOT, timeout=CALL)
         assert mine.read_all(ROOT, timeout=CALL).entries.keys() == set(names), "a run deleted another run's keys"
-
-
-def _value(entry: Entry | None) -> bytes | None:
-    return None if entry is None else entry.value
 
 
 def _values(snapshot: Snapshot) -> dict[str, bytes]:

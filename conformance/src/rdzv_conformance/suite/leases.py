@@ -11,11 +11,9 @@ from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome, P
 from rdzv.errors import RendezvousUnsupportedError
 
 from ..deadlines import eventually
+from ..meanwhile import wait_for
 from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, Clients, Conformance, lacks, refusal, requires
-from .waiting import follow
-
-__all__ = ["LeasesConformance"]
 
 _ASKED: Final = 1.0
 """The time to live that the tests ask for, in seconds; they go by what is granted."""
@@ -166,7 +164,7 @@ class LeasesConformance(Conformance):
         lease = owner.open_lease(_ASKED, timeout=CALL)
         owner.put(KEY, b"x", expect=ANY, lease=lease, timeout=CALL)
         since = waiter.read_all(ROOT, timeout=CALL)
-        follow(
+        wait_for(
             waiter,
             ROOT,
             since,

@@ -14,8 +14,6 @@ from ..processes import Link, Processes
 from .base import CALL, KEY, ROOT, Clients, Conformance, Connect, refusal, requires
 from .calls import held
 
-__all__ = ["LifecycleConformance"]
-
 _HUNDREDS: Final = 100
 _SHORT: Final = 0.01
 

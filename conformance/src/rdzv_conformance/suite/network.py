@@ -10,16 +10,15 @@ from contextlib import ExitStack
 from typing import ClassVar, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome
+from rdzv.backend import ANY, KeyValueBackend, PutOutcome
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from ..deadlines import eventually
 from ..meanwhile import open_files, unanswered_names
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, Conformance, refusal
+from .calls import calls_of
 from .server import ConnectTo
-
-__all__ = ["NetworkConformance"]
 
 _SHORT: Final = 1.0
 _CONNECTIONS: Final = 4
@@ -80,25 +79,19 @@ class NetworkConformance(Conformance):
         for answer in self.strange_answers:
             backend = reach(proxy.endpoint)
             backend.put(KEY, b"x", expect=ANY, timeout=CALL)
-            since = backend.read_all(KEY, timeout=CALL)
+            since = backend.read_all(ROOT, timeout=CALL)
+            calls = calls_of(backend, since, _SHORT)
             backend.delete(KEY, timeout=CALL)
             proxy.disconnect()
             proxy.answer = answer
-            calls: list[Callable[[], object]] = [
-                lambda: backend.read(KEY, timeout=_SHORT),  # noqa: B023
-                lambda: backend.read_all(KEY, timeout=_SHORT),  # noqa: B023
-                lambda: backend.delete(KEY, timeout=_SHORT),  # noqa: B023
-                lambda: backend.wait(KEY, since, timeout=_SHORT),  # noqa: B023
-            ]
-            if Capability.LEASE in backend.capabilities:
-                calls.append(lambda: backend.open_lease(5, timeout=_SHORT))  # noqa: B023
-            for call in calls:
+            calls.pop("revoke", None)  # it promises nothing that an answer could deny
+            outcome = calls.pop("put")().outcome
+            for call in calls.values():
                 refusal(call, RendezvousConnectionError)
-            outcome = backend.put(KEY, b"x", expect=ABSENT, timeout=_SHORT).outcome
             assert outcome is PutOutcome.UNKNOWN, f"a put that was answered {answer[:80]!r} is {outcome}"
             proxy.answer = None
             assert backend.read(KEY, timeout=CALL) is None
-            assert backend.wait(KEY, since, timeout=CALL).entries == {}
+            assert backend.wait(ROOT, since, timeout=CALL).entries == {}
 
     def test_something_else_at_the_endpoint_is_named(self, reach: Reach, proxy: FaultProxy) -> None:
         """At once, as a refusal: it will not become the service."""

@@ -1,7 +1,6 @@
 """The nodes of a run, each in a process of its own, that do what a test asks."""
 
 import os
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -11,10 +10,10 @@ from typing import Any, Final
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.backend import STATE_KEY, KeyValueBackend
 
+from ..deadlines import eventually
+from ..intercept import intercepted
 from ..processes import Link, Processes, Worker
 from .base import CALL
-
-__all__ = ["FORM", "Node", "Nodes", "gather"]
 
 _INTERVAL: Final = 0.5
 """Seconds between two keep-alives, on services that allow so few."""
@@ -25,8 +24,6 @@ _ATTEMPTS: Final = 3
 FORM: Final = 30.0
 """Seconds within which a world must form on a busy machine, a silent member's time to live included."""
 
-_HOUR: Final = 3600.0
-
 
 class Node:
     """The test's end of a node; what can be asked are the methods of `_Life`."""
@@ -36,8 +33,7 @@ class Node:
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """Ask, and wait for the answer."""
-        self.tell(question, *arguments)
-        return self.answer()
+        return self.worker.ask(question, *arguments, timeout=FORM)
 
     def tell(self, question: str, *arguments: Any) -> None:
         """Ask without waiting."""
@@ -65,7 +61,7 @@ class Node:
 
 
 class Nodes:
-    """Makes nodes of one run, and kills what is left of them.
+    """Makes nodes of one run.
 
     Args:
         processes: Makes their processes.
@@ -81,7 +77,6 @@ class Nodes:
         self._processes = processes
         self._connect = connect
         self._run_id = run_id
-        self._made: list[Node] = []
         backend = connect()
         self.interval = max(_INTERVAL, backend.min_lease_ttl / _ATTEMPTS)
         backend.close()
@@ -102,16 +97,9 @@ class Nodes:
         timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=1))
         interval = timedelta(seconds=self.interval)
         settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS)
-        new = [
+        return [
             Node(self._processes.fork(lambda link: _live(link, self._connect(), settings, clock))) for _ in range(count)
         ]
-        self._made.extend(new)
-        return new
-
-    def close(self) -> None:
-        """Kill them."""
-        for node in self._made:
-            node.kill()
 
 
 def gather(nodes: list[Node]) -> list[dict[str, Any]]:
@@ -121,22 +109,26 @@ def gather(nodes: list[Node]) -> list[dict[str, Any]]:
     return [node.world() for node in nodes]
 
 
+def assert_calm(nodes: list[Node], seconds: float, otherwise: str) -> None:
+    """Have nobody wait for a round for so many seconds; else fail with these words."""
+    calm = time.monotonic() + seconds
+    eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in nodes), "calm", FORM)
+    assert not any(node.ask("waiting") for node in nodes), otherwise
+
+
 def _live(link: Link, backend: KeyValueBackend, settings: RendezvousSettings, clock: float) -> None:
     """The life of a node: it does what the test asks."""
     real = time.time
     time.time = lambda: real() + clock
-    life = _Life(settings, backend)
-    while True:
-        question, *arguments = link.receive(_HOUR)
-        link.send(getattr(life, question)(*arguments))
+    link.obey(_Life(settings, backend))
 
 
 class _Life:
     """What a test may ask of a node."""
 
     def __init__(self, settings: RendezvousSettings, backend: KeyValueBackend) -> None:
-        self._calls = _Calls(backend)
-        self._handler = DynamicRendezvousHandler(settings, backend)
+        self._calls: Counter[str] = Counter()
+        self._handler = DynamicRendezvousHandler(settings, intercepted(backend, self._count))
         self._store: Any = None
         self._round = 0
 
@@ -171,8 +163,12 @@ class _Life:
         return str(self._handler.connection_error) if self._handler.connection_error else None
 
     def calls(self) -> dict[str, int]:
-        """What the node has asked of the service so far, and how often."""
-        return dict(self._calls.made)
+        """What the core has asked of the backend so far, and how often; a put of the state counts as ``state``."""
+        return dict(self._calls)
+
+    def _count(self, method: str, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
+        self._calls["state" if (method, *arguments[:1]) == ("put", STATE_KEY) else method] += 1
+        return call()
 
     def close(self, reason: str) -> None:
         self._handler.set_closed(reason)
@@ -185,39 +181,3 @@ class _Life:
 
     def shutdown(self) -> bool:
         return self._handler.shutdown()
-
-
-class _Calls:
-    """Counts the calls of the core to a backend, in a process that has but this one.
-
-    Attributes:
-        made: By method; a put of the state counts as ``state``.
-    """
-
-    def __init__(self, backend: KeyValueBackend) -> None:
-        self.made: Counter[str] = Counter()
-        self._counted: set[tuple[type, str]] = set()
-        self._inside = threading.local()
-        for method in ("read", "read_all", "put", "delete", "wait", "open_lease"):
-            self._count(type(backend), method)
-
-    def _count(self, cls: type, method: str) -> None:
-        if (cls, method) in self._counted:
-            return
-        self._counted.add((cls, method))
-        original = getattr(cls, method)
-
-        def counted(target: Any, *args: Any, **kwargs: Any) -> Any:
-            if getattr(self._inside, "call", False):
-                return original(target, *args, **kwargs)  # what a backend asks of itself is no call of the core
-            self.made["state" if (method, *args[:1]) == ("put", STATE_KEY) else method] += 1
-            self._inside.call = True
-            try:
-                result = original(target, *args, **kwargs)
-            finally:
-                self._inside.call = False
-            if method == "open_lease":
-                self._count(type(result), "keep_alive")
-            return result
-
-        setattr(cls, method, counted)

@@ -4,8 +4,6 @@ from rdzv.backend import ANY, KeyValueBackend
 
 from .base import CALL, ROOT, Clients, Conformance, entry_of
 
-__all__ = ["OrderConformance"]
-
 _NAMES = ("m", "z", "a", "10", "9", "Z", "b")
 
 

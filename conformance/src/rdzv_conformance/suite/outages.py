@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -15,14 +15,14 @@ from rdzv.store import KeyValueStore
 
 from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
+from ..meanwhile import holds, value_of, wait_for, with_retries
 from ..processes import Link, Processes
+from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
 from .calls import calls_of, end_of
 from .histories import KeyValue, operations, record
-from .nodes import FORM, Nodes, gather
-from .server import FaultProxy, ServerConformance, ServerHarness, with_retries
-
-__all__ = ["OutagesConformance"]
+from .nodes import FORM, Nodes, assert_calm, gather
+from .server import ServerConformance, ServerHarness
 
 _TIMEOUT: Final = 1.0
 """What calls are given while the service is away, in seconds."""
@@ -46,11 +46,9 @@ class OutagesConformance(ServerConformance):
     it."""
 
     @pytest.fixture
-    def harness_nodes(self, harness: ServerHarness, run_id: str, processes: Processes) -> Iterator[Nodes]:
+    def harness_nodes(self, harness: ServerHarness, run_id: str, processes: Processes) -> Nodes:
         """Makes nodes of the server."""
-        nodes = Nodes(processes, harness.connect, run_id)
-        yield nodes
-        nodes.close()
+        return Nodes(processes, harness.connect, run_id)
 
     @_restarts
     @requires(Capability.DURABLE)
@@ -137,7 +135,7 @@ class OutagesConformance(ServerConformance):
         rested.wait(ROOT, since, timeout=0.2)  # it waits before and after the outage, and not meanwhile
 
         def there_is_what_was_written(now: Snapshot) -> bool:
-            return _value(now.entries.get(KEY)) == b"after" and now.entries.keys() == {KEY} | kept
+            return value_of(now.entries.get(KEY)) == b"after" and now.entries.keys() == {KEY} | kept
 
         with ThreadPoolExecutor(1) as pool:
             followed = pool.submit(_follow, waiter, since, there_is_what_was_written)
@@ -156,12 +154,8 @@ class OutagesConformance(ServerConformance):
         since = waiter.read_all(ROOT, timeout=CALL)
         for number in range(_BREAKS):
             value = b"%d" % number
-
-            def has_come(now: Snapshot, value: bytes = value) -> bool:
-                return _value(now.entries.get(KEY)) == value
-
             with ThreadPoolExecutor(1) as pool:
-                followed = pool.submit(_follow, waiter, since, has_come)
+                followed = pool.submit(_follow, waiter, since, holds(KEY, value))
                 proxy.heal()
                 writer.put(KEY, value, expect=ANY, timeout=CALL)
                 since = followed.result(3 * CALL)
@@ -352,9 +346,7 @@ class OutagesConformance(ServerConformance):
         with harness.away("killed"):
             time.sleep(1.2 * harness_nodes.ttl)
         eventually(lambda: not any(node.ask("trouble") for node in old), "the members to be in touch again", FORM)
-        calm = time.monotonic() + harness_nodes.ttl
-        eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in old), "calm", FORM)
-        assert [node.ask("waiting") for node in old] == [0, 0], "an outage cost a member its place"
+        assert_calm(old, harness_nodes.ttl, "an outage cost a member its place")
         late.tell("join")
         eventually(lambda: all(node.ask("waiting") == 1 for node in old), "the late node to be announced", FORM)
         worlds = [*gather(old), late.world()]
@@ -366,20 +358,18 @@ class OutagesConformance(ServerConformance):
 def _lost_reply(*proxies: FaultProxy, applied: Callable[[], bool], breaks: bool) -> Iterator[None]:
     """Within, replies are lost: with the connection as soon as the write was seen to be applied, or in silence."""
     for proxy in proxies:
-        proxy.hold_replies()
+        proxy.partition("replies")
     refused = threading.Event()
 
     def lose() -> None:
         said = "the write to be applied: is it sent to the endpoint that `connect` was given?"
         eventually(lambda: refused.is_set() or applied(), said)
         if breaks:
-            heal()
+            healing.close()
 
-    def heal() -> None:
+    with ExitStack() as healing:
         for proxy in proxies:
-            proxy.heal()
-
-    try:
+            healing.callback(proxy.heal)
         with ThreadPoolExecutor(1) as pool:
             lost = pool.submit(lose)
             try:
@@ -389,8 +379,6 @@ def _lost_reply(*proxies: FaultProxy, applied: Callable[[], bool], breaks: bool)
                 refused.set()
                 raise
             lost.result()
-    finally:
-        heal()
 
 
 def _lose_reply_to_next_put(client: KeyValueBackend, proxy: FaultProxy, other: KeyValueBackend) -> None:
@@ -407,16 +395,9 @@ def _lose_reply_to_next_put(client: KeyValueBackend, proxy: FaultProxy, other: K
 
 
 def _follow(client: KeyValueBackend, since: Snapshot, condition: Callable[[Snapshot], bool]) -> Snapshot:
-    """Wait until a condition holds, from snapshot to snapshot, through errors: as the core does."""
-    deadline = time.monotonic() + 2 * CALL
-    while not condition(since):
-        remaining = deadline - time.monotonic()
-        assert remaining > 0, "a change was missed: what happened in the outage or after it did not arrive"
-        try:
-            since = client.wait(ROOT, since, timeout=remaining)
-        except RendezvousConnectionError:
-            time.sleep(0.05)
-    return since
+    """Wait until a condition holds, through errors."""
+    what = "what happened in an outage or after it"
+    return wait_for(client, ROOT, since, condition, what, 2 * CALL, through_failures=True)
 
 
 def _assert_works(client: KeyValueBackend, since: Snapshot) -> None:
@@ -425,7 +406,7 @@ def _assert_works(client: KeyValueBackend, since: Snapshot) -> None:
     assert new is not None
     assert all(new.order > entry.order for entry in since.entries.values()), "a new key is not the last in order"
     for name, entry in {**since.entries, "suite/new": new}.items():
-        assert _value(_put(client, name, b"2", entry.token)) == b"2", "a token was forgotten"
+        assert value_of(_put(client, name, b"2", entry.token)) == b"2", "a token was forgotten"
     now = client.read_all(ROOT, timeout=CALL)
     _follow(client, since, lambda there: there.entries == now.entries)
 
@@ -436,10 +417,6 @@ def _put(client: KeyValueBackend, key: str, value: bytes, expect: Any) -> Entry 
         put = with_retries(lambda: client.put(key, value, expect=expect, timeout=CALL))
         if put.outcome is not PutOutcome.UNKNOWN:
             return put.entry
-
-
-def _value(entry: Entry | None) -> bytes | None:
-    return None if entry is None else entry.value
 
 
 def _is_over(link: Link) -> bool:

@@ -9,11 +9,9 @@ import pytest
 from rdzv.backend import MAX_PAYLOAD, RendezvousBackend
 
 from ..linearizability import assert_linearizable
-from ..processes import Link, Processes
+from ..processes import Processes
 from .base import CALL, Conformance
 from .histories import RegisterValue, operations, record
-
-__all__ = ["RegisterConformance", "foreign_tokens"]
 
 _FOREIGN_TOKENS: Final = {
     "text": "invalid",
@@ -127,11 +125,7 @@ class RegisterConformance(Conformance):
         Every state names its writer, as the core's do: PyTorch's own class takes an equal one for its own.
         """
 
-        def count(link: Link) -> None:
-            register = clients()
-            register.get_state()
-            link.send()
-            writer = link.receive()
+        def count(register: RendezvousBackend, writer: int) -> None:
             for _ in range(_ROUNDS):
                 has_set = False
                 while not has_set:
@@ -140,20 +134,17 @@ class RegisterConformance(Conformance):
                     result = register.set_state(b"%d by %d" % (number + 1, writer), token)
                     has_set = result is not None and result[2]
 
-        processes.together(count, _PROCESSES)
+        processes.together(lambda: _used(clients()), count, _PROCESSES)
         counted = int(_there(clients())[0].split()[0])
         assert counted == _PROCESSES * _ROUNDS, f"{_PROCESSES * _ROUNDS - counted} updates were lost"
 
     def test_register_is_linearizable_among_processes(self, clients: Registers, processes: Processes) -> None:
         """One order of reads and writes explains all answers that processes got at once."""
 
-        def use(link: Link) -> list[Any]:
-            register = clients()
-            register.get_state()
-            link.send()
-            return record(RegisterValue(register), link.receive(), lambda turn: turn < _TURNS)
+        def use(register: RendezvousBackend, process: int) -> list[Any]:
+            return record(RegisterValue(register), process, lambda turn: turn < _TURNS)
 
-        assert_linearizable(operations(processes.together(use, _PROCESSES)))
+        assert_linearizable(operations(processes.together(lambda: _used(clients()), use, _PROCESSES)))
 
     def test_register_wakes_who_waits_for_a_change(self, clients: Registers) -> None:
         """`wait_state` returns when the state differs from the token, also if it does so already."""
@@ -178,6 +169,12 @@ class RegisterConformance(Conformance):
             began = time.monotonic()
             client.wait_state(token, 0.3)
             assert time.monotonic() - began < 0.3 + 1, "`wait_state` outlasts its timeout"
+
+
+def _used(register: RendezvousBackend) -> RendezvousBackend:
+    """A register that is connected."""
+    register.get_state()
+    return register
 
 
 def _there(register: RendezvousBackend) -> tuple[bytes, Any]:

@@ -15,10 +15,8 @@ from rdzv.errors import RendezvousDeniedError
 from rdzv.options import secret_names
 from rdzv.plugins import create_backend, load_backend_plugin
 
-from .base import CALL, KEY, ROOT, SECURED, VERDICT, Conformance, Verdict, refusal, remove_keys, requires
+from .base import CALL, KEY, ROOT, SECURED, Conformance, Verdict, leave_out, refusal, remove_keys, requires
 from .entry import Parameters
-
-__all__ = ["Secured", "SecurityConformance", "Stranger"]
 
 Options = Mapping[str, Any]
 
@@ -100,8 +98,8 @@ class SecurityConformance(Conformance):
         given: Mapping[Capability, Secured] = request.getfixturevalue(SECURED)
         ((capability,),) = (mark.args for mark in request.node.iter_markers("rdzv_requires"))
         if capability not in given:
-            request.node.user_properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"the fixture `{SECURED}` of {type(self).__name__} gives nothing for {capability.name}")
+            why = f"the fixture `{SECURED}` of {type(self).__name__} gives nothing for {capability.name}"
+            leave_out(request.node, Verdict.NOT_TRIED, why)
         yield given[capability]
         remove_keys(_make(given[capability].parameters(run_id)))
 
@@ -129,8 +127,8 @@ class SecurityConformance(Conformance):
     def test_reader_cannot_write(self, request: pytest.FixtureRequest, locked: Secured, run_id: str) -> None:
         """Who may read, and not write, reads, and is refused every kind of write."""
         if locked.reader is None:
-            request.node.user_properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"the fixture `{SECURED}` of {type(self).__name__} knows no `reader`, who may not write")
+            why = f"the fixture `{SECURED}` of {type(self).__name__} knows no `reader`, who may not write"
+            leave_out(request.node, Verdict.NOT_TRIED, why)
         with closing(_make(locked.parameters(run_id))) as owner, closing(_make(locked.reader(run_id))) as reader:
             mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
             assert mine is not None
@@ -159,21 +157,17 @@ def _secrets(params: rdzv.RendezvousParameters) -> dict[str, str]:
 
 def _use(locked: Secured, run_id: str) -> None:
     for parameters in (locked.parameters, *locked.also.values()):
-        _use_as(parameters(run_id))
-
-
-def _use_as(params: rdzv.RendezvousParameters) -> None:
-    with closing(_make(params)) as client:
-        since, large = client.read_all(ROOT, timeout=CALL), bytes(MAX_PAYLOAD)
-        lease = client.open_lease(5, timeout=CALL) if Capability.LEASE in client.capabilities else None
-        put = client.put(KEY, large, expect=ANY, lease=lease, timeout=CALL)
-        assert put.outcome is PutOutcome.APPLIED, f"a put of who may write answered {put.outcome}"
-        arrived = client.wait(ROOT, since, timeout=CALL).entries == {KEY: put.entry}
-        assert arrived, "a waiter did not get what was written"
-        assert lease is None or lease.keep_alive(CALL)
-        assert client.local_address, "a connected client does not know its own address"
-        client.delete(ROOT, timeout=CALL)
-        assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
+        with closing(_make(parameters(run_id))) as client:
+            since, large = client.read_all(ROOT, timeout=CALL), bytes(MAX_PAYLOAD)
+            lease = client.open_lease(5, timeout=CALL) if Capability.LEASE in client.capabilities else None
+            put = client.put(KEY, large, expect=ANY, lease=lease, timeout=CALL)
+            assert put.outcome is PutOutcome.APPLIED, f"a put of who may write answered {put.outcome}"
+            arrived = client.wait(ROOT, since, timeout=CALL).entries == {KEY: put.entry}
+            assert arrived, "a waiter did not get what was written"
+            assert lease is None or lease.keep_alive(CALL)
+            assert client.local_address, "a connected client does not know its own address"
+            client.delete(ROOT, timeout=CALL)
+            assert client.read(KEY, timeout=CALL) is None, "a deleted key is still there"
 
 
 def _assert_strangers_are_refused(locked: Secured, run_id: str) -> None:

@@ -2,20 +2,17 @@
 
 import contextlib
 import inspect
-import time
 from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 import pytest
 from rdzv.backend import KeyValueBackend
 from rdzv.endpoints import Endpoint, parse_endpoints
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv.errors import RendezvousParameterError
 
-from ..chaos.proxies import FaultProxies
-from ..processes import Processes
-from .base import CALL, SERVER, VERDICT, Conformance, Verdict, remove_keys
-
-__all__ = ["ConnectTo", "FaultProxy", "Server", "ServerConformance", "ServerHarness", "with_retries"]
+from ..meanwhile import with_retries
+from ..proxy import FaultProxy
+from .base import SERVER, Conformance, Verdict, leave_out, remove_keys
 
 _T = TypeVar("_T")
 
@@ -58,35 +55,6 @@ class ConnectTo(Protocol):
         """Make a new, independent client of a run. Without an endpoint: of any server that runs."""
 
 
-class FaultProxy:
-    """A TCP proxy to the server, through which a client gets faults of its own."""
-
-    def __init__(self, proxies: FaultProxies, name: str, host: str, port: int) -> None:
-        self._proxies = proxies
-        self._name = name
-        (self.endpoint,) = proxies.open(name, [(host, port)], None)
-
-    def partition(self) -> None:
-        """Hold back everything: who connects or asks hears nothing."""
-        self._proxies.partition(self._name, "everything")
-
-    def hold_replies(self) -> None:
-        """Let requests through, and no reply."""
-        self._proxies.partition(self._name, "replies")
-
-    def slow(self, seconds: float) -> None:
-        """Have each answer come so much later."""
-        self._proxies.slow(self._name, seconds)
-
-    def heal(self) -> None:
-        """Break every connection; what was held back is lost. New ones work."""
-        self._proxies.heal(self._name, True)
-
-    def close(self) -> None:
-        """Break every connection, and refuse new ones."""
-        self._proxies.close(self._name)
-
-
 class ServerHarness:
     """The server of one test, clients of it, and lines to it."""
 
@@ -95,16 +63,12 @@ class ServerHarness:
         server: Server,
         connect: ConnectTo,
         run_id: str,
-        processes: Processes,
-        properties: list[tuple[str, object]],
+        node: pytest.Item,
     ) -> None:
         self._server = server
         self._connect = connect
         self._run_id = run_id
-        self._processes = processes
-        self._properties = properties
-        self._proxies: FaultProxies | None = None
-        self._names = iter(map(str, range(1000)))
+        self._node = node
         self._opened = contextlib.ExitStack()
 
     @property
@@ -128,19 +92,17 @@ class ServerHarness:
         return self.client(endpoint)
 
     def proxy(self) -> FaultProxy:
-        """A new fault proxy. Its process is made by a fork: ask for it before the first client."""
+        """A new fault proxy to the server, closed in the end."""
         there = self._address()
-        if self._proxies is None:
-            self._proxies = FaultProxies(self._processes)
-        return FaultProxy(self._proxies, next(self._names), there.host, there.port)
+        return self._opened.enter_context(FaultProxy(there.port, host=there.host))
 
     def _address(self) -> Endpoint:
         """Where the server is; at another kind of endpoint the test is not tried."""
         try:
             (there,) = parse_endpoints(self.endpoint, 0)
         except RendezvousParameterError:
-            self._properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip(f"this test needs a host:port, and the server's endpoint is '{self.endpoint}'")
+            why = f"this test needs a host:port, and the server's endpoint is '{self.endpoint}'"
+            leave_out(self._node, Verdict.NOT_TRIED, why)
         return there
 
     @contextlib.contextmanager
@@ -148,8 +110,8 @@ class ServerHarness:
         """Have the server ``stopped``, ``killed``, ``frozen`` or ``emptied`` (killed, its data lost); then back."""
         forget = getattr(self._server, "forget", None)
         if how == "emptied" and forget is None:
-            self._properties.append((VERDICT, Verdict.NOT_TRIED))
-            pytest.skip("the server has no method `forget`, which loses its data, so no loss was tried")
+            why = "the server has no method `forget`, which loses its data, so no loss was tried"
+            leave_out(self._node, Verdict.NOT_TRIED, why)
         leave = {"stopped": self._server.terminate, "frozen": self._server.pause}.get(how, self._server.kill)
         leave()
         if how == "emptied" and forget is not None:
@@ -169,29 +131,22 @@ class ServerConformance(Conformance):
     """What tests with a server of their own share. Without the fixture ``server`` none of them is tried."""
 
     @pytest.fixture
-    def harness(self, request: pytest.FixtureRequest, run_id: str, processes: Processes) -> Iterator[ServerHarness]:
+    def harness(self, request: pytest.FixtureRequest, run_id: str) -> Iterator[ServerHarness]:
         """The server, clients and lines."""
         server: Server = request.getfixturevalue(SERVER)
         connect: ConnectTo = request.getfixturevalue("connect")
-        try:
-            inspect.signature(connect).bind(run_id, server.get_endpoint())
-        except TypeError:
-            pytest.fail(
-                f"{type(self).__name__} has a `server`, so the function that `connect` gives must take an endpoint "
-                "as its second argument: lambda run_id, endpoint=...: MyBackend(endpoint, run_id)"
-            )
-        harness = ServerHarness(server, connect, run_id, processes, request.node.user_properties)
+        check_endpoint_is_taken(self, connect, SERVER)
+        harness = ServerHarness(server, connect, run_id, request.node)
         yield harness
         harness.close()
 
 
-def with_retries(call: Callable[[], _T], seconds: float = CALL) -> _T:
-    """Ask again while the service cannot be reached, as the core does: backends do not retry."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            return call()
-        except RendezvousConnectionError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+def check_endpoint_is_taken(test: Conformance, connect: Callable[..., object], fixture: str) -> None:
+    """Fail unless what `connect` gives takes an endpoint, which a class with that fixture needs."""
+    try:
+        inspect.signature(connect).bind("run", "endpoint")
+    except TypeError:
+        pytest.fail(
+            f"{type(test).__name__} has a `{fixture}`, so the function that `connect` gives must take an endpoint as "
+            "its second argument: lambda run_id, endpoint=...: MyBackend(endpoint, run_id)"
+        )

@@ -13,11 +13,9 @@ from rdzv.backend import KeyValueBackend, PutOutcome, PutResult
 from rdzv.errors import RendezvousTimeoutError
 from rdzv.store import KeyValueStore
 
+from ..meanwhile import with_retries
 from ..processes import Link, Processes
 from .base import CALL, Clients, Conformance, refusal
-from .server import with_retries
-
-__all__ = ["StoreConformance"]
 
 _SHORT: Final = timedelta(seconds=0.2)
 _LONG: Final = timedelta(seconds=CALL)
@@ -126,13 +124,10 @@ class StoreConformance(Conformance):
     def test_store_add_loses_no_count(self, stores: Stores, processes: Processes) -> None:
         """Processes that add at once are all counted, and no two get the same number."""
 
-        def add(link: Link) -> list[int]:
-            store = stores()
-            link.send()
-            link.receive()
+        def add(store: KeyValueStore, process: int) -> list[int]:
             return [store.add("n", 1) for _ in range(20)]
 
-        numbers = sorted(chain.from_iterable(processes.together(add, _PROCESSES)))
+        numbers = sorted(chain.from_iterable(processes.together(stores, add, _PROCESSES)))
         assert numbers == list(range(1, 20 * _PROCESSES + 1)), "an `add` was lost, or counted twice"
 
     def test_store_compare_set(self, store: KeyValueStore) -> None:
@@ -206,10 +201,7 @@ class StoreConformance(Conformance):
         """Processes that pop at once share the items: none is lost, none is given twice."""
         items = [f"{number}" for number in range(10 * _PROCESSES)]
 
-        def pop(link: Link) -> list[str]:
-            store = stores()
-            link.send()
-            link.receive()
+        def pop(store: KeyValueStore, process: int) -> list[str]:
             return [store.queue_pop("queue").decode() for _ in range(10)]
 
         def push(link: Link) -> None:
@@ -218,21 +210,18 @@ class StoreConformance(Conformance):
                 store.queue_push("queue", item)
 
         processes.fork(push)
-        popped = processes.together(pop, _PROCESSES)
+        popped = processes.together(stores, pop, _PROCESSES)
         assert sorted(chain.from_iterable(popped)) == sorted(items), "an item was lost, or given twice"
 
     def test_store_barrier_opens_for_the_last(self, stores: Stores, processes: Processes) -> None:
         """Nobody passes a barrier before all have come."""
 
-        def come(link: Link) -> int:
-            store = stores()
-            link.send()
-            link.receive()
+        def come(store: KeyValueStore, process: int) -> int:
             store.add("came", 1)
             store.barrier("barrier", _PROCESSES)
             return int(store.get("came"))
 
-        assert processes.together(come, _PROCESSES) == [_PROCESSES] * _PROCESSES, "a barrier opened too early"
+        assert processes.together(stores, come, _PROCESSES) == [_PROCESSES] * _PROCESSES, "a barrier opened too early"
         _assert_times_out(lambda: stores().barrier("alone", 2, _SHORT), "alone")
 
     def test_store_clone_shares_the_keys(self, store: KeyValueStore) -> None:

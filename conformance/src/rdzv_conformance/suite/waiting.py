@@ -12,12 +12,9 @@ import pytest
 from rdzv.backend import ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
+from ..meanwhile import holds, wait_for
 from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of, lacks, refusal, requires
 
-__all__ = ["WaitingConformance", "follow"]
-
-_MISSED: Final = 5.0
-"""After so many seconds a change that no waiter has seen counts as missed."""
 _SPURIOUS: Final = 5
 """How often a wait of one second may end for nothing."""
 _WATCH_SECONDS: Final = 0.08
@@ -33,24 +30,6 @@ _IDLE_TURNS: Final = 600
 """How often its threads may wake meanwhile, all together: torch's FileStore looks a hundred times a second."""
 
 
-def follow(
-    client: KeyValueBackend,
-    prefix: str,
-    since: Snapshot,
-    condition: Callable[[Snapshot], bool],
-    what: str,
-    seconds: float = _MISSED,
-) -> Snapshot:
-    """Wait from snapshot to snapshot until one meets a condition; fail if none does in time."""
-    deadline = time.monotonic() + seconds
-    while not condition(since):
-        remaining = deadline - time.monotonic()
-        assert remaining > 0, f"a change was missed: waited {seconds:.1f} s for {what}: it did not happen"
-        since = client.wait(prefix, since, timeout=remaining)
-        assert isinstance(since, Snapshot), f"wait returned {since!r}: it returns a Snapshot, also when its time is up"
-    return since
-
-
 class WaitingConformance(Conformance):
     """`KeyValueBackend.wait`."""
 
@@ -62,10 +41,10 @@ class WaitingConformance(Conformance):
         for name in names:
             for value in (b"1", b"2", b""):
                 with _meanwhile(writer.put, name, value, expect=ANY, timeout=CALL):
-                    since = follow(waiter, "suite/a", since, _holds(name, value), f"{name} to become {value!r}")
+                    since = wait_for(waiter, "suite/a", since, holds(name, value), f"{name} to become {value!r}")
         for name in reversed(names):
             with _meanwhile(writer.delete, name, timeout=CALL):
-                since = follow(waiter, "suite/a", since, _holds(name, None), f"{name} to go")
+                since = wait_for(waiter, "suite/a", since, holds(name, None), f"{name} to go")
 
     def test_wait_may_be_on_one_key(self, clients: Clients) -> None:
         """A key is a prefix of itself, also while it is missing; its neighbours are no part of it."""
@@ -74,7 +53,7 @@ class WaitingConformance(Conformance):
         for value in (b"1", b"2"):
             writer.put(f"{KEY}2", value, expect=ANY, timeout=CALL)
             with _meanwhile(writer.put, KEY, value, expect=ANY, timeout=CALL):
-                since = follow(waiter, KEY, since, _holds(KEY, value), f"the key to become {value!r}")
+                since = wait_for(waiter, KEY, since, holds(KEY, value), f"the key to become {value!r}")
             assert since.entries.keys() == {KEY}, "a wait tells of keys that nobody asked for"
 
     def test_changes_before_the_wait_are_not_slept_through(self, clients: Clients) -> None:
@@ -87,7 +66,7 @@ class WaitingConformance(Conformance):
         writer.delete("suite/gone", timeout=CALL)
         last = writer.read_all(ROOT, timeout=CALL)
         began = time.monotonic()
-        now = follow(waiter, ROOT, since, lambda now: now.entries == last.entries, "the state that is there already")
+        now = wait_for(waiter, ROOT, since, lambda now: now.entries == last.entries, "the state that is there already")
         assert time.monotonic() - began < 2, "a wait sleeps although the state has changed before"
         assert "suite/gone" not in now.entries
 
@@ -98,7 +77,7 @@ class WaitingConformance(Conformance):
         since = waiter.read_all(ROOT, timeout=CALL)
         writer.delete(KEY, timeout=CALL)
         new = writer.put(KEY, b"x", expect=ANY, timeout=CALL).entry
-        follow(waiter, ROOT, since, lambda now: now.entries.get(KEY) == new, "the key's second life")
+        wait_for(waiter, ROOT, since, lambda now: now.entries.get(KEY) == new, "the key's second life")
 
     def test_snapshot_of_another_service_is_compared(self, client: KeyValueBackend) -> None:
         """Who comes with a snapshot that this service has not made gets what differs from it, at once."""
@@ -107,7 +86,9 @@ class WaitingConformance(Conformance):
         put = client.put(KEY, b"x", expect=ANY, timeout=CALL)
         began = time.monotonic()
         for since in (Snapshot(), Snapshot(revision="?")):
-            follow(client, ROOT, since, lambda now: now.entries == {KEY: put.entry}, "what a foreign snapshot has not")
+            wait_for(
+                client, ROOT, since, lambda now: now.entries == {KEY: put.entry}, "what a foreign snapshot has not"
+            )
         assert time.monotonic() - began < 2, "a wait sleeps although its snapshot differs from what is there"
 
     def test_many_large_values_are_read_and_waited_for(self, clients: Clients) -> None:
@@ -117,7 +98,7 @@ class WaitingConformance(Conformance):
         for number in range(_LARGE):
             values[f"suite/{number}"] = bytes([number]) * MAX_PAYLOAD
             client.put(f"suite/{number}", values[f"suite/{number}"], expect=ANY, timeout=CALL)
-        now = follow(waiter, ROOT, since, lambda now: len(now.entries) == _LARGE, "many large values", CALL)
+        now = wait_for(waiter, ROOT, since, lambda now: len(now.entries) == _LARGE, "many large values", CALL)
         intact = {name: entry.value for name, entry in now.entries.items()} == values
         assert intact, "a waiter got other values than were written"
         assert client.read_all(ROOT, timeout=3 * CALL).entries == now.entries, "a list and a waiter differ"
@@ -127,9 +108,9 @@ class WaitingConformance(Conformance):
         waiter, writer = clients(), clients()
         first = waiter.read_all(ROOT, timeout=CALL)
         writer.put(KEY, b"1", expect=ANY, timeout=CALL)
-        newer = follow(waiter, ROOT, first, _holds(KEY, b"1"), "the first value")
-        again = follow(waiter, ROOT, first, _holds(KEY, b"1"), "the first value, again")
-        other = follow(clients(), ROOT, first, _holds(KEY, b"1"), "the first value, as another client sees it")
+        newer = wait_for(waiter, ROOT, first, holds(KEY, b"1"), "the first value")
+        again = wait_for(waiter, ROOT, first, holds(KEY, b"1"), "the first value, again")
+        other = wait_for(clients(), ROOT, first, holds(KEY, b"1"), "the first value, as another client sees it")
         assert newer.entries == again.entries == other.entries
 
     def test_wait_never_goes_back(self, clients: Clients) -> None:
@@ -144,7 +125,7 @@ class WaitingConformance(Conformance):
             return numbers[-1] == last
 
         with _meanwhile(lambda: [writer.put(KEY, b"%d" % n, expect=ANY, timeout=CALL) for n in range(1, last + 1)]):
-            follow(waiter, ROOT, seen, last_has_come, "the last of many writes", 2 * CALL)
+            wait_for(waiter, ROOT, seen, last_has_come, "the last of many writes", 2 * CALL)
         assert numbers == sorted(numbers), "a wait answered with an older state"
 
     def test_wait_without_a_change_ends_in_time(self, client: KeyValueBackend) -> None:
@@ -179,7 +160,7 @@ class WaitingConformance(Conformance):
         since = client.read_all(ROOT, timeout=CALL)
         began = time.monotonic()
         with ThreadPoolExecutor(10) as pool:
-            waits = [pool.submit(follow, client, ROOT, since, _holds(KEY, b"x"), "the change") for _ in range(10)]
+            waits = [pool.submit(wait_for, client, ROOT, since, holds(KEY, b"x"), "the change") for _ in range(10)]
             for number in range(20):
                 client.put("suite/other", b"%d" % number, expect=ANY, timeout=CALL)
                 client.read("suite/other", timeout=CALL)
@@ -215,7 +196,7 @@ class WaitingConformance(Conformance):
 
         waiter.read_all = counted  # type: ignore[method-assign]
         with _meanwhile(writer.put, KEY, b"x", expect=ANY, timeout=CALL) as done:
-            follow(waiter, ROOT, since, _holds(KEY, b"x"), "the change")
+            wait_for(waiter, ROOT, since, holds(KEY, b"x"), "the change")
             took = time.monotonic() - done()
         assert took < 1, f"polling took {took:.1f} s"
         assert reads < 50, f"{reads} reads in {took:.1f} s are a busy loop"
@@ -229,7 +210,7 @@ class WaitingConformance(Conformance):
         for number in range(11):
             value = b"%d" % number
             with _meanwhile(writer.put, KEY, value, expect=ANY, timeout=CALL) as done:
-                since = follow(waiter, ROOT, since, _holds(KEY, value), "the change")
+                since = wait_for(waiter, ROOT, since, holds(KEY, value), "the change")
                 now = time.monotonic()
             took.append(now - done())
         assert statistics.median(took) < _WATCH_SECONDS, f"a watch that takes {statistics.median(took):.3f} s is none"
@@ -258,13 +239,3 @@ def _meanwhile(action: Callable[..., Any], *args: Any, **kwargs: Any) -> Iterato
         future = pool.submit(later)
         yield future.result
         future.result()
-
-
-def _holds(name: str, value: bytes | None) -> Callable[[Snapshot], bool]:
-    """Whether a snapshot has this value (None: no such key)."""
-
-    def condition(now: Snapshot) -> bool:
-        entry = now.entries.get(name)
-        return (None if entry is None else entry.value) == value
-
-    return condition
