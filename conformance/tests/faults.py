@@ -319,7 +319,6 @@ class BusyLoop(MemoryBackend):
             now = self.read_all(prefix, timeout=remaining)
             if now.entries != since.entries:
                 return now
-            time.sleep(0.0005)
         return since
 
 

@@ -84,7 +84,6 @@ class NetworkConformance(Conformance):
             backend.delete(KEY, timeout=CALL)
             proxy.disconnect()
             proxy.answer = answer
-            calls.pop("revoke", None)  # it promises nothing that an answer could deny
             outcome = calls.pop("put")().outcome
             for call in calls.values():
                 refusal(call, RendezvousConnectionError)

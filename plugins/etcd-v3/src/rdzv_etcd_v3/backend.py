@@ -130,7 +130,8 @@ class EtcdLease(Lease):
 
     def revoke(self, timeout: float) -> None:
         with contextlib.suppress(LeaseNotFoundError):
-            self._backend.link.etcd.call("/v3/lease/revoke", {"ID": self.number}, timeout, lambda reply: reply)
+            etcd = self._backend.link.etcd
+            etcd.call("/v3/lease/revoke", {"ID": self.number}, timeout, lambda reply: reply["header"])
 
 
 class EtcdLink:
