@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import rdzv
+from rdzv.engine.registration import NodeState
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
@@ -49,6 +50,12 @@ def test_a_newcomer_finds_the_file(question: str, file: str, there: str) -> None
     (row,) = [line for line in table.splitlines() if question in line.split(" | ")[0]]
     assert file.removeprefix("core/src/rdzv/") in row
     assert there in (ROOT / file).read_text()
+
+
+def test_the_glossary_has_every_state_of_a_node() -> None:
+    (row,) = [line for line in (DOCS / "glossary.md").read_text().splitlines() if line.startswith("| node state |")]
+    states = [state.name.lower().replace("re", "re-", state is NodeState.REREGISTERING) for state in NodeState]
+    assert ": " + ", ".join(states[:-1]) + f" or {states[-1]} |" in row
 
 
 def test_page_of_guarantees_has_the_defaults() -> None:

@@ -751,6 +751,18 @@ class TestFailing:
         lead.coroutine.throw(AWAY)
         assert lead.node.failures.count(LEAD) == fails
 
+    def test_one_call_that_hangs_for_long_is_one_lost_message(self, harness: Harness) -> None:
+        lead = Leader(harness)
+        for _ in range(8):
+            lead.node.connection.on_contact()
+            harness.now += INTERVAL
+        lead.node.connection.on_contact()
+        lead.coroutine.throw(AWAY)
+        assert lead.node.failures.count(LEAD) == 0
+        lead.coroutine.to(ReadAll)
+        lead.coroutine.throw(AWAY)
+        assert lead.node.failures.count(LEAD) == 1
+
     def test_a_refused_login_is_reported_as_it_is(self, harness: Harness) -> None:
         lead = Leader(harness)
         for _ in range(8):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine import leave
+from rdzv.engine import leave, register
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
@@ -146,6 +146,28 @@ class TestLeaving:
         with pytest.raises(RendezvousConnectionError, match="away"):
             leaving.end()
         assert [type(effect) for effect in leaving.taken] == [Revoke, Read, ReadAll, ReadAll]
+
+    def test_a_lease_that_was_not_revoked_before_is_revoked_at_the_end(self, harness: Harness) -> None:
+        node = harness.registered()
+        lease = node.registration.lease
+        given_up = harness.stepper(register.deregister(node, harness.now + 1.0))
+        given_up.to(Revoke)
+        given_up.throw(RendezvousConnectionError("away"))
+        leaving = self.leave(node, harness)
+        assert leaving.effect == Revoke(lease, harness.now + 30.0)
+        leaving.end()
+        assert lease not in harness.memory.leases
+        assert node.registration.unrevoked is None
+
+    def test_a_reason_that_cannot_be_written_is_an_error_after_all_else_is_done(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.lead(node)
+        write(harness, record("b"))
+        leaving = self.leave(node, harness)
+        leaving.throw(RendezvousConnectionError("away"))
+        with pytest.raises(RendezvousConnectionError, match="away"):
+            leaving.end()
+        assert LEADER_KEY not in harness.names()
 
     def test_a_record_without_a_lease_is_not_written_again(self, harness: Harness) -> None:
         node = harness.registered()

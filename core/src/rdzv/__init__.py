@@ -9,6 +9,7 @@ from .backend import (
     ABSENT,
     ANY,
     MAX_PAYLOAD,
+    BackendPlugin,
     Capability,
     Entry,
     Expect,
@@ -40,7 +41,7 @@ from .hooks import Event, EventKind, hookimpl, plugin_manager, register_hooks, u
 from .keys import escape, unescape
 from .options import Option, parse_options
 from .parameters import RendezvousParameters
-from .plugins import BackendPlugin, installed_backends, load_backend_plugin, registered_backends
+from .plugins import installed_backends, load_backend_plugin, registered_backends
 from .registry import (
     RendezvousHandlerCreator,
     RendezvousHandlerRegistry,

@@ -4,9 +4,9 @@ A *register backend* is PyTorch's own: a compare-and-set register. A *key-value 
 every backend of ours implements, and what the core derives everything else from: the register,
 the nodes' records, leader election and the shared store.
 
-An author writes about seven methods and declares what the service cannot do. Backends do not
-retry, do not wrap values and do not keep state about rendezvous: the core does, once for all. What
-the package says of its backend is a `BackendPlugin`.
+An author writes a name and five methods, two more where the service has watches or leases, and declares what
+the service cannot do. Backends do not retry, do not wrap values and do not keep state about rendezvous: the
+core does, once for all. What the package says of its backend is a `BackendPlugin`.
 """
 
 import random
@@ -129,8 +129,8 @@ class PutResult:
     """The answer to a put.
 
     Attributes:
-        outcome: Won, lost or unknown.
-        entry: Won: what was written, with its token. Lost: what is there instead, or None if the
+        outcome: Applied, conflict or unknown.
+        entry: Applied: what was written, with its token. Conflict: what is there instead, or None if the
             key is absent. Unknown: None.
     """
 
@@ -325,7 +325,7 @@ class KeyValueBackend(RendezvousBackend):
         misses the last one, whatever happened between the two calls.
 
         `since` says that nothing newer is known when the time is over, no more: a service that has fallen
-        silent cannot be told from one with no news. Who could not even ask within `timeout` may say so by
+        silent cannot be told from one with no news. A backend that could not ask within `timeout` may say so by
         the error instead. So a very short timeout can end in it at a healthy service, too: connecting takes time.
 
         The default polls with jitter; a service with `Capability.WATCH` overrides it.

@@ -4,8 +4,6 @@ from typing import Final
 
 from .errors import RendezvousConnectionError
 
-__all__ = ["pause_within", "time_left"]
-
 _LEAST: Final = 0.1
 """Seconds that are left to the last attempt: one that is cut off hides the reason of those before it."""
 

@@ -10,7 +10,7 @@ from .backend import KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.handler import adapt
-from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode
+from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode, read_record
 from .engine.register_adapter import RegisterAdapter
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
@@ -20,7 +20,7 @@ from .text import printable
 
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
-_PAUSE: Final = 0.1
+_PAUSE: Final = 1.0
 """Seconds between a wait that failed and the next look."""
 _WAITING: Final = "waiting"
 _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
@@ -155,10 +155,9 @@ class RunInspector:
         # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
         control = self._control = self._client.read_all(records.CONTROL, deadline)
-        found = {key: control.get(key) for key in (records.STATE_KEY, records.LEADER_KEY, records.STATUS_KEY)}
-        state = decode(State, versioned.payload) if (versioned := found[records.STATE_KEY]) else None
-        leader = decode(LeaderRecord, versioned.payload) if (versioned := found[records.LEADER_KEY]) else None
-        published = decode(RunStatus, versioned.payload) if (versioned := found[records.STATUS_KEY]) else None
+        state = read_record(State, control.get(records.STATE_KEY))
+        leader = read_record(LeaderRecord, control.get(records.LEADER_KEY))
+        published = read_record(RunStatus, control.get(records.STATUS_KEY))
         return _describe(self._run_id, state, leader, published, nodes)
 
     def wait(self, timeout: float) -> None:
@@ -186,12 +185,12 @@ class RunInspector:
         while True:
             # A tombstone is what a purge that broke off has left: the state is written over it.
             versioned = self._client.read_all(records.STATE_KEY, deadline).raw(records.STATE_KEY)
-            state = decode(State, versioned.payload) if versioned and not versioned.envelope.deleted else None
+            state = read_record(State, versioned)
             if state and state.closed:
                 return state.closed
             mine = Closed(by, reason, done=False)
-            of = state or next(iter(self._nodes(deadline)), _NOTHING)
-            closed = rules.close(state, mine, LeaderRecord("", of.attempt, of.min_nodes, of.max_nodes))
+            source = state or next(iter(self._nodes(deadline)), _NOTHING)
+            closed = rules.close(state, mine, LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes))
             assert closed is not None  # noqa: S101 - an open state can be closed
             applied, _ = self._client.put(records.STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
@@ -234,7 +233,7 @@ class RunInspector:
         ):
             for folder in _folders_until(self._raw.read_all(top, deadline), last):
                 self._client.delete(folder, deadline)
-        for key in _news(control, state):
+        for key in _keys_beside(control, state):
             self._client.delete(key, deadline)
         if self._client.backend is not self._raw.backend:
             self._sweep(deadline)
@@ -300,10 +299,9 @@ def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
     return sorted(folder for folder in folders if not (last := folder.split("/")[1]).isdecimal() or int(last) <= number)
 
 
-def _news(control: DecodedSnapshot, state: State) -> list[str]:
+def _keys_beside(control: DecodedSnapshot, state: State) -> list[str]:
     """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
-    pending = [key for key in control.names() if key.startswith(f"{records.PENDING}/")]
-    old = [key for key in pending if not (last := key.rpartition("/")[2]).isdecimal() or int(last) <= state.round + 1]
+    old = [key for key, number in records.pending_rounds(control) if number is None or number <= state.round + 1]
     # At worst the leader of the next attempt loses the lead, and another is elected.
     return [*old, records.STATUS_KEY, records.LEADER_KEY]
 

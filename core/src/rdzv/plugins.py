@@ -17,7 +17,6 @@ from .parameters import ARGUMENTS, RendezvousParameters
 from .settings import CORE_OPTIONS
 
 __all__ = [
-    "BackendPlugin",
     "create_backend",
     "installed_backends",
     "load_backend_plugin",

@@ -57,6 +57,11 @@ class VersionedValue:
         return self.envelope.payload
 
 
+def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bool:
+    """Whether a key holds what it held: then a conditional write has failed for another reason than its condition."""
+    return (one and one.token) == (other and other.token)
+
+
 class DecodedSnapshot:
     """A snapshot whose entries are unwrapped when they are asked for, and only once."""
 

@@ -122,7 +122,7 @@ class Revoke(Call):
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Go on at that moment, or as soon as the node closes."""
+    """Go on at that moment, or as soon as the node stops."""
 
     until: float
 

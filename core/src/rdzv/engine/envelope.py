@@ -17,7 +17,7 @@ from ..errors import RendezvousStateError
 _SCHEMA: Final = 1
 NONCE_HISTORY: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
-lost before it can no longer learn that it had won. The last is always the nonce of the key's first write,
+lost before it can no longer learn that it was applied. The last is always the nonce of the key's first write,
 so a writer that tried to make the key learns that from any later value."""
 
 

@@ -202,7 +202,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         Raises:
             RendezvousConnectionError: The service could not be reached within the close timeout.
         """
-        self._close(reason, done=False)
+        self._start()
+        deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
+        self._runner.run(leave.close(self._node, reason, False, deadline))
 
     def num_nodes_waiting(self) -> int:
         """How many nodes wait for a world that would differ from this node's.
@@ -263,11 +265,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 # It is on the backend that was just closed: nobody should wait for it any more.
                 self._store.close()
         return True
-
-    def _close(self, reason: str, done: bool) -> None:
-        self._start()
-        deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
-        self._runner.run(leave.close(self._node, reason, done, deadline))
 
     def _look(self) -> None:
         if self._stopped and os.getpid() == self._process:

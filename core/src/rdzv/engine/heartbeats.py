@@ -290,7 +290,7 @@ def _leases_of(raw: Snapshot) -> list[str]:
 def _strip_lease(entry: Entry) -> tuple[str, Entry]:
     lease, newline, value = entry.value.partition(b"\n")
     if not newline or not _LEASE.fullmatch(lease):
-        # For who reads this key to refuse, not for all who read others beside it. With nothing before its first newline
+        # Only a read of this key refuses it; reads of its neighbours go on. With nothing before its first newline
         # it is no envelope, whatever it was.
         return "", replace(entry, value=b"\n" + entry.value)
     return lease.decode("ascii", "replace"), Entry(value, entry.token, entry.order)

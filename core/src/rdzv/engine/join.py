@@ -93,7 +93,7 @@ def _probe_service(node: Node, started: float) -> Coroutine[None]:
 
 def _ensure_leader(node: Node, deadline: float) -> Coroutine[None]:
     try:
-        yield from leader.elect(node, min(deadline, node.background_deadline()))
+        yield from leader.elect(node, node.background_deadline(deadline))
     except RendezvousDeniedError:
         raise
     except Exception as error:

@@ -12,7 +12,7 @@ from .supervisor import supervised
 
 
 def keep_alive_loop(node: Node) -> Coroutine[None]:
-    """Keep the lease alive, until the node closes; register again when it is lost."""
+    """Keep the lease alive, until the node stops; register again when it is lost."""
     due = node.clock() + node.interval
 
     def turn() -> Coroutine[None]:

@@ -12,7 +12,7 @@ from ..backend import Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from ..hooks import Event, EventKind
 from . import rules
-from .client import DecodedSnapshot, VersionedValue
+from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
 from .failures import LEAD
 from .node import Node
@@ -20,16 +20,18 @@ from .records import (
     HEARTBEATS,
     LEADER_KEY,
     NODES,
-    PENDING,
     STATE_KEY,
     STATUS_KEY,
     STORE,
     LeaderRecord,
     NodeRecord,
+    ReadNodes,
     RunStatus,
     State,
-    decode,
     pending_key,
+    pending_rounds,
+    read_nodes,
+    read_record,
 )
 from .supervisor import is_passing, supervised
 
@@ -57,11 +59,7 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         _, versioned = yield Put(
             LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.registration.lease
         )
-        there = (
-            decode(LeaderRecord, versioned.payload)
-            if versioned is not None and not versioned.envelope.deleted
-            else None
-        )
+        there = read_record(LeaderRecord, versioned)
         if there is not None and (events := node.apply_leader(there)):
             yield Emit(tuple(events))
     if node.may_lead() and not node.leading and node.run.leader is not None and node.run.leader.node == node.id:
@@ -90,18 +88,17 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
     lease = lease or node.registration.lease
     node.step_down()
     versioned = yield Read(LEADER_KEY, deadline)
-    while versioned is not None and not versioned.envelope.deleted:
-        leads = decode(LeaderRecord, versioned.payload)
+    while (leads := read_record(LeaderRecord, versioned)) is not None:
         if leads.node != node.id:
             return leads
         if lease is None:
             # Its claim ends with the lease that it had, which could not be revoked.
             return None
-        _, now = yield Put(LEADER_KEY, b"", deadline, previous=versioned, lease=lease, deleted=True)
-        if now is not None and now.token == versioned.token:
+        before = versioned
+        _, versioned = yield Put(LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
+        if same_version(before, versioned):
             # The lease is over, and the key with it.
             return None
-        versioned = now
     return None
 
 
@@ -114,12 +111,13 @@ def lead(node: Node, term: int) -> Coroutine[None]:
     """
     own_term = _LeaderTerm(node)
     snapshot: DecodedSnapshot | None = None
+    silent_turns = 0
 
     def leads() -> bool:
         return node.term == term
 
     def turn() -> Coroutine[None]:
-        nonlocal snapshot
+        nonlocal snapshot, silent_turns
         # After a failure the nodes are read anew.
         seen, snapshot = snapshot, None
         try:
@@ -128,10 +126,14 @@ def lead(node: Node, term: int) -> Coroutine[None]:
             snapshot = yield from own_term.turn(seen)
         except RendezvousConnectionError as error:
             seconds = node.clock() - own_term.done_at
-            if is_passing(error) and seconds >= node.ttl and node.connection.grace_remaining() == 0:
+            # A single one may be one lost message, for which a call waits until its deadline.
+            silent_turns += 1
+            lasts = silent_turns > 1 and seconds >= node.ttl
+            if is_passing(error) and lasts and node.connection.grace_remaining() == 0:
                 # The service has answered this node's other calls all the time: it is no outage.
                 raise RendezvousError(f"What a leader asks for has failed for {seconds:.1f} s: {error}") from error
             raise
+        silent_turns = 0
 
     try:
         yield from supervised(node, LEAD, turn, leads, most=FAILURES)
@@ -190,14 +192,14 @@ def garbage(snapshot: DecodedSnapshot, state: State, until: int) -> list[str]:
         Prefixes in the order in which to remove them: a pending round goes last, since it names the others.
     """
     found = []
-    for key, versioned in snapshot.valid_entries().items():
-        folder, _, number = key.rpartition("/")
-        if folder != PENDING or not number.isdecimal() or int(number) > until:
+    for key, number in pending_rounds(snapshot):
+        if number is None or number > until:
             continue
         try:
-            attempt = decode(LeaderRecord, versioned.payload).attempt
+            pending = read_record(LeaderRecord, snapshot.get(key))
         except RendezvousStateError:
-            attempt = state.attempt
+            pending = None
+        attempt = state.attempt if pending is None else pending.attempt
         if attempt < state.attempt:
             # Where the service has no leases, what is dead stays.
             found += [f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
@@ -210,7 +212,7 @@ class _LeaderTerm:
     """The memory of a leader during its term."""
 
     node: Node
-    parsed: dict[str, tuple[VersionedValue, NodeRecord]] = field(default_factory=dict)
+    parsed: ReadNodes = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     quorum_since: float | None = None
     last_status: RunStatus | None = None
@@ -257,20 +259,8 @@ class _LeaderTerm:
 
     def read(self, snapshot: DecodedSnapshot) -> list[NodeRecord]:
         """The records in a snapshot; those that did not change are not parsed again."""
-        parsed = {}
-        for key, versioned in snapshot.valid_entries().items():
-            before = self.parsed.get(key)
-            if before is not None and before[0] is versioned:
-                parsed[key] = before
-                continue
-            try:
-                record = decode(NodeRecord, versioned.payload)
-            except RendezvousStateError as error:
-                logger.warning("ignoring '%s': %s", key, error)
-                continue
-            parsed[key] = (versioned, replace(record, order=versioned.order))
-        self.parsed = parsed
-        return [record for _, record in parsed.values()]
+        self.parsed = read_nodes(snapshot, self.parsed)
+        return [record for _, record in self.parsed.values()]
 
     def arrivals(self, records: Collection[NodeRecord]) -> tuple[Event, ...]:
         """An event for each waiting node that was not there before."""
@@ -360,5 +350,5 @@ class _LeaderTerm:
             self.last_status = status
             return self.node.interval
         # An earlier leader published last: know what it knew, then publish over it.
-        self.last_status = decode(RunStatus, self.status_version.payload) if self.status_version is not None else None
+        self.last_status = read_record(RunStatus, self.status_version)
         return 0.0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..backend import Lease
 from . import leader, rules
-from .client import VersionedValue
+from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
 from .node import Node
 from .records import (
@@ -23,11 +23,11 @@ from .records import (
     NodeRecord,
     RunStatus,
     State,
-    decode,
     node_key,
     nodes_in,
+    read_record,
 )
-from .register import apply_and_emit, deregister, same_version
+from .register import apply_and_emit, deregister
 from .registration import NodeState
 from .rules import MembershipState
 
@@ -36,7 +36,7 @@ def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[Non
     """Close this node's attempt, unless it is closed already: the first reason stands."""
     while True:
         versioned = yield Read(STATE_KEY, deadline)
-        state = decode(State, versioned.payload) if versioned else None
+        state = read_record(State, versioned)
         closed = rules.close(state, Closed(node.id, reason, done), node.limits())
         if closed is None:
             yield from apply_and_emit(node, versioned)
@@ -54,17 +54,17 @@ def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
         Exception: What is there of the node could not be taken back; its lease runs out by itself.
     """
     record, lease = node.registration.record, node.registration.lease
-    unrevoked: Exception | None = None
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.registration.withdraw()
-        yield from _write_leave_record(replace(record, left=reason), node.registration.version, lease, deadline)
+        last = replace(record, left=reason)
+        unfinished = yield from _write_leave_record(last, node.registration.version, lease, deadline)
     else:
-        unrevoked = yield from deregister(node, deadline)
+        unfinished = yield from deregister(node, deadline)
     if node.registration.state is not NodeState.NEW:
         yield from _hand_over(node, reason, lease, deadline)
-    if unrevoked is not None:
-        raise unrevoked
+    if unfinished is not None:
+        raise unfinished
 
 
 def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) -> Coroutine[None]:
@@ -88,13 +88,20 @@ def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) ->
 
 def _write_leave_record(
     record: NodeRecord, before: VersionedValue | None, lease: Lease, deadline: float
-) -> Coroutine[None]:
-    """Replace the record by its last version, also one that was still on its way when this node decided to leave."""
-    while True:
-        applied, now = yield Put(record.key, record.encode(), deadline, previous=before, lease=lease)
-        if applied or same_version(before, now):
-            return
-        before = now
+) -> Coroutine[Exception | None]:
+    """Replace the record by its last version, also one that was still on its way when this node decided to leave.
+
+    Returns:
+        Why the service has not confirmed it; None: it has.
+    """
+    try:
+        while True:
+            applied, now = yield Put(record.key, record.encode(), deadline, previous=before, lease=lease)
+            if applied or same_version(before, now):
+                return None
+            before = now
+    except Exception as error:
+        return error
 
 
 def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None]:
@@ -117,7 +124,7 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
             break
         if control.get(STATE_KEY) is None:
             return
-        known = decode(RunStatus, status.payload) if status is not None else None
+        known = read_record(RunStatus, status)
         last = rules.last_status(state, records, known, node.id, reason).encode()
         applied, _ = yield Put(STATUS_KEY, last, deadline, previous=status)
         if applied:

@@ -14,7 +14,7 @@ from . import rules
 from .client import DecodedSnapshot, VersionedValue, backoff
 from .connection import Connection
 from .failures import LEAD, Failures
-from .records import LEADER_KEY, STATE_KEY, STATUS_KEY, Closed, LeaderRecord, RunStatus, State, decode
+from .records import LEADER_KEY, STATE_KEY, STATUS_KEY, Closed, LeaderRecord, RunStatus, State, decode, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import Presence, RunView
@@ -82,9 +82,9 @@ class Node:
         """Seconds after which a silent node counts as dead."""
         return self.interval * self.settings.keep_alive_max_attempt
 
-    def background_deadline(self) -> float:
-        """The deadline for a call in the background."""
-        return self.clock() + max(self.ttl, self.settings.timeout.heartbeat.total_seconds())
+    def background_deadline(self, at_most: float = math.inf) -> float:
+        """The deadline for a call in the background; `at_most` is one that the caller has."""
+        return min(at_most, self.clock() + max(self.ttl, self.settings.timeout.heartbeat.total_seconds()))
 
     def pauses(self) -> Iterator[float]:
         """Seconds between attempts at what failed."""
@@ -94,12 +94,9 @@ class Node:
 
     def apply_snapshot(self, snapshot: DecodedSnapshot) -> list[Event]:
         """Apply a new snapshot of ``control``; returns what has happened since the last one."""
-        state = snapshot.get(STATE_KEY)
-        status = snapshot.get(STATUS_KEY)
-        leader = snapshot.get(LEADER_KEY)
-        events = self.apply_leader(None if leader is None else decode(LeaderRecord, leader.payload))
-        events += self.apply_state(state)
-        events += self._apply_status(None if status is None else decode(RunStatus, status.payload))
+        events = self.apply_leader(read_record(LeaderRecord, snapshot.get(LEADER_KEY)))
+        events += self.apply_state(snapshot.get(STATE_KEY))
+        events += self._apply_status(read_record(RunStatus, snapshot.get(STATUS_KEY)))
         # Last, so that what cannot be read is looked at again.
         self.run.snapshot = snapshot
         return events

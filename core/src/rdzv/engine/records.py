@@ -1,35 +1,16 @@
 """What is written down about a run: state, status, leader and node, each a small JSON record."""
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeVar
 
-from ..backend import STATE_KEY
+# STATE_KEY and `decode` stand here for those who use the others.
+from ..backend import STATE_KEY as STATE_KEY
 from ..errors import RendezvousStateError
-from .client import DecodedSnapshot
-from .codec import LOCAL, Record, decode
-
-__all__ = [
-    "CONTROL",
-    "HEARTBEATS",
-    "LEADER_KEY",
-    "NODES",
-    "PENDING",
-    "STATE_KEY",
-    "STATUS_KEY",
-    "STORE",
-    "Closed",
-    "Departure",
-    "LeaderRecord",
-    "NodeRecord",
-    "RunStatus",
-    "State",
-    "decode",
-    "node_key",
-    "nodes_in",
-    "pending_key",
-]
+from .client import DecodedSnapshot, VersionedValue
+from .codec import LOCAL, Record
+from .codec import decode as decode
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +26,29 @@ HEARTBEATS: Final = "heartbeats"
 """The same for their heartbeats, where a service has no leases."""
 STORE: Final = "store"
 
+_R = TypeVar("_R", bound=Record)
+
+
+def read_record(kind: type[_R], versioned: VersionedValue | None) -> _R | None:
+    """The record that a key holds; None: the key is absent or deleted.
+
+    Raises:
+        RendezvousStateError: It holds something else.
+    """
+    return None if versioned is None or versioned.envelope.deleted else decode(kind, versioned.payload)
+
 
 def pending_key(number: int) -> str:
     """Where a leader says that it is about to form this round; no round has the number of another."""
     return f"{PENDING}/{number}"
+
+
+def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]]:
+    """The keys of the pending rounds in a snapshot, each with the round; None: the name of the key is no number."""
+    for key in snapshot.names():
+        if key.startswith(f"{PENDING}/"):
+            name = key.removeprefix(f"{PENDING}/")
+            yield key, int(name) if name.isdecimal() else None
 
 
 def node_key(attempt: int, node_id: str) -> str:
@@ -178,12 +178,30 @@ class RunStatus(Record):
     departures: tuple[Departure, ...] = ()
 
 
-def nodes_in(snapshot: DecodedSnapshot) -> list[NodeRecord]:
-    """The node records in a snapshot, in order of arrival. One that cannot be read is skipped, and logged."""
-    found = []
+ReadNodes = dict[str, tuple[VersionedValue, NodeRecord]]
+"""Node records by their keys, with what they were read from."""
+
+
+def read_nodes(snapshot: DecodedSnapshot, before: ReadNodes | None = None) -> ReadNodes:
+    """The node records in a snapshot, in order of arrival. One that cannot be read is skipped, and logged.
+
+    Args:
+        snapshot: What stands under ``nodes``.
+        before: What was read from an earlier one: a record that has not changed is not read again.
+    """
+    found: ReadNodes = {}
     for key, versioned in sorted(snapshot.valid_entries().items(), key=lambda item: item[1].order):
+        known = before.get(key) if before else None
+        if known is not None and known[0] is versioned:
+            found[key] = known
+            continue
         try:
-            found.append(decode(NodeRecord, versioned.payload))
+            found[key] = versioned, replace(decode(NodeRecord, versioned.payload), order=versioned.order)
         except RendezvousStateError as error:
             logger.warning("ignoring '%s': %s", key, error)
     return found
+
+
+def nodes_in(snapshot: DecodedSnapshot) -> list[NodeRecord]:
+    """The node records in a snapshot, in order of arrival; see `read_nodes`."""
+    return [record for _, record in read_nodes(snapshot).values()]

@@ -8,11 +8,11 @@ import logging
 
 from ..deadline import pause_within
 from ..errors import RendezvousConnectionError, RendezvousError
-from .client import DecodedSnapshot, VersionedValue
+from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
 from .failures import LEAD, has_lasted
 from .node import Node
-from .records import CONTROL, PENDING, STATE_KEY, State, decode
+from .records import CONTROL, STATE_KEY, State, decode, pending_rounds
 from .registration import NodeState, Trigger
 from .supervisor import is_passing
 
@@ -39,7 +39,7 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
             )
         yield WaitForChange(deadline)
     mine.writing = True
-    strange: list[float] = []
+    unexpected_at: list[float] = []
     try:
         while not node.stopped:
             try:
@@ -56,8 +56,8 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
                     raise
                 now = node.clock()
                 if not isinstance(error, RendezvousError):
-                    strange.append(now)
-                    if has_lasted(len(strange), now - strange[0]):
+                    unexpected_at.append(now)
+                    if has_lasted(len(unexpected_at), now - unexpected_at[0]):
                         raise
                 if (pause := pause_within(deadline - now, next(pauses))) is None:
                     raise
@@ -86,10 +86,10 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
             raise RendezvousConnectionError("each lease was over before the record was written")
         if mine.lease is None:
             opened = node.clock()
-            lease = yield OpenLease(node.ttl, min(deadline, node.background_deadline()))
+            lease = yield OpenLease(node.ttl, node.background_deadline(deadline))
             if mine.record is None:
                 # The node has withdrawn meanwhile.
-                yield Revoke(lease, min(deadline, node.background_deadline()))
+                yield Revoke(lease, node.background_deadline(deadline))
                 return
             mine.lease, mine.lease_until = lease, opened + lease.ttl
             continue
@@ -97,7 +97,7 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
         mine.on(Trigger.SENT)
         # Conditional, although nobody else writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
-        until = min(deadline, node.background_deadline())
+        until = node.background_deadline(deadline)
         applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
         if applied and record == mine.record:
             return
@@ -114,11 +114,11 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
     write the state a thousand times, and each of them would read every one.
     """
     while not node.stopped:
-        control = yield ReadAll(CONTROL, min(deadline, node.background_deadline()))
+        control = yield ReadAll(CONTROL, node.background_deadline(deadline))
         versioned = control.get(STATE_KEY)
         if versioned is not None:
             yield from apply_and_emit(node, versioned)
-            if not _has_pending_round(control, decode(State, versioned.payload).round):
+            if not _is_round_pending(control, decode(State, versioned.payload).round):
                 return
             payload = versioned.payload
         elif node.run.state is not None:
@@ -127,16 +127,15 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
             payload = node.run.state.encode()
         else:
             return
-        applied, now = yield Put(STATE_KEY, payload, min(deadline, node.background_deadline()), previous=versioned)
+        applied, now = yield Put(STATE_KEY, payload, node.background_deadline(deadline), previous=versioned)
         yield from apply_and_emit(node, now)
         if applied:
             return
 
 
-def _has_pending_round(control: DecodedSnapshot, number: int) -> bool:
+def _is_round_pending(control: DecodedSnapshot, number: int) -> bool:
     """Whether a leader is about to form a round after this one."""
-    said = (key.removeprefix(f"{PENDING}/") for key in control.names() if key.startswith(f"{PENDING}/"))
-    return any(not text.isdecimal() or int(text) > number for text in said)
+    return any(pending is None or pending > number for _, pending in pending_rounds(control))
 
 
 def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:
@@ -145,15 +144,18 @@ def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:
     Returns:
         Why the service has not confirmed it: the lease runs out by itself; None: it has.
     """
-    lease = node.registration.lease
-    node.registration.withdraw()
+    mine = node.registration
+    lease = mine.lease or mine.unrevoked
+    mine.withdraw()
     _lose_lease(node)
+    mine.unrevoked = lease
     if lease is not None:
         try:
             yield Revoke(lease, deadline)
         except Exception as error:
             logger.debug("the lease of node '%s' could not be revoked: %r", node.id, error)
             return error
+        mine.unrevoked = None
     return None
 
 
@@ -170,8 +172,3 @@ def apply_and_emit(node: Node, versioned: VersionedValue | None) -> Coroutine[No
     events = node.apply_state(versioned)
     if events:
         yield Emit(tuple(events))
-
-
-def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bool:
-    """Whether a key holds what it held: then a conditional write has failed for another reason than its condition."""
-    return (one and one.token) == (other and other.token)

@@ -130,10 +130,10 @@ class RegisterAdapter(KeyValueBackend):
     def delete(self, prefix: str, *, timeout: float) -> None:
 
         def remove(keys: _Keys, version: int) -> PutResult:
-            doomed = _under(prefix, keys)
-            for key in doomed:
+            removed = _under(prefix, keys)
+            for key in removed:
                 del keys[key]
-            return PutResult(PutOutcome.APPLIED if doomed else PutOutcome.CONFLICT)
+            return PutResult(PutOutcome.APPLIED if removed else PutOutcome.CONFLICT)
 
         if self._change(remove, timeout).outcome is PutOutcome.UNKNOWN:
             raise RendezvousConnectionError(f"The reply to deleting '{prefix}' was lost.")
@@ -147,7 +147,7 @@ class RegisterAdapter(KeyValueBackend):
             self._check_open()
             if (remaining := deadline - self._clock()) <= 0:
                 return since
-            with self._in_our_words():
+            with self._translating_errors():
                 wait_state(token, min(remaining, _SLICE))
             if self._clock() < deadline:
                 there = self._load(deadline)
@@ -166,7 +166,7 @@ class RegisterAdapter(KeyValueBackend):
     def _load(self, deadline: float) -> _Content:
         self._check_open()
         time_left(deadline, self._clock())
-        with self._in_our_words():
+        with self._translating_errors():
             found = self._register.get_state()
             return _Content() if found is None else _Content(*_decode(found[0]), found[1])
 
@@ -192,7 +192,7 @@ class RegisterAdapter(KeyValueBackend):
         self._check_open()
         time_left(deadline, self._clock())
         try:
-            with self._in_our_words():
+            with self._translating_errors():
                 answer = self._register.set_state(mine.pack(), token)
                 if answer is not None:
                     return PutOutcome.APPLIED if answer[2] else PutOutcome.CONFLICT
@@ -216,7 +216,7 @@ class RegisterAdapter(KeyValueBackend):
         return PutOutcome.CONFLICT if there.epoch - mine.epoch < NONCE_HISTORY else PutOutcome.UNKNOWN
 
     @contextmanager
-    def _in_our_words(self) -> Iterator[None]:
+    def _translating_errors(self) -> Iterator[None]:
         """Around every call of the register: what leaves it is an error of rdzv's."""
         try:
             yield
@@ -262,5 +262,5 @@ def _entry(there: Any) -> Entry:
         text, token, order = there
         return Entry(base64.b64decode(text, validate=True), int(token), int(order))
     except (ValueError, TypeError, OverflowError):
-        # For who reads this key to refuse, not for all who read others beside it.
+        # Only a read of this key refuses it; reads of its neighbours go on.
         return Entry(repr(there).encode(), 0, 0)

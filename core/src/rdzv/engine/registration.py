@@ -80,6 +80,7 @@ class Registration:
         record: What the node wants to be written of itself; None: nothing.
         version: What the service holds of it, as far as the node knows.
         lease: The lease that the record hangs on.
+        unrevoked: The lease of a node that has deregistered, until the service confirms that it is over.
         lease_until: The moment until which the lease certainly lives.
         writing: A coroutine writes the record: a second one waits for it.
     """
@@ -88,6 +89,7 @@ class Registration:
     record: NodeRecord | None = None
     version: VersionedValue | None = None
     lease: Lease | None = None
+    unrevoked: Lease | None = None
     lease_until: float = -math.inf
     writing: bool = False
 

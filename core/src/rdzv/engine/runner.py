@@ -47,7 +47,7 @@ class Runner:
             RendezvousConnectionError: The system has no room for another thread.
         """
         with self._changed:
-            # Under the lock: `stop` joins what was started before it closes the node, and nothing starts after that.
+            # Under the lock: `stop` joins what was started before it stops the node, and nothing starts after that.
             if self._node.stopped:
                 raise RendezvousClosedError(f"The node '{self._node.id}' ends; it starts no loop any more.")
             thread = start_thread(self._run_to_end, name, coroutine, name=f"rdzv-{name}-{self._node.id}")

@@ -18,7 +18,7 @@ def supervised(
     goes_on: Callable[[], bool] = lambda: True,
     most: float = math.inf,
 ) -> Coroutine[None]:
-    """Take one turn after the other until the node closes, whatever exceptions they raise.
+    """Take one turn after the other until the node stops, whatever exceptions they raise.
 
     A service that does not answer is a passing fault. Any other error is recorded under the loop's name, and the next
     turn that ends well clears it: see `Failures`.

@@ -16,7 +16,7 @@ NO_LEADER_TIMEOUT = 1.0
 
 
 def watch_loop(node: Node) -> Coroutine[None]:
-    """Keep the node's snapshot of ``control`` fresh, until it closes."""
+    """Keep the node's snapshot of ``control`` fresh, until it stops."""
 
     def turn() -> Coroutine[None]:
         if node.run.snapshot is None or node.failures.count(WATCH):

@@ -2,10 +2,10 @@
 
 import argparse
 
-from rdzv.backend import Capability, KeyValueBackend
+from rdzv.backend import BackendPlugin, Capability, KeyValueBackend
 from rdzv.errors import RendezvousError
 from rdzv.options import Option, with_files
-from rdzv.plugins import BackendPlugin, installed_backends, load_backend_plugin
+from rdzv.plugins import installed_backends, load_backend_plugin
 from rdzv.settings import CORE_OPTIONS
 
 from .output import show

@@ -30,16 +30,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Close, and purge if asked to."""
-    with RunInspector(parameters(arguments)) as observer:
+    with RunInspector(parameters(arguments)) as inspector:
         deadline = time.monotonic() + arguments.timeout
         shown_id = printable(arguments.run_id)
-        was_used = observer.status(arguments.timeout).phase != "unknown"
-        closed = observer.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
+        was_used = inspector.status(arguments.timeout).phase != "unknown"
+        closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
         show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
         if not was_used:
             show("There is no trace of a node in it: if that is not as you expect, check the run id.")
         if arguments.purge:
-            left = observer.purge(deadline - time.monotonic())
+            left = inspector.purge(deadline - time.monotonic())
             if left:
                 raise RendezvousTimeoutError(
                     f"Nothing was purged; still there after {arguments.timeout:.0f} s: {', '.join(left)}. "

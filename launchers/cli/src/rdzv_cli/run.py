@@ -9,12 +9,13 @@ import sys
 import textwrap
 
 from rdzv import DynamicRendezvousHandler
+from rdzv.backend import BackendPlugin
 from rdzv.credentials import withhold
 from rdzv.errors import RendezvousParameterError
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, parse_nnodes
-from rdzv.plugins import BackendPlugin, load_backend_plugin
+from rdzv.plugins import load_backend_plugin
 from rdzv.registry import get_rendezvous_handler
 from rdzv.text import printable
 

@@ -31,10 +31,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the status, once or at every change."""
-    with RunInspector(parameters(arguments)) as observer:
+    with RunInspector(parameters(arguments)) as inspector:
         before = None
         while True:
-            status = observer.status(arguments.timeout)
+            status = inspector.status(arguments.timeout)
             if status != before:
                 text = _json(status) if arguments.json else _text(status)
                 if arguments.watch and not arguments.json:
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
                 before = status
             if not arguments.watch:
                 return 0
-            observer.wait(5.0)
+            inspector.wait(5.0)
 
 
 def _json(status: Status) -> str:

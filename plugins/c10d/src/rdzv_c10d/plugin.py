@@ -2,11 +2,11 @@
 
 from typing import Any
 
+from rdzv.backend import BackendPlugin
 from rdzv.endpoints import Endpoint, parse_endpoints
 from rdzv.errors import RendezvousParameterError
 from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import BackendPlugin
 from rdzv.store import KeyValueStore
 
 from .backend import C10dRendezvousBackend, root_of

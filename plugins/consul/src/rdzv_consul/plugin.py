@@ -1,9 +1,9 @@
 """The entry point: how the core finds this backend."""
 
+from rdzv.backend import BackendPlugin
 from rdzv.endpoints import parse_endpoints
 from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import BackendPlugin
 from rdzv.store import KeyValueStore
 from rdzv_transport import pop_tls_context
 

@@ -6,9 +6,9 @@ This is also the entry point of the backend ``etcd``.
 import warnings
 from typing import Final
 
+from rdzv.backend import BackendPlugin
 from rdzv.options import Option, parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import BackendPlugin
 from rdzv.store import KeyValueStore
 from rdzv_transport import tls_options
 

@@ -1,9 +1,9 @@
 """The entry point: how the core finds this backend."""
 
+from rdzv.backend import BackendPlugin
 from rdzv.errors import RendezvousParameterError
 from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import BackendPlugin
 from rdzv.store import KeyValueStore
 
 from .access import Access

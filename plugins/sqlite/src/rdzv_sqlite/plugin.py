@@ -1,8 +1,8 @@
 """The entry point: how the core finds this backend."""
 
+from rdzv.backend import BackendPlugin
 from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import BackendPlugin
 from rdzv.store import KeyValueStore
 
 from .backend import SqliteBackend
