@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rdzv import DynamicRendezvousHandler
-from rdzv.backend import Expect, Lease, PutResult, Token
+from rdzv.backend import BackendPlugin, Expect, Lease, PutResult, Token
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.handler import adapt, create_handler
 from rdzv.engine.records import NodeRecord
@@ -22,7 +22,7 @@ from rdzv.errors import (
 )
 from rdzv.inspector import RunInspector
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import BackendPlugin, registered_backends
+from rdzv.plugins import registered_backends
 from rdzv.settings import RendezvousSettings
 
 from .memory import Fault, MemoryBackend, MemoryService

@@ -751,8 +751,16 @@ class TestFailing:
         lead.coroutine.throw(AWAY)
         assert lead.node.failures.count(LEAD) == fails
 
-    def test_one_call_that_hangs_for_long_is_one_lost_message(self, harness: Harness) -> None:
+    @pytest.mark.parametrize("one_before", [False, True])
+    def test_one_call_that_hangs_for_long_is_one_lost_message(self, harness: Harness, one_before: bool) -> None:
         lead = Leader(harness)
+        lead.coroutine.to(Wait)
+        if one_before:
+            lead.coroutine.throw(AWAY)
+            lead.coroutine.to(ReadAll, Wait)
+            # A turn that went well lies between the two.
+            lead.until(INTERVAL)
+            lead.coroutine.to(Wait)
         for _ in range(8):
             lead.node.connection.on_contact()
             harness.now += INTERVAL
@@ -769,6 +777,8 @@ class TestFailing:
             lead.node.connection.on_contact()
             harness.now += INTERVAL
         lead.node.connection.on_contact()
+        lead.coroutine.throw(AWAY)
+        lead.coroutine.to(ReadAll)
         lead.coroutine.throw(RendezvousDeniedError("wrong password"))
         assert isinstance(lead.node.failures.lasting, RendezvousDeniedError)
 

@@ -149,7 +149,7 @@ class TestLeaving:
 
     def test_a_lease_that_was_not_revoked_before_is_revoked_at_the_end(self, harness: Harness) -> None:
         node = harness.registered()
-        lease = node.registration.lease
+        assert (lease := node.registration.lease) is not None
         given_up = harness.stepper(register.deregister(node, harness.now + 1.0))
         given_up.to(Revoke)
         given_up.throw(RendezvousConnectionError("away"))

@@ -14,7 +14,7 @@ from .memory import MemoryBackend, MemoryService
 Install = Callable[[str, str, Mapping[str, str]], None]
 
 BACKEND = """
-from rdzv.plugins import BackendPlugin
+from rdzv.backend import BackendPlugin
 
 BACKEND = BackendPlugin("The backend {name}.", (), None, None)
 """
@@ -51,7 +51,7 @@ def test_choosing_a_backend_imports_no_other(install: Install) -> None:
 
 def test_a_backend_may_be_registered_by_hand(install: Install) -> None:
     install("acme-one", "raise RuntimeError('imported')", {"rdzv": "one"})
-    mine = plugins.BackendPlugin("Mine.", (), lambda params: (MemoryBackend(MemoryService()), None), MemoryBackend)
+    mine = BackendPlugin("Mine.", (), lambda params: (MemoryBackend(MemoryService()), None), MemoryBackend)
     plugins.registered_backends["one"] = mine
     assert plugins.load_backend_plugin("one") is mine
 

@@ -7,7 +7,21 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode
+from rdzv.backend import Entry, Snapshot
+from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.records import (
+    Closed,
+    Departure,
+    LeaderRecord,
+    NodeRecord,
+    RunStatus,
+    State,
+    decode,
+    pending_rounds,
+    read_nodes,
+    read_record,
+)
 from rdzv.errors import RendezvousStateError
 
 NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})
@@ -88,3 +102,34 @@ def test_what_is_no_object_is_refused_as_such(payload: bytes) -> None:
 def test_what_is_no_json_is_refused(payload: bytes) -> None:
     with pytest.raises(RendezvousStateError, match="cannot read"):
         decode(State, payload)
+
+
+def snapshot(values: dict[str, bytes], before: DecodedSnapshot | None = None) -> DecodedSnapshot:
+    """What stands under some keys; a value that was there before has the same token."""
+    entries = {
+        key: Entry(Envelope(value, "a", key).pack(), value, order) for order, (key, value) in enumerate(values.items())
+    }
+    return DecodedSnapshot(Snapshot(entries), before)
+
+
+def test_a_key_that_is_absent_or_deleted_holds_no_record() -> None:
+    there = Envelope.wrap(STATE.encode(), writer="a")
+    assert read_record(State, VersionedValue(there, 1, 1)) == STATE
+    assert read_record(State, None) is None
+    assert read_record(State, VersionedValue(replace(there, deleted=True), 1, 1)) is None
+
+
+def test_pending_rounds_are_told_by_their_keys() -> None:
+    keys = ("control/state", "control/pending/3", "control/pending/x", "control/pending/4/5", "control/status")
+    found = dict(pending_rounds(snapshot(dict.fromkeys(keys, b""))))
+    assert found == {"control/pending/3": 3, "control/pending/x": None, "control/pending/4/5": None}
+
+
+def test_nodes_are_read_in_order_of_arrival_and_once() -> None:
+    values = {"nodes/1/b": replace(NODE, id="b").encode(), "nodes/1/a": NODE.encode(), "nodes/1/c": b"not ours"}
+    first = snapshot(values)
+    before = read_nodes(first)
+    assert [(record.id, record.order) for _, record in before.values()] == [("b", 0), ("a", 1)]
+    again = read_nodes(snapshot(values | {"nodes/1/a": replace(NODE, last_round=3).encode()}, first), before)
+    assert again["nodes/1/b"][1] is before["nodes/1/b"][1]
+    assert again["nodes/1/a"][1].last_round == 3

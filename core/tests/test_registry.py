@@ -15,7 +15,7 @@ Install = Callable[[str, str, Mapping[str, str]], None]
 PLUGIN = """
 from rdzv.errors import RendezvousParameterError
 from rdzv.options import Option
-from rdzv.plugins import BackendPlugin
+from rdzv.backend import BackendPlugin
 
 asked = []
 
@@ -199,7 +199,7 @@ def test_a_library_that_is_missing_is_named(install: Install) -> None:
 REGISTER = """
 import threading
 from rdzv.backend import RendezvousBackend
-from rdzv.plugins import BackendPlugin
+from rdzv.backend import BackendPlugin
 
 class Register(RendezvousBackend):
     def __init__(self, name):

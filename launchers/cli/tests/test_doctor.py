@@ -10,7 +10,7 @@ from rdzv_cli import doctor, main
 Install = Callable[[str, str, Mapping[str, str]], None]
 
 BACKEND = """
-from rdzv.plugins import BackendPlugin
+from rdzv.backend import BackendPlugin
 
 BACKEND = BackendPlugin("A backend.", (), None, None)
 """
