@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rdzv import hooks, plugins
+from rdzv import BackendPlugin, hooks, plugins
 from rdzv.engine.records import NodeRecord
 from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv.hooks import Event, EventKind, hookimpl
