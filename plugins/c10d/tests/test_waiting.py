@@ -104,7 +104,7 @@ def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
     since = backend.read_all("store/1/mine", timeout=CALL)
     with in_background(lambda: backend.wait("store/1/mine", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "store/1/mine"), "the wait")
-        wakeup = backend._seats.get().shared.watches.wakeup
+        wakeup = backend._uses.get().shared.watches.wakeup
         rings = wakeup.rings
         for number in range(10):
             backend.put(f"store/1/{number}", b"x", expect=ANY, timeout=CALL)
@@ -163,7 +163,7 @@ def test_a_writer_that_died_before_it_could_write_holds_up_nobody(
     extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/dead 1234"))
     for number in range(6):
         backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
-    connection, run = Connection(store, Session("life", "")), Run("rdzv/run/")
+    connection, run = Connection(store, Session("session", "")), Run("rdzv/run/")
     assert not run.read_all(connection, "nodes").settled
     time.sleep(0.3)
     listing = run.read_all(connection, "nodes")
@@ -201,7 +201,7 @@ def _wakeups(store: Any) -> int:
 
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
     """Whether a client waits there, and has looked."""
-    watches = backend._seats.get().shared.watches._watches.all()
+    watches = backend._uses.get().shared.watches._watches.all()
     return any(one._prefix == prefix and one._look_at for one in watches)
 
 

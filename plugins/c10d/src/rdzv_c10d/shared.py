@@ -32,9 +32,9 @@ class Shared:
     def close(self, *, at_once: bool = False) -> None:
         """See `ConnectionPool.close`."""
         self.watches.wakeup.close()
-        self.pool.close(self._say_farewell, at_once=at_once)
+        self.pool.close(self._stop_ringing, at_once=at_once)
 
-    def _say_farewell(self, connection: Connection) -> None:
+    def _stop_ringing(self, connection: Connection) -> None:
         """Have nobody ring for us any more; then end the thread that listens, by creating its wakeup key."""
         self.watches.forget(connection)
         self.watches.wakeup.ring(connection)

@@ -50,7 +50,7 @@ class WakeupKey:
         """Connect, unless that was done; from now on no ring is lost.
 
         Returns:
-            The incarnation of the store in which the wakeup key stands.
+            The session of the store in which the wakeup key stands.
 
         Raises:
             RendezvousError: There is no connection.
