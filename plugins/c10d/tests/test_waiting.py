@@ -7,14 +7,18 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Snapshot
+from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, watch
+from rdzv_c10d.locator import GivenLocator
+from rdzv_c10d.pool import ConnectionPool
 from rdzv_c10d.run import Attempt, Run
 from rdzv_c10d.store import Connection, Session, extend, stores
 from rdzv_c10d.values import KeyIndex, frame, read_frame
+from rdzv_c10d.wakeup import WakeupKey
 
 from .clients import CALL, ForkedStore, tcp_client
 
@@ -91,6 +95,30 @@ def test_a_thread_that_fails_says_so_at_once(store: Any) -> None:
             assert "nobody expects this" in str(waiting.exception(CALL))
     finally:
         backend.close()
+
+
+def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_connect = threading.Event()
+
+    def connect(timeout: float) -> Any:
+        may_connect.wait(timeout)
+        raise RendezvousConnectionError("nobody serves a store there")
+
+    locator = GivenLocator(store)
+    monkeypatch.setattr(locator, "connect", connect)
+    pool = ConnectionPool(locator, "rdzv/run/")
+    wakeup = WakeupKey(pool)
+    with ThreadPoolExecutor(2) as threads:
+        starts = [threads.submit(wakeup.start, time.monotonic() + CALL) for _ in range(2)]
+        eventually(lambda: len(wakeup._changed._waiters) == 2, "both to wait")  # type: ignore[attr-defined]
+        may_connect.set()
+        first, second = [start.exception(CALL) for start in starts]
+    pool.close(lambda connection: None, at_once=True)
+    assert isinstance(first, RendezvousConnectionError)
+    assert str(first) == str(second) == "nobody serves a store there"
+    assert first is not second, "an object that is raised twice has the traceback of both"
 
 
 def test_where_nobody_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
