@@ -1,5 +1,6 @@
 """Wakeup keys: one for all who wait in a process, created by writers, and not needed in the end."""
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -58,8 +59,9 @@ class Failing:
         method: Which of its methods does.
     """
 
-    def __init__(self, store: Any, method: str) -> None:
+    def __init__(self, store: Any, method: str, error: type[BaseException] = TypeError) -> None:
         self._store = store
+        self._error = error
         self.method = method
 
     def __getattr__(self, name: str) -> Any:
@@ -67,13 +69,16 @@ class Failing:
             raise AttributeError(name)
         if name == self.method and threading.current_thread().name == "rdzv-c10d-wakeup":
             self.method = ""
-            raise TypeError("nobody expects this")
+            raise self._error("nobody expects this")
         return getattr(self._store, name)
 
 
+@pytest.mark.parametrize("error", [TypeError, SystemExit])
 @pytest.mark.parametrize("method", ["compare_set", "wait", "delete_key"])
-def test_a_thread_that_fails_is_replaced(store: Any, method: str, caplog: pytest.LogCaptureFixture) -> None:
-    waiter, writer = C10dRendezvousBackend(Failing(store, method), "run"), C10dRendezvousBackend(store, "run")
+def test_a_thread_that_fails_is_replaced(
+    store: Any, method: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    waiter, writer = C10dRendezvousBackend(Failing(store, method, error), "run"), C10dRendezvousBackend(store, "run")
     try:
         since = waiter.read_all("nodes", timeout=CALL)
         for number in range(3):
@@ -87,14 +92,38 @@ def test_a_thread_that_fails_is_replaced(store: Any, method: str, caplog: pytest
         writer.close()
 
 
-def test_a_thread_that_fails_says_so_at_once(store: Any) -> None:
-    backend = C10dRendezvousBackend(Failing(store, "compare_set"), "run")
+@pytest.mark.parametrize("error", [TypeError, SystemExit])
+def test_a_thread_that_fails_says_so_at_once(store: Any, error: type[BaseException]) -> None:
+    backend = C10dRendezvousBackend(Failing(store, "compare_set", error), "run")
     try:
         since = backend.read_all("nodes", timeout=CALL)
         with in_background(lambda: backend.wait("nodes", since, timeout=600.0)) as waiting:
             assert "nobody expects this" in str(waiting.exception(CALL))
     finally:
         backend.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_call_that_any_error_ends_is_answered_at_once(store: Any) -> None:
+    pool = ConnectionPool(GivenLocator(store), "rdzv/run/")
+
+    def fail(error: BaseException) -> object:
+        def work(connection: Connection) -> None:
+            raise error
+
+        return pool.call(work, time.monotonic() + CALL, lambda: None)
+
+    try:
+        # More often than there may be workers: none is lost.
+        for _ in range(20):
+            with pytest.raises(SystemExit):
+                fail(SystemExit(1))
+        pool.on_lost = sys.exit
+        with pytest.raises(RendezvousConnectionError, match="The store failed: it is gone"):
+            fail(RuntimeError("it is gone"))
+        assert pool.call(lambda connection: 7, time.monotonic() + CALL, lambda: None) == 7
+    finally:
+        pool.close(lambda connection: None, at_once=True)
 
 
 def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(

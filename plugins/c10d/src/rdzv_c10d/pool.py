@@ -230,7 +230,9 @@ class _Worker:
 
     def _serve(self, work: Callable[[Connection], Any], deadline: float, answer: Future[Any]) -> bool:
         """Do some work; returns whether there may be more."""
-        result = error = None
+        result: Any = None
+        error: BaseException | None = None
+        stays = False
         try:
             if self._connection is None:
                 self._connection = self._connections.connect(deadline - time.monotonic())
@@ -238,19 +240,30 @@ class _Worker:
                 # The caller has left; what it wanted may be wrong by now.
                 raise self._connections.no_answer()
             result = work(self._connection)
-        except Exception as raised:
-            # Without its frames, which hold the connection.
+        except BaseException as raised:
+            # Of any class: the caller waits for this answer. Without its frames, which hold the connection.
             error = raised.with_traceback(None)
-        connection = self._connection
-        if isinstance(error, FAILURES) and not isinstance(error, RendezvousError):
+        store_failed = isinstance(error, FAILURES) and not isinstance(error, RendezvousError)
+        if store_failed:
             cause, error = error, RendezvousConnectionError(f"The store failed: {error}")
             error.__cause__ = cause
-            if connection is not None:
-                self._connections.lose(connection.session)
-                connection = None
-        stays = connection is not None and self._connections.put_back(self, connection.session)
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)
+        # Work that was interrupted has perhaps not read the store's answer: its connection serves nobody any more.
+        interrupted = error is not None and not isinstance(error, Exception)
+        try:
+            stays = self._goes_on(store_failed, interrupted)
+        finally:
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
         return stays
+
+    def _goes_on(self, store_failed: bool, interrupted: bool) -> bool:
+        """Whether this worker was put back, for more work."""
+        connection = self._connection
+        if connection is None or interrupted:
+            return False
+        if store_failed:
+            self._connections.lose(connection.session)
+            return False
+        return self._connections.put_back(self, connection.session)
