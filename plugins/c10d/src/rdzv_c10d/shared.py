@@ -48,7 +48,8 @@ def join(locator: StoreLocator, root: str) -> Shared:
     """What this process shares for a run in a store. Who joins must leave."""
     key = (locator.key, root)
     with _joining:
-        shared = _by_store.get(key) or _by_store.setdefault(key, Shared(locator, root))
+        if (shared := _by_store.get(key)) is None:
+            shared = _by_store[key] = Shared(locator, root)
         shared.users += 1
         return shared
 
