@@ -98,12 +98,15 @@ class FaultProxy:
     def close(self) -> None:
         """Break every connection, and refuse new ones. Closing twice is fine."""
         with suppress(OSError):
+            # Wakes the thread that accepts; only Linux promises that.
             self._listener.shutdown(socket.SHUT_RDWR)
         self._accepting.join()
         self._listener.close()
         self._closed.set()
         self.heal()
-        for thread in self._threads.copy():
+        with self._lock:
+            threads = self._threads.copy()
+        for thread in threads:
             thread.join()
 
     def __enter__(self) -> Self:
@@ -132,11 +135,13 @@ class FaultProxy:
         with ExitStack() as stack:
             self._release(near, stack)
             self._gates["requests"].wait()
+            if near not in self._open:
+                return  # it was broken meanwhile: what it has sent is lost
             far = socket.create_connection(self._server) if self._server[1] else socket.socket()
             self._release(far, stack)
             with self._lock:
                 if near not in self._open:
-                    return  # it was broken meanwhile: what it has sent is lost
+                    return  # the same, while the server was connected
                 self._open.add(far)
             replies = self._start(self._pass, self.pass_replies, near, far) if self._server[1] else None
             self._pass(self.pass_requests, near, far)
@@ -161,11 +166,14 @@ class FaultProxy:
         def run() -> None:
             with suppress(OSError):
                 work(*arguments)
-            self._threads.discard(thread)
+            with self._lock:
+                self._threads.discard(thread)
 
         thread = threading.Thread(target=run, daemon=True)
-        self._threads.add(thread)
-        thread.start()
+        # Both under the lock: `close` joins every thread that it finds, which must have started.
+        with self._lock:
+            self._threads.add(thread)
+            thread.start()
         return thread
 
 

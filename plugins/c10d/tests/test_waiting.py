@@ -1,5 +1,6 @@
 """Wakeup keys: one for all who wait in a process, created by writers, and not needed in the end."""
 
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -7,14 +8,18 @@ from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Snapshot
+from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, watch
+from rdzv_c10d.locator import GivenLocator
+from rdzv_c10d.pool import ConnectionPool
 from rdzv_c10d.run import Attempt, Run
 from rdzv_c10d.store import Connection, Session, extend, stores
 from rdzv_c10d.values import KeyIndex, frame, read_frame
+from rdzv_c10d.wakeup import WakeupKey
 
 from .clients import CALL, ForkedStore, tcp_client
 
@@ -54,8 +59,9 @@ class Failing:
         method: Which of its methods does.
     """
 
-    def __init__(self, store: Any, method: str) -> None:
+    def __init__(self, store: Any, method: str, error: type[BaseException] = TypeError) -> None:
         self._store = store
+        self._error = error
         self.method = method
 
     def __getattr__(self, name: str) -> Any:
@@ -63,13 +69,16 @@ class Failing:
             raise AttributeError(name)
         if name == self.method and threading.current_thread().name == "rdzv-c10d-wakeup":
             self.method = ""
-            raise TypeError("nobody expects this")
+            raise self._error("nobody expects this")
         return getattr(self._store, name)
 
 
+@pytest.mark.parametrize("error", [TypeError, SystemExit])
 @pytest.mark.parametrize("method", ["compare_set", "wait", "delete_key"])
-def test_a_thread_that_fails_is_replaced(store: Any, method: str, caplog: pytest.LogCaptureFixture) -> None:
-    waiter, writer = C10dRendezvousBackend(Failing(store, method), "run"), C10dRendezvousBackend(store, "run")
+def test_a_thread_that_fails_is_replaced(
+    store: Any, method: str, error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    waiter, writer = C10dRendezvousBackend(Failing(store, method, error), "run"), C10dRendezvousBackend(store, "run")
     try:
         since = waiter.read_all("nodes", timeout=CALL)
         for number in range(3):
@@ -83,14 +92,62 @@ def test_a_thread_that_fails_is_replaced(store: Any, method: str, caplog: pytest
         writer.close()
 
 
-def test_a_thread_that_fails_says_so_at_once(store: Any) -> None:
-    backend = C10dRendezvousBackend(Failing(store, "compare_set"), "run")
+@pytest.mark.parametrize("error", [TypeError, SystemExit])
+def test_a_thread_that_fails_says_so_at_once(store: Any, error: type[BaseException]) -> None:
+    backend = C10dRendezvousBackend(Failing(store, "compare_set", error), "run")
     try:
         since = backend.read_all("nodes", timeout=CALL)
         with in_background(lambda: backend.wait("nodes", since, timeout=600.0)) as waiting:
             assert "nobody expects this" in str(waiting.exception(CALL))
     finally:
         backend.close()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_call_that_any_error_ends_is_answered_at_once(store: Any) -> None:
+    pool = ConnectionPool(GivenLocator(store), "rdzv/run/")
+
+    def fail(error: BaseException) -> object:
+        def work(connection: Connection) -> None:
+            raise error
+
+        return pool.call(work, time.monotonic() + CALL, lambda: None)
+
+    try:
+        # More often than there may be workers: none is lost.
+        for _ in range(20):
+            with pytest.raises(SystemExit):
+                fail(SystemExit(1))
+        pool.on_lost = sys.exit
+        with pytest.raises(RendezvousConnectionError, match="The store failed: it is gone"):
+            fail(RuntimeError("it is gone"))
+        assert pool.call(lambda connection: 7, time.monotonic() + CALL, lambda: None) == 7
+    finally:
+        pool.close(lambda connection: None, at_once=True)
+
+
+def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(
+    store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_connect = threading.Event()
+
+    def connect(timeout: float) -> Any:
+        may_connect.wait(timeout)
+        raise RendezvousConnectionError("nobody serves a store there")
+
+    locator = GivenLocator(store)
+    monkeypatch.setattr(locator, "connect", connect)
+    pool = ConnectionPool(locator, "rdzv/run/")
+    wakeup = WakeupKey(pool)
+    with ThreadPoolExecutor(2) as threads:
+        starts = [threads.submit(wakeup.start, time.monotonic() + CALL) for _ in range(2)]
+        eventually(lambda: len(wakeup._changed._waiters) == 2, "both to wait")  # type: ignore[attr-defined]
+        may_connect.set()
+        first, second = [start.exception(CALL) for start in starts]
+    pool.close(lambda connection: None, at_once=True)
+    assert isinstance(first, RendezvousConnectionError)
+    assert str(first) == str(second) == "nobody serves a store there"
+    assert first is not second, "an object that is raised twice has the traceback of both"
 
 
 def test_where_nobody_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
@@ -104,7 +161,7 @@ def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
     since = backend.read_all("store/1/mine", timeout=CALL)
     with in_background(lambda: backend.wait("store/1/mine", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "store/1/mine"), "the wait")
-        wakeup = backend._seats.get().shared.watches.wakeup
+        wakeup = backend._uses.get().shared.watches.wakeup
         rings = wakeup.rings
         for number in range(10):
             backend.put(f"store/1/{number}", b"x", expect=ANY, timeout=CALL)
@@ -163,7 +220,7 @@ def test_a_writer_that_died_before_it_could_write_holds_up_nobody(
     extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/dead 1234"))
     for number in range(6):
         backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
-    connection, run = Connection(store, Session("life", "")), Run("rdzv/run/")
+    connection, run = Connection(store, Session("session", "")), Run("rdzv/run/")
     assert not run.read_all(connection, "nodes").settled
     time.sleep(0.3)
     listing = run.read_all(connection, "nodes")
@@ -201,7 +258,7 @@ def _wakeups(store: Any) -> int:
 
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
     """Whether a client waits there, and has looked."""
-    watches = backend._seats.get().shared.watches._watches.all()
+    watches = backend._uses.get().shared.watches._watches.all()
     return any(one._prefix == prefix and one._look_at for one in watches)
 
 

@@ -723,6 +723,20 @@ def test_a_child_gets_one_of_its_own() -> None:
     assert abandoned == []
     with pytest.raises(RendezvousConnectionError, match=r"^This was closed\.$"):
         owned.get()
+    assert closed == [ours], "one was made after the end, only to be closed"
+
+
+def test_one_that_is_made_while_it_is_closed_is_closed_too() -> None:
+    closed: list[object] = []
+
+    def make() -> object:
+        owned.close()
+        return "late"
+
+    owned = ProcessLocal(make, closed.append, closed.append, "This")
+    with pytest.raises(RendezvousConnectionError, match=r"^This was closed\.$"):
+        owned.get()
+    assert closed == ["late"]
 
 
 def test_who_hangs_up_on_tls_may_not_speak_it() -> None:

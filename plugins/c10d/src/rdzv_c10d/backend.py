@@ -18,7 +18,7 @@ from .watch import Moment
 _T = TypeVar("_T")
 
 
-class _Seat(NamedTuple):
+class _Use(NamedTuple):
     """One use of what this process shares: two threads that join it at once have two."""
 
     shared: Shared
@@ -51,10 +51,10 @@ class C10dRendezvousBackend(KeyValueBackend):
         self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)
         self._root = root_of(prefix, run_id)
         # What a fork copies is never touched again (see `shared`).
-        self._seats = ProcessLocal(
-            lambda: _Seat(join(self._locator, self._root)),
+        self._uses = ProcessLocal(
+            lambda: _Use(join(self._locator, self._root)),
             lambda inherited: None,
-            lambda seat: leave(seat.shared),
+            lambda use: leave(use.shared),
             "This backend of c10d",
         )
 
@@ -97,15 +97,15 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         deadline = time.monotonic() + timeout
-        return self._seats.get().shared.watches.wait(prefix, since, deadline, self._seats.check_open)
+        return self._uses.get().shared.watches.wait(prefix, since, deadline, self._uses.check_open)
 
     def close(self) -> None:
-        self._seats.close()
+        self._uses.close()
 
     def _call(self, work: Callable[[Run, Connection], _T], timeout: float) -> _T:
         deadline = time.monotonic() + min(timeout, self._locator.read_timeout)
-        shared = self._seats.get().shared
-        return shared.pool.call(lambda connection: work(shared.run, connection), deadline, self._seats.check_open)
+        shared = self._uses.get().shared
+        return shared.pool.call(lambda connection: work(shared.run, connection), deadline, self._uses.check_open)
 
 
 def root_of(prefix: str, run_id: str) -> str:

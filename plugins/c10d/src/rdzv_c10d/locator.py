@@ -25,7 +25,7 @@ from .values import nonce
 _LONGEST_KEY: Final = 1 << 20
 
 _MARK: Final = "rdzv-c10d/store"
-"""The key that says which life of the store this is, and whose it is."""
+"""The key that says which session of the store this is, and whose store it is."""
 
 _CONNECT: Final = 2.0
 """Seconds that torch may try to connect to a port where a process listened just before: if its host has ended
@@ -267,7 +267,7 @@ def _no_folder(error: OSError, where: str) -> RendezvousParameterError:
 
 
 def enter(store: Store) -> Session:
-    """Find out which life of which store this is; the first one to come says it.
+    """Find out which session of which store this is; the first client to come names it.
 
     Raises:
         RendezvousStateError: Something else is written where this is said.
@@ -275,8 +275,8 @@ def enter(store: Store) -> Session:
     return _parse_mark(store.compare_set(_MARK, b"", _mark(nonce(), "")))
 
 
-def _mark(life: str, owner: str) -> bytes:
-    return json.dumps({"id": life, "owner": owner}).encode()
+def _mark(session: str, owner: str) -> bytes:
+    return json.dumps({"id": session, "owner": owner}).encode()
 
 
 def _parse_mark(raw: bytes) -> Session:

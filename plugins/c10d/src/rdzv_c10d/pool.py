@@ -56,7 +56,7 @@ class ConnectionPool:
 
     @property
     def session(self) -> Session | None:
-        """The life of the store that the connections are to; None while there is none."""
+        """The session of the store that the connections belong to; None while there is none."""
         return self._session
 
     def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Check) -> _T:
@@ -90,7 +90,7 @@ class ConnectionPool:
             RendezvousConnectionError: There is no room for a thread.
         """
         with self._changed:
-            return self._hire(name).do(work, time.monotonic() + timeout)
+            return self._start_worker(name).do(work, time.monotonic() + timeout)
 
     def no_answer(self) -> NoAnswerError:
         """The error for the caller when the store did not answer in time."""
@@ -121,7 +121,7 @@ class ConnectionPool:
         return Connection(store, session)
 
     def lose(self, session: Session) -> None:
-        """Trust no connection to this life of the store any more, and tell everybody who waits."""
+        """Trust no connection of this session any more, and tell everybody who waits."""
         with self._changed:
             if self._session != session:
                 return
@@ -131,11 +131,11 @@ class ConnectionPool:
             worker.end()
         self.on_lost()
 
-    def close(self, farewell: Callable[[Connection], None], *, at_once: bool) -> None:
+    def close(self, last_work: Callable[[Connection], None], *, at_once: bool) -> None:
         """End all threads, which takes milliseconds, or about a second if the store's host is silent.
 
         Args:
-            farewell: The last work, for a worker that is idle.
+            last_work: Done at the end, by a worker that is idle; if none is, it is not done.
             at_once: Do not serve the store any longer either, even if others still need it.
         """
         with self._changed:
@@ -144,7 +144,7 @@ class ConnectionPool:
             idle, self._idle = self._idle, []
             self._changed.notify_all()
         if idle:
-            idle[-1].do(farewell, math.inf)
+            idle[-1].do(last_work, math.inf)
         for worker in idle:
             worker.end()
         if not self._await_end():
@@ -182,13 +182,13 @@ class ConnectionPool:
                 if self._idle:
                     return self._idle.pop()
                 if len(self._workers) < _WORKERS:
-                    return self._hire("rdzv-c10d-worker")
+                    return self._start_worker("rdzv-c10d-worker")
                 remaining = deadline - time.monotonic()
                 if remaining <= 0:
                     raise self.no_answer()
                 self._changed.wait(min(remaining, _POLL_INTERVAL))
 
-    def _hire(self, name: str) -> "_Worker":
+    def _start_worker(self, name: str) -> "_Worker":
         # Its end, if that comes at once, waits for the lock that we hold.
         worker = _Worker(self, name)
         self._workers.add(worker)
@@ -202,7 +202,7 @@ class _Worker:
         self._requests: SimpleQueue[tuple[Callable[[Connection], Any], float, Future[Any]] | None] = SimpleQueue()
         self._connections = connections
         self._connection: Connection | None = None
-        start_thread(self._live, name=name)
+        start_thread(self._run, name=name)
 
     def do(self, work: Callable[[Connection], _T], deadline: float) -> Future[_T]:
         """Have it do some work, unless it cannot begin before the deadline."""
@@ -220,7 +220,7 @@ class _Worker:
         if connection is not None:
             cut(connection.store)
 
-    def _live(self) -> None:
+    def _run(self) -> None:
         try:
             while (request := self._requests.get()) is not None and self._serve(*request):
                 pass
@@ -230,7 +230,9 @@ class _Worker:
 
     def _serve(self, work: Callable[[Connection], Any], deadline: float, answer: Future[Any]) -> bool:
         """Do some work; returns whether there may be more."""
-        result = error = None
+        result: Any = None
+        error: BaseException | None = None
+        stays = False
         try:
             if self._connection is None:
                 self._connection = self._connections.connect(deadline - time.monotonic())
@@ -238,19 +240,30 @@ class _Worker:
                 # The caller has left; what it wanted may be wrong by now.
                 raise self._connections.no_answer()
             result = work(self._connection)
-        except Exception as raised:
-            # Without its frames, which hold the connection.
+        except BaseException as raised:
+            # Of any class: the caller waits for this answer. Without its frames, which hold the connection.
             error = raised.with_traceback(None)
-        connection = self._connection
-        if isinstance(error, FAILURES) and not isinstance(error, RendezvousError):
+        store_failed = isinstance(error, FAILURES) and not isinstance(error, RendezvousError)
+        if store_failed:
             cause, error = error, RendezvousConnectionError(f"The store failed: {error}")
             error.__cause__ = cause
-            if connection is not None:
-                self._connections.lose(connection.session)
-                connection = None
-        stays = connection is not None and self._connections.put_back(self, connection.session)
-        if error is None:
-            answer.set_result(result)
-        else:
-            answer.set_exception(error)
+        # Work that was interrupted has perhaps not read the store's answer: its connection serves nobody any more.
+        interrupted = error is not None and not isinstance(error, Exception)
+        try:
+            stays = self._goes_on(store_failed, interrupted)
+        finally:
+            if error is None:
+                answer.set_result(result)
+            else:
+                answer.set_exception(error)
         return stays
+
+    def _goes_on(self, store_failed: bool, interrupted: bool) -> bool:
+        """Whether this worker was put back, for more work."""
+        connection = self._connection
+        if connection is None or interrupted:
+            return False
+        if store_failed:
+            self._connections.lose(connection.session)
+            return False
+        return self._connections.put_back(self, connection.session)

@@ -86,14 +86,14 @@ class Run:
             page = self._read_page(store).entries
             return Listing({path: page[path] for path in page if contains(prefix, path)}, True)
         now, missed = time.monotonic(), self._missing.pop(prefix, {})
-        hopeless = {_path(name) for name, since in missed.items() if now - since > _UNSETTLED}
+        overdue = {_path(name) for name, since in missed.items() if now - since > _UNSETTLED}
         before: tuple[tuple[str, ...], dict[str, Entry]] | None = None
         for _ in range(_READINGS):
             announced = self._announced(store, prefix)
             paths = {_path(name) for name in announced}
             if "/" in prefix:
                 paths.add(prefix)
-            entries, beside = self._read_values(store, prefix, sorted(paths), hopeless | {prefix})
+            entries, beside = self._read_values(store, prefix, sorted(paths), overdue | {prefix})
             # Nothing was created meanwhile; or no value changed between two readings: no version comes twice.
             if beside == announced or before == (announced, entries):
                 break
@@ -105,7 +105,7 @@ class Run:
         missing = {name: missed.get(name, now) for name in announced if _path(name) not in entries}
         if missing:
             self._missing[prefix] = missing
-        return Listing(entries, all(_path(name) in hopeless for name in missing))
+        return Listing(entries, all(_path(name) in overdue for name in missing))
 
     def put(
         self, connection: Connection, path: str, value: bytes, expect: Token | Expect, attempt: Attempt

@@ -32,9 +32,9 @@ class Shared:
     def close(self, *, at_once: bool = False) -> None:
         """See `ConnectionPool.close`."""
         self.watches.wakeup.close()
-        self.pool.close(self._say_farewell, at_once=at_once)
+        self.pool.close(self._stop_ringing, at_once=at_once)
 
-    def _say_farewell(self, connection: Connection) -> None:
+    def _stop_ringing(self, connection: Connection) -> None:
         """Have nobody ring for us any more; then end the thread that listens, by creating its wakeup key."""
         self.watches.forget(connection)
         self.watches.wakeup.ring(connection)
@@ -48,7 +48,8 @@ def join(locator: StoreLocator, root: str) -> Shared:
     """What this process shares for a run in a store. Who joins must leave."""
     key = (locator.key, root)
     with _joining:
-        shared = _by_store.get(key) or _by_store.setdefault(key, Shared(locator, root))
+        if (shared := _by_store.get(key)) is None:
+            shared = _by_store[key] = Shared(locator, root)
         shared.users += 1
         return shared
 

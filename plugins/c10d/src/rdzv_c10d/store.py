@@ -47,7 +47,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One life of one store: what a TCPStore holds ends with its host.
+    """The time in which a store keeps what is written into it: for a TCPStore, until its host ends.
 
     Attributes:
         id: Random; made by the first client.

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from rdzv.errors import RendezvousConnectionError, RendezvousError
+from rdzv.errors import RendezvousConnectionError, RendezvousError, again
 
 from .pool import Check, ConnectionPool
 from .store import FAILURES, Connection, Session
@@ -50,7 +50,7 @@ class WakeupKey:
         """Connect, unless that was done; from now on no ring is lost.
 
         Returns:
-            The incarnation of the store in which the wakeup key stands.
+            The session of the store in which the wakeup key stands.
 
         Raises:
             RendezvousError: There is no connection.
@@ -65,8 +65,11 @@ class WakeupKey:
             if self._session is not None:
                 return self._session
         error = listening.exception() if listening and listening.done() else None
-        if error is None or isinstance(error, RendezvousError):
-            raise error or self._connections.no_answer()
+        if error is None:
+            raise self._connections.no_answer()
+        if isinstance(error, RendezvousError):
+            # All who wait have the one future.
+            raise again(error)
         raise RendezvousConnectionError(f"Listening to the store has failed: {error!r}.") from error
 
     @contextmanager

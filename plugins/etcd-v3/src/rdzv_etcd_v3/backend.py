@@ -135,7 +135,7 @@ class EtcdLease(Lease):
 
 
 class EtcdLink:
-    """What one process has of etcd.
+    """A `rdzv_transport.backend.Link` to etcd: what one process has of it.
 
     Attributes:
         etcd: By which it is called.
@@ -149,21 +149,19 @@ class EtcdLink:
         self._watches = Prefixes(lambda prefix: Watch(etcd, keys, prefix), Watch.close, idle=_IDLE_WATCHES)
 
     def read(self, key: str, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
         return self.etcd.call("/v3/kv/range", self._keys.key(key), timeout, _first_entry)
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`."""
         return read_all(self.etcd, self._keys, prefix, timeout)
 
     def delete(self, prefix: str, timeout: float) -> None:
-        """See `KeyValueBackend.delete`. It is atomic here."""
+        """Removes all at once."""
         everything = (self._keys.key(prefix), self._keys.below(prefix))
         request = {"success": [{"request_delete_range": part} for part in everything]}
         self.etcd.call("/v3/kv/txn", request, timeout, lambda reply: reply["responses"])
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`. The first wait for a prefix costs one call to etcd, those that follow none."""
+        """The first wait for a prefix costs one call to etcd, those that follow none."""
         deadline = time.monotonic() + min(timeout, LONGEST)
         with self._watches.using(prefix) as watch:
             return watch.wait(since, deadline)

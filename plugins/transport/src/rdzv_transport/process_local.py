@@ -41,6 +41,7 @@ class ProcessLocal(Generic[_T]):
         Raises:
             RendezvousConnectionError: It is closed.
         """
+        self.check_open()
         pid = os.getpid()
         mine = self._made.get(pid)
         if mine is None:
@@ -49,6 +50,7 @@ class ProcessLocal(Generic[_T]):
                 self._close(made)
             self._forget(pid)
         if self._closed:
+            # Closed while it was made: `close` has not seen it.
             self.close()
         self.check_open()
         return mine

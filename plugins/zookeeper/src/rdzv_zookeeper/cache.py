@@ -36,7 +36,7 @@ _QUIET: Final = 1.0
 
 
 class PrefixCaches:
-    """What one process has of ZooKeeper: a session, and the prefixes that it has asked for lately.
+    """A `rdzv_transport.backend.Link` to ZooKeeper: a session, and the prefixes that this process has asked for lately.
 
     Attributes:
         client: The servers.
@@ -53,21 +53,19 @@ class PrefixCaches:
         )
 
     def read(self, key: str, timeout: float) -> Entry | None:
-        """See `KeyValueBackend.read`."""
         return look(self._layout.path(key), self.session, time.monotonic() + timeout)[1]
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.read_all`. A prefix that was asked for lately costs one request."""
+        """A prefix that was asked for lately costs one request."""
         deadline = time.monotonic() + timeout
         with self._caches.using(prefix) as cache:
             return cache.look(deadline, fresh=True)
 
     def delete(self, prefix: str, timeout: float) -> None:
-        """See `KeyValueBackend.delete`."""
         remove(self._layout, prefix, self.session, time.monotonic() + timeout)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """See `KeyValueBackend.wait`. Waiting costs no request but a keep-alive now and then, a change one."""
+        """Waiting costs no request but a keep-alive now and then, a change one."""
         deadline = time.monotonic() + timeout
         with self._caches.using(prefix) as cache, self.client.forgiving(deadline):
             return cache.wait(since, deadline, self.client.patience)
