@@ -119,7 +119,7 @@ def test_a_key_that_is_absent_or_deleted_holds_no_record() -> None:
     assert read_record(State, VersionedValue(replace(there, deleted=True), 1, 1)) is None
 
 
-def test_pending_rounds_are_told_by_their_keys() -> None:
+def test_pending_rounds_are_found_by_their_keys() -> None:
     keys = ("control/state", "control/pending/3", "control/pending/x", "control/pending/4/5", "control/status")
     found = dict(pending_rounds(snapshot(dict.fromkeys(keys, b""))))
     assert found == {"control/pending/3": 3, "control/pending/x": None, "control/pending/4/5": None}
