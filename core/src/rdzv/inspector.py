@@ -23,6 +23,8 @@ __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 _PAUSE: Final = 1.0
 """Seconds between a wait that failed and the next look."""
 _WAITING: Final = "waiting"
+_LAST_LOOK: Final = 1.0
+"""Seconds for the last look at the nodes of a run that is purged."""
 _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
 """Stands for the state where none is published."""
 
@@ -53,7 +55,7 @@ class MissingNode:
     Attributes:
         id: Its id.
         rank: Its rank in the round.
-        doing: ``left:`` and why, or ``missing: `` and what is known of it.
+        doing: ``left:`` and why, or ``missing:`` and what is known of it.
         left: Why it has left; None: it was lost.
     """
 
@@ -161,7 +163,9 @@ class RunInspector:
         return _describe(self._run_id, state, leader, published, nodes)
 
     def wait(self, timeout: float) -> None:
-        """Wait until the run's state, leader or status changes, at most `timeout` seconds.
+        """Wait until the run's state, leader or status is another than at the last `status`, at most `timeout` seconds.
+
+        Without a `status` before it returns at once.
 
         A service that is away is tried again until then; whether it is back, the next `status` tells.
 
@@ -252,9 +256,11 @@ class RunInspector:
     def _await_end(self, deadline: float) -> tuple[str, ...]:
         """Wait until no node is left; returns those that still are."""
         snapshot = self._client.read_all(records.NODES, deadline)
-        while (live := _living(records.nodes_in(snapshot))) and time.monotonic() < deadline:
-            snapshot = self._wait(records.NODES, snapshot, deadline)
-        return live
+        # A last look needs time: what a service that is away last said of its nodes is no answer.
+        until = deadline - min(_LAST_LOOK, (deadline - time.monotonic()) / 2)
+        while (live := _living(records.nodes_in(snapshot))) and time.monotonic() < until:
+            snapshot = self._wait(records.NODES, snapshot, until)
+        return _living(self._nodes(deadline)) if live else live
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
@@ -275,8 +281,10 @@ class RunInspector:
         try:
             return self._client.wait(prefix, since, deadline)
         except RendezvousConnectionError:
+            if deadline - time.monotonic() <= _PAUSE:
+                raise
             # The read has patience and tells when to give up; the pause is for a service that answers reads only.
-            time.sleep(max(0.0, min(_PAUSE, deadline - time.monotonic())))
+            time.sleep(_PAUSE)
             return self._client.read_all(prefix, deadline, since)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:

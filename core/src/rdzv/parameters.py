@@ -200,6 +200,7 @@ class RendezvousParameters:
 
         Raises:
             RendezvousParameterError: It is something else.
+            TypeError: It is no number and no text, as PyTorch has it.
         """
         return self._get_as(int, "integer", key, default)
 
@@ -207,7 +208,7 @@ class RendezvousParameters:
         value = self.get(key, default)
         try:
             return None if value is None else parse(value)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise RendezvousParameterError(
                 f"The rendezvous configuration option '{key}' does not represent a valid {kind} value."
             ) from error
@@ -360,7 +361,7 @@ def _split_url(match: re.Match[str], source: str) -> dict[str, Any]:
         if not equals or not name:
             raise RendezvousParameterError(f"{source} has a query that is not name=value&name=value.")
         items = _merge(items, {_decode(name): _decode(value)}, source)
-    return {**items, "options": options}
+    return _merge(items, {"options": options}, source)
 
 
 def _decode(text: str) -> str:
@@ -401,7 +402,7 @@ def options_of(environ: Mapping[str, str]) -> dict[str, Any]:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        given: dict[str, Any] = json.loads(text, object_pairs_hook=_each_once)
+        given: dict[str, Any] = json.loads(text, object_pairs_hook=_each_once, parse_constant=_no_constant)
         if _depth(given) > _DEEPEST:
             raise RecursionError
     except RendezvousParameterError:
@@ -414,6 +415,10 @@ def _json_object(text: str) -> dict[str, Any]:
             "object of texts."
         ) from error
     return given
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"it has the number {name}, which JSON does not know")
 
 
 def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
