@@ -475,7 +475,7 @@ class Fault:
 FAULTS = {
     f"{fault.faulty.__name__}-{fault.test}": fault
     for fault in (
-        Fault(LostUpdate, "test_concurrent_processes_lose_no_update", "lost update: 100 puts won"),
+        Fault(LostUpdate, "test_concurrent_processes_lose_no_update", "lost update: 100 puts were applied"),
         # Beside reads, an update that was lost may show as an old value that comes back.
         Fault(LostUpdate, "test_keys_are_linearizable_among_processes", "Not linearizable: "),
         Fault(LostUpdate, "test_register_is_linearizable_among_processes", "Not linearizable: lost update"),

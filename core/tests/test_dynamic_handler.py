@@ -257,6 +257,21 @@ class TestRemoval:
 
 
 class TestAsking:
+    def test_a_member_knows_until_when_it_is_certainly_one(self, run: Run) -> None:
+        node = run.node(1, 1)
+        assert (node.record, node.member_until) == (None, None)
+        info = node.next_rendezvous()
+        until = node.member_until
+        assert until is not None
+        assert time.monotonic() < until
+        record, where = node.record, info.bootstrap_store_info
+        assert record is not None
+        assert where is not None
+        assert (record.id, record.address, record.port) == (node.node_id, where.master_addr, where.master_port)
+        wait_until(lambda: (node.member_until or 0.0) > until)
+        node.leave()
+        assert node.member_until is None
+
     def test_an_error_that_lasts_is_raised_until_the_run_is_closed(self, run: Run) -> None:
         node = run.node(1, 1)
         node.next_rendezvous()

@@ -48,6 +48,29 @@ def uses_of_core(tree: ast.AST) -> Iterator[str]:
             yield node.attr
 
 
+def private_names(tree: ast.AST) -> set[str]:
+    """The private attributes, methods and functions that a module defines."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.add(node.name)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def private_names_of_others(tree: ast.AST) -> Iterator[str]:
+    """The private names that a module asks of an object other than its own, where it does not define them itself."""
+    own = private_names(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr not in own:
+            is_own = isinstance(node.value, ast.Name) and node.value.id in ("self", "cls", "other")
+            if not is_own and not ast.unparse(node.value).startswith("super("):
+                yield node.attr
+
+
 def test_the_page_names_modules() -> None:
     modules = public_modules()
     assert {"rdzv", "rdzv.backend", "rdzv.errors"} <= modules
@@ -70,6 +93,19 @@ def test_a_sibling_imports_what_is_public(module: Path) -> None:
     ]
     private += [name for name in uses_of_core(tree) if name not in public_names("rdzv") and name != "__version__"]
     assert private == []
+
+
+@pytest.mark.parametrize("source", SIBLINGS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_sibling_does_not_reach_into_the_core(source: Path) -> None:
+    """No types are known here: whatever bears a private name of the core's is taken for the core's."""
+    names = set().union(*(private_names(ast.parse(path.read_text())) for path in CORE.rglob("*.py")))
+    reached = {
+        f"{path.relative_to(source)}: {name}"
+        for path in source.rglob("*.py")
+        for name in private_names_of_others(ast.parse(path.read_text()))
+        if name in names
+    }
+    assert reached == set()
 
 
 @pytest.mark.parametrize("source", SIBLINGS, ids=lambda path: str(path.relative_to(ROOT)))

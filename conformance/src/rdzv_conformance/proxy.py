@@ -71,7 +71,7 @@ class FaultProxy:
         self._gates["replies"].wait()
 
     def partition(self, what: str = "everything") -> None:
-        """Hold back one of `PARTITIONS`, new connections with the requests: who asks hears nothing."""
+        """Hold back one of `PARTITIONS`, new connections with the requests: a client that asks gets no answer."""
         for name, gate in self._gates.items():
             if what in ("everything", name):
                 gate.clear()

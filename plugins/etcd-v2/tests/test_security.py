@@ -1,4 +1,4 @@
-"""TLS and login together, and who lacks either; who is let in and who is refused tries the suite (`security`)."""
+"""TLS and login together, and clients without either; the suite tries which are let in and refused (`security`)."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Logins that expire, and one end without TLS; who is let in and who is refused is tried by the suite (`security`)."""
+"""Logins that expire, and one end without TLS; the suite tries which clients are let in and refused (`security`)."""
 
 import sys
 from collections.abc import Iterator

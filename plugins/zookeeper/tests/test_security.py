@@ -1,4 +1,4 @@
-"""ACLs, and ends that do not fit each other; who is let in and who is refused is tried by the suite (`security`)."""
+"""ACLs, and ends that do not fit each other; the suite tries which clients are let in and refused (`security`)."""
 
 import pytest
 from rdzv.backend import ABSENT, ANY, KeyValueBackend, PutOutcome

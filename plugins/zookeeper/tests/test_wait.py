@@ -107,7 +107,7 @@ def test_a_prefix_that_was_given_up_is_watched_again(
 
 
 def test_another_clients_snapshot_is_not_undone(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
-    """Who comes with a newer snapshot than a client knows is not answered with the older one."""
+    """A wait from a newer snapshot than the client knows is not answered with the older one."""
     one, other = (connect(shared_zookeeper.get_endpoint(), run_id="newer") for _ in range(2))
     since = other.read_all("key", timeout=CALL)
     for number in range(100):

@@ -90,7 +90,7 @@ def test_a_token_is_dead_when_its_key_has_another_life(
 
 
 def test_no_token_survives_deletes_that_race_with_it(backend: ZooKeeperBackend) -> None:
-    """Every conditional write that won was of the life that it had seen."""
+    """Every conditional write that was applied was of the life that it had seen."""
     stop = threading.Event()
 
     def delete_and_create() -> None:
@@ -99,7 +99,7 @@ def test_no_token_survives_deletes_that_race_with_it(backend: ZooKeeperBackend) 
             backend.put("race/key", b"fresh", expect=ABSENT, timeout=CALL)
 
     def overwrite(number: int) -> int:
-        won = 0
+        applied = 0
         for turn in range(150):
             there = backend.read("race/key", timeout=CALL)
             if there is None:
@@ -110,15 +110,15 @@ def test_no_token_survives_deletes_that_race_with_it(backend: ZooKeeperBackend) 
                 assert put.entry.token.incarnation == there.token.incarnation
                 assert put.entry.token.number == there.token.number + 1
                 assert put.entry.order == there.order
-                won += 1
-        return won
+                applied += 1
+        return applied
 
     with ThreadPoolExecutor(5) as pool:
         deleting = pool.submit(delete_and_create)
-        won = list(pool.map(overwrite, range(4)))
+        applied = list(pool.map(overwrite, range(4)))
         stop.set()
         deleting.result(CALL)
-    assert sum(won) > 0
+    assert sum(applied) > 0
 
 
 def test_a_lease_that_changes_keeps_the_order(backend: ZooKeeperBackend) -> None:

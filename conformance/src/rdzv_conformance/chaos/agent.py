@@ -210,7 +210,7 @@ class Agent:
                 return False
             self._event_log.write("joins")
         info = self._handler.next_rendezvous()
-        where, mine = info.bootstrap_store_info, self._handler._node.registration.record
+        where, mine = info.bootstrap_store_info, self._handler.record
         self._event_log.write(
             "returns",
             round=info.round,
@@ -250,14 +250,13 @@ class Agent:
 
     def _note_trust(self, info: RendezvousInfo, before: float) -> float:
         """Write down until when the lease certainly lives, if that has changed; returns that moment."""
-        node = self._handler._node
-        with self._handler._runner._changed:
-            now, until = time.monotonic(), node.registration.lease_until
-            trusts = node.has_valid_lease() and not node.is_evicted()
-        if trusts and until != before:
-            self._event_log.write("trusts", at=now, round=info.round, size=info.world_size, until=until)
-            return until
-        return before
+        # Before it is asked, for what is true then may be wrong a moment later.
+        now = time.monotonic()
+        until = self._handler.member_until
+        if until is None or until == before:
+            return before
+        self._event_log.write("trusts", at=now, round=info.round, size=info.world_size, until=until)
+        return until
 
     def _reason(self) -> dict[str, Any]:
         closed = self._handler.closed

@@ -144,7 +144,7 @@ class ClusterConformance(ServerConformance):
             getattr(lost, harm)()
             persist(lambda: writer.put(KEY, b"after", expect=ANY, timeout=CALL).entry, _LOSS)
             if harm == "pause":
-                # Who makes no calls may take long to notice a silence.
+                # A client that makes no calls may take long to notice a silence.
                 persist(lambda: waiter.read(KEY, timeout=CALL), _LOSS)
             followed.result(3 * _LOSS)
         assert lease is None or with_retries(lambda: lease.keep_alive(CALL), _LOSS), "a lease went with the leader"

@@ -29,7 +29,7 @@ class ConcurrencyConformance(Conformance):
     """One service, many clients."""
 
     def test_concurrent_processes_lose_no_update(self, clients: Clients, processes: Processes) -> None:
-        """A key that processes count up by compare-and-set has counted every won put, once."""
+        """A key that processes count up by compare-and-set has counted every put that was applied, once."""
 
         processes.together(lambda: _connected(clients), _count, _PROCESSES)
         _assert_counted(clients(), _PROCESSES * _INCREMENTS)
@@ -66,7 +66,7 @@ class ConcurrencyConformance(Conformance):
                 number += 1
                 for name in (first, second):
                     client.put(name, b"%d" % number, expect=ANY, timeout=CALL)
-                # Now and then it stands still: who reads until two readings agree comes to an end.
+                # Now and then it stands still: a backend that reads until two readings agree comes to an end.
                 time.sleep(random.uniform(0, _PAUSE))  # noqa: S311 - no secret
             return number
 
@@ -94,7 +94,7 @@ class ConcurrencyConformance(Conformance):
         def create(client: KeyValueBackend, process: int) -> list[int]:
             value = b"%d" % process
             puts = [client.put(f"suite/{n}", value, expect=ABSENT, timeout=CALL) for n in range(_CONTESTS)]
-            return [n for n, put in enumerate(puts) if _won(put)]
+            return [n for n, put in enumerate(puts) if _is_applied(put)]
 
         won = processes.together(lambda: _connected(clients), create, _PROCESSES)
         client = clients()
@@ -113,17 +113,17 @@ def _connected(clients: Clients) -> KeyValueBackend:
 
 
 def _count(client: KeyValueBackend, writer: int) -> None:
-    """Raise the number in the key, by so many won puts. Every value names its write: no two are the same."""
+    """Raise the number in the key, by so many applied puts. Every value names its write: no two are the same."""
     for turn in range(_INCREMENTS):
-        won = False
-        while not won:
+        applied = False
+        while not applied:
             entry = client.read(KEY, timeout=CALL)
             number = int(entry.value.split()[0]) if entry else 0
             value = b"%d by %d in turn %d" % (number + 1, writer, turn)
-            won = _won(client.put(KEY, value, expect=entry.token if entry else ABSENT, timeout=CALL))
+            applied = _is_applied(client.put(KEY, value, expect=entry.token if entry else ABSENT, timeout=CALL))
 
 
-def _won(put: PutResult) -> bool:
+def _is_applied(put: PutResult) -> bool:
     assert put.outcome is not PutOutcome.UNKNOWN, "a put is of unknown outcome although the service is healthy"
     return put.outcome is PutOutcome.APPLIED
 
@@ -132,4 +132,4 @@ def _assert_counted(client: KeyValueBackend, expected: int) -> None:
     entry = client.read(KEY, timeout=CALL)
     assert entry is not None
     counted = int(entry.value.split()[0])
-    assert counted == expected, f"lost update: {expected} puts won, {counted} of them count"
+    assert counted == expected, f"lost update: {expected} puts were applied, {counted} of them count"

@@ -1,4 +1,4 @@
-"""Who closes a client waits for nobody: its calls end within a second, whatever the service does meanwhile."""
+"""Closing a client waits for nothing: its calls end within a second, whatever the service does meanwhile."""
 
 import contextlib
 import socket
@@ -87,7 +87,7 @@ def _close_ends(close: Callable[[], None], calls: dict[str, Future[tuple[Any, fl
 
 @contextlib.contextmanager
 def _nobody_accepts() -> Iterator[str]:
-    """An endpoint whose queue is full: who connects there hears nothing."""
+    """An endpoint whose queue is full: a client that connects there gets no answer."""
     with contextlib.ExitStack() as opened:
         listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         host, port = listener.getsockname()

@@ -32,7 +32,7 @@ class FencingConformance(Conformance):
         """With `ABSENT` a missing key is written; the answer is what a read then finds."""
         put = client.put(KEY, b"x", expect=ABSENT, timeout=CALL)
         assert put.outcome is PutOutcome.APPLIED
-        assert put.entry == client.read(KEY, timeout=CALL), "the answer to a won put is not what was written"
+        assert put.entry == client.read(KEY, timeout=CALL), "the answer to an applied put is not what was written"
         assert put.entry is not None
         assert put.entry.value == b"x"
 
@@ -120,5 +120,5 @@ def _write(client: KeyValueBackend, value: bytes, expect: Expect = ANY) -> Entry
     """Write the key, and read it."""
     assert client.put(KEY, value, expect=expect, timeout=CALL).outcome is PutOutcome.APPLIED
     entry = client.read(KEY, timeout=CALL)
-    assert entry is not None, "a won put wrote nothing"
+    assert entry is not None, "an applied put wrote nothing"
     return entry

@@ -95,7 +95,7 @@ class ForkConformance(Conformance):
 
     @requires(Capability.LEASE)
     def test_lease_belongs_to_no_process(self, client: KeyValueBackend, processes: Processes) -> None:
-        """Parent and child keep the same lease alive, in turn, and put keys on it; who revokes it ends it for both."""
+        """Parent and child keep one lease alive, in turn, and put keys on it; one revokes it, and both have lost it."""
         lease = client.open_lease(10, timeout=CALL)
         put = client.put("suite/parent", b"x", expect=ANY, lease=lease, timeout=CALL)
 

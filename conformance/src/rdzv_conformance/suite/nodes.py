@@ -8,7 +8,10 @@ from datetime import timedelta
 from typing import Any, Final
 
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
-from rdzv.backend import STATE_KEY, KeyValueBackend
+from rdzv.backend import STATE_KEY, BackendPlugin, KeyValueBackend
+from rdzv.inspector import RunInspector
+from rdzv.parameters import RendezvousParameters
+from rdzv.plugins import registered_backends
 
 from ..deadlines import eventually
 from ..intercept import intercepted
@@ -98,7 +101,7 @@ class Nodes:
         interval = timedelta(seconds=self.interval)
         settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS)
         return [
-            Node(self._processes.fork(lambda link: _live(link, self._connect(), settings, clock))) for _ in range(count)
+            Node(self._processes.fork(lambda link: _live(link, self._connect, settings, clock))) for _ in range(count)
         ]
 
 
@@ -116,19 +119,21 @@ def assert_calm(nodes: list[Node], seconds: float, otherwise: str) -> None:
     assert not any(node.ask("waiting") for node in nodes), otherwise
 
 
-def _live(link: Link, backend: KeyValueBackend, settings: RendezvousSettings, clock: float) -> None:
+def _live(link: Link, connect: Callable[[], KeyValueBackend], settings: RendezvousSettings, clock: float) -> None:
     """The life of a node: it does what the test asks."""
     real = time.time
     time.time = lambda: real() + clock
-    link.obey(_Life(settings, backend))
+    link.obey(_Life(settings, connect))
 
 
 class _Life:
     """What a test may ask of a node."""
 
-    def __init__(self, settings: RendezvousSettings, backend: KeyValueBackend) -> None:
+    def __init__(self, settings: RendezvousSettings, connect: Callable[[], KeyValueBackend]) -> None:
         self._calls: Counter[str] = Counter()
-        self._handler = DynamicRendezvousHandler(settings, intercepted(backend, self._count))
+        self._settings = settings
+        self._connect = connect
+        self._handler = DynamicRendezvousHandler(settings, intercepted(connect(), self._count))
         self._store: Any = None
         self._round = 0
 
@@ -151,8 +156,9 @@ class _Life:
         return self._handler.num_nodes_waiting()
 
     def nodes(self) -> int:
-        """How many records there are."""
-        return len(self._handler._keys.read_all("nodes", timeout=CALL).entries)
+        """How many nodes are there, as an inspector of the run sees it."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return sum(node.left is None for node in inspector.status(CALL).nodes)
 
     def lost(self) -> list[str]:
         status = self._handler.status
@@ -181,3 +187,14 @@ class _Life:
 
     def shutdown(self) -> bool:
         return self._handler.shutdown()
+
+
+def _inspector(settings: RendezvousSettings, connect: Callable[[], KeyValueBackend]) -> RunInspector:
+    """Looks at the run from outside, over a client of its own."""
+    name, backend = "backend-under-test", connect()
+    registered_backends[name] = BackendPlugin(name, (), lambda params: (backend, None), type(backend))
+    interval = settings.keep_alive_interval.total_seconds()
+    options = {"keep_alive_interval": interval, "keep_alive_max_attempt": settings.keep_alive_max_attempt}
+    return RunInspector(
+        RendezvousParameters(name, "any", settings.run_id, settings.min_nodes, settings.max_nodes, None, **options)
+    )

@@ -212,7 +212,7 @@ class OutagesConformance(ServerConformance):
 
     @pytest.mark.parametrize("breaks", [True, False], ids=["connection breaks", "silence"])
     def test_put_whose_reply_is_lost_is_unknown(self, harness: ServerHarness, breaks: bool) -> None:
-        """It was applied, and nobody has said so: neither won nor lost, no error, and never sent a second time."""
+        """It was applied, and no reply says so: the outcome is `UNKNOWN`, no error, and it is never sent again."""
         proxy = harness.proxy()
         client, other = harness.client(proxy.endpoint), harness.client()
         there = client.put(KEY, b"1", expect=ABSENT, timeout=CALL).entry

@@ -120,7 +120,7 @@ class RegisterConformance(Conformance):
     def test_register_under_concurrent_processes_loses_no_update(
         self, clients: Registers, processes: Processes
     ) -> None:
-        """Compare-and-set by several processes at once: every won write counts, once.
+        """Compare-and-set by several processes at once: every write that was applied counts, once.
 
         Every state names its writer, as the core's do: PyTorch's own class takes an equal one for its own.
         """

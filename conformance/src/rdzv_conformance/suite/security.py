@@ -110,29 +110,29 @@ class SecurityConformance(Conformance):
 
     @requires(Capability.TLS)
     def test_end_that_cannot_be_trusted_is_refused(self, locked: Secured, run_id: str) -> None:
-        """Who has the wrong authority or certificate is refused at once, by `RendezvousDeniedError`, at every call."""
+        """A client with the wrong authority or certificate gets `RendezvousDeniedError` at once, at every call."""
         _assert_strangers_are_refused(locked, run_id)
 
     @requires(Capability.AUTH)
     def test_credentials_let_in(self, locked: Secured, run_id: str) -> None:
-        """Everything that a backend can do, for who has shown credentials."""
+        """Everything that a backend can do, for a client that has shown credentials."""
         _use(locked, run_id)
 
     @requires(Capability.AUTH)
     def test_wrong_credentials_are_refused(self, locked: Secured, run_id: str) -> None:
-        """Who may not is refused at once, by `RendezvousDeniedError`, at every call; secrets are not repeated."""
+        """A client without them gets `RendezvousDeniedError` at once, at every call; the error repeats no secret."""
         _assert_strangers_are_refused(locked, run_id)
 
     @requires(Capability.AUTH)
     def test_reader_cannot_write(self, request: pytest.FixtureRequest, locked: Secured, run_id: str) -> None:
-        """Who may read, and not write, reads, and is refused every kind of write."""
+        """A client that may read and not write can read, and is refused every kind of write."""
         if locked.reader is None:
-            why = f"the fixture `{SECURED}` of {type(self).__name__} knows no `reader`, who may not write"
+            why = f"the fixture `{SECURED}` of {type(self).__name__} knows no `reader`, a client that may not write"
             leave_out(request.node, Verdict.NOT_TRIED, why)
         with closing(_make(locked.parameters(run_id))) as owner, closing(_make(locked.reader(run_id))) as reader:
             mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
             assert mine is not None
-            assert reader.read(KEY, timeout=CALL) == mine, "who may read does not read what is there"
+            assert reader.read(KEY, timeout=CALL) == mine, "a client that may read does not read what is there"
             assert reader.read_all(ROOT, timeout=CALL).entries == {KEY: mine}, (
                 "a client that may read does not get what is there"
             )

@@ -80,7 +80,7 @@ class WaitingConformance(Conformance):
         wait_for(waiter, ROOT, since, lambda now: now.entries.get(KEY) == new, "the key's second life")
 
     def test_snapshot_of_another_service_is_compared(self, client: KeyValueBackend) -> None:
-        """Who comes with a snapshot that this service has not made gets what differs from it, at once."""
+        """A wait from a snapshot that this service has not made returns what differs from it, at once."""
         empty = client.wait(ROOT, Snapshot(), timeout=0.2)
         assert empty.entries == {}, "a wait invented a change"
         put = client.put(KEY, b"x", expect=ANY, timeout=CALL)

@@ -154,6 +154,24 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Who closed the run, and why; None while it is open, as far as this node knows."""
         return self._node.closed()
 
+    @property
+    def record(self) -> NodeRecord | None:
+        """What this node tells the others of itself, such as its address and port as rank 0; None: it is not here."""
+        return self._node.registration.record
+
+    @property
+    def member_until(self) -> float | None:
+        """Until when this node is certainly a member of the world that it was given last: then its lease may end.
+
+        A moment on the monotonic clock (`time.monotonic`); each keep-alive moves it on. None if the node cannot be
+        sure now: it has no world, has left it, its lease may have ended, or a later round was formed without it.
+        """
+        # Under the lock: a node that registers anew has a lease before it knows what was formed meanwhile.
+        with self._runner._changed:
+            node = self._node
+            is_sure = node.has_valid_lease() and not (node.is_waiting() or node.is_evicted())
+            return node.registration.lease_until if is_sure else None
+
     def get_backend(self) -> str:
         return self._backend.name
 

@@ -41,7 +41,7 @@ _NOBODY: Final = 0
 
 
 class StoreLocator(ABC):
-    """Where a store is. It makes connections; who uses them is not its affair.
+    """Where a store is. It makes connections, and does not know what uses them.
 
     Attributes:
         kind: Which class of torch's it is.

@@ -114,7 +114,7 @@ class Run:
         if _is_on_page(path):
             return self._put_on_page(connection, path, value, expect, attempt)
         store, key = connection.store, self._value(path)
-        # Who expects something is mostly right: then the write itself is all it takes.
+        # A caller that expects something is mostly right: then the write itself is all it takes.
         raw = expect.raw if isinstance(expect, Version) else None
         known = raw is not None or expect is ABSENT
         if not known:

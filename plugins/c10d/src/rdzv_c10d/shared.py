@@ -19,7 +19,7 @@ class Shared:
     Attributes:
         pool: The connections.
         run: The run's keys.
-        watches: Who waits for what.
+        watches: What threads wait for.
         users: How many backends use it.
     """
 
@@ -45,7 +45,7 @@ _joining = threading.Lock()
 
 
 def join(locator: StoreLocator, root: str) -> Shared:
-    """What this process shares for a run in a store. Who joins must leave."""
+    """What this process shares for a run in a store. The caller must `leave` it."""
     key = (locator.key, root)
     with _joining:
         if (shared := _by_store.get(key)) is None:
