@@ -23,6 +23,7 @@ from rdzv.engine.records import (
     LeaderRecord,
     NodeRecord,
     RunStatus,
+    State,
 )
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
@@ -38,6 +39,7 @@ from rdzv.errors import (
 from rdzv.hooks import Event, EventKind
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
+from .coroutines import TTL, Harness
 from .test_join_coroutine import Granted
 from .test_rules import state
 
@@ -677,3 +679,26 @@ class TestFailures:
     @pytest.fixture
     def node(self, clock: Clock) -> Node:
         return made(clock)
+
+
+class TestMembership:
+    def test_it_is_sure_until_its_lease_may_end(self) -> None:
+        harness = Harness()
+        node = harness.registered()
+        # It waits for its first world.
+        assert node.member_until() is None
+        harness.publish(State(0, 1, ("a", "b"), "a.host", 1, 2, 4))
+        harness.show(node)
+        node.round = 1
+        assert node.member_until() == node.registration.lease_until
+        harness.now += TTL
+        assert node.member_until() is None
+
+    def test_it_is_not_sure_once_a_later_round_was_formed(self) -> None:
+        harness = Harness()
+        node = harness.registered()
+        node.round = 1
+        harness.publish(State(0, 2, ("b", "c"), "b.host", 1, 2, 4))
+        harness.show(node)
+        assert node.has_valid_lease()
+        assert node.member_until() is None

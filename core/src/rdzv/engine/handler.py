@@ -168,9 +168,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         # Under the lock: a node that registers anew has a lease before it knows what was formed meanwhile.
         with self._runner._changed:
-            node = self._node
-            is_sure = node.has_valid_lease() and not (node.is_waiting() or node.is_evicted())
-            return node.registration.lease_until if is_sure else None
+            return self._node.member_until()
 
     def get_backend(self) -> str:
         return self._backend.name

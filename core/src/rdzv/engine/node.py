@@ -221,6 +221,11 @@ class Node:
         live = self.registration.state is NodeState.REGISTERED
         return live and self.clock() < self.registration.lease_until
 
+    def member_until(self) -> float | None:
+        """Until when this node is certainly a member of the world that it has joined last; None: it is not sure."""
+        is_sure = self.has_valid_lease() and not (self.is_waiting() or self.is_evicted())
+        return self.registration.lease_until if is_sure else None
+
     def may_lead(self) -> bool:
         """Whether this node could lead: it is registered, and there is something to lead."""
         registered = self.registration.state is NodeState.REGISTERED
