@@ -539,6 +539,24 @@ class TestNews:
             take_away(harness, name)
             assert [(len(one.departures), one.waiting) for one in self.published(lead, 0.4)] == [(gone, 1)]
 
+    def test_a_member_that_left_after_the_run_was_closed_is_not_reported_as_lost(
+        self, harness: Harness, lead: Leader
+    ) -> None:
+        # Its watch has not shown the leader yet that the run is closed.
+        harness.publish(running("a", "b", "c", closed=Closed("c", "done", done=True)))
+        take_away(harness, "c")
+        assert [one.departures for one in self.published(lead, 0.4)] == [()]
+        assert lead.node.closed() == Closed("c", "done", done=True)
+
+    def test_the_state_is_read_again_for_a_loss_and_not_for_a_reason(self, harness: Harness, lead: Leader) -> None:
+        before = len(lead.coroutine.taken)
+        write(harness, "b", left="drained")
+        assert [one.departures[0].left for one in self.published(lead, 0.4)] == [True]
+        assert not any(isinstance(effect, Read) for effect in lead.coroutine.taken[before:])
+        take_away(harness, "c")
+        assert [len(one.departures) for one in self.published(lead, 0.4)] == [2]
+        assert sum(isinstance(effect, Read) for effect in lead.coroutine.taken[before:]) == 1
+
     def test_the_first_who_waits_and_the_last_who_goes_are_urgent(self, harness: Harness, lead: Leader) -> None:
         write(harness, "d")
         assert [one.waiting for one in self.published(lead, 0.5)] == [1]

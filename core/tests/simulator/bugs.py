@@ -388,6 +388,12 @@ while leads() and not node.stopped:
         {"self.run.version = versioned\n        return []": "pass\n        return []"},
         "corrupt",
     ),
+    "late-closing": _bug(
+        "A leader reports members as lost before it has read that the run is closed.",
+        {10},
+        leader._LeaderTerm.is_outdated,
+        {"return self.node.run.state is not before": "return False"},
+    ),
 }
 """By name; see ``python3 dev.py simulate --bug NAME``."""
 

@@ -52,6 +52,7 @@ class Invariants:
         self.late: set[str] = set()
         self._context = context
         self._leads = ""
+        self._lost: set[str] = set()
         self._seen: dict[str, bytes] = {}
         self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
 
@@ -133,7 +134,18 @@ class Invariants:
         for machine in self._context.machines:
             if machine.name in lost and machine.working and not machine.disturbed:
                 raise Violation(10, f"{machine.name} is said to be lost although it was never away")
+        self._check_ended(status)
         self._check_room(status)
+
+    def _check_ended(self, status: RunStatus) -> None:
+        """A member that ends after the run was closed is not reported as lost."""
+        before, self._lost = self._lost, {departure.node for departure in status.departures if not departure.left}
+        state = self.state
+        if state is None or status.round != state.round or not state.closed:
+            return
+        for machine in self._context.machines:
+            if machine.name in self._lost - before and machine.ended and not machine.disturbed:
+                raise Violation(10, f"{machine.name} is said to be lost although it has ended a closed run")
 
     def _check_room(self, status: RunStatus) -> None:
         """A world whose members are all at work is asked to let in as many as it has places for, and no more."""

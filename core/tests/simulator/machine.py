@@ -57,6 +57,7 @@ class Machine:
         round: The round that its program works in, or worked in last.
         place: The address and the port that it offers in its record; others whenever it joins.
         places: All that it has offered.
+        ended: It has ended by itself, and the service has confirmed all of that.
         unheard: It ended, and the service did not take in time what it had to say.
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
@@ -69,6 +70,7 @@ class Machine:
         self.place = ("", 0)
         self.places: set[tuple[str, int]] = set()
         self.stored = ""
+        self.ended = False
         self.unheard = False
         self.process = Process()
         self._context = context
@@ -205,7 +207,7 @@ class Machine:
 
     def _ended(self, result: Any, error: BaseException | None) -> None:
         _tolerate(result, error)
-        self.unheard = error is not None
+        self.ended, self.unheard = error is None, error is not None
         self.runner.stop()
 
     def _soon(self) -> float:

@@ -33,6 +33,7 @@ from .records import (
     read_nodes,
     read_record,
 )
+from .register import apply_and_emit
 from .supervisor import is_passing, supervised
 
 logger = logging.getLogger(__name__)
@@ -317,6 +318,12 @@ class _LeaderTerm:
         moments = [self.node.interval, defer.recheck_after, self.node.connection.grace_remaining() or None]
         return min(moment for moment in moments if moment is not None)
 
+    def is_outdated(self) -> Coroutine[bool]:
+        """Whether the state has changed since the watch showed it: a member may have closed the run before it left."""
+        before = self.node.run.state
+        yield from apply_and_emit(self.node, (yield Read(STATE_KEY, self.node.background_deadline())))
+        return self.node.run.state is not before
+
     def publish_status(self, status: RunStatus) -> Coroutine[float]:
         """Publish the status if it is worth waking everyone; returns seconds until it may be."""
         last_status = self.last_status
@@ -333,6 +340,9 @@ class _LeaderTerm:
         )
         if status == last_status and not taken:
             return self.node.interval
+        new = set(status.departures) - set(last_status.departures)
+        if any(not departure.left for departure in new) and (yield from self.is_outdated()):
+            return 0.0
         urgent = status.departures != last_status.departures or (status.waiting > 0) != (last_status.waiting > 0)
         due = 0.0 if urgent else self.last_status_at + STATUS_INTERVAL - now
         if due > 0:
