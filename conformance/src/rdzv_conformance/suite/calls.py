@@ -43,3 +43,8 @@ def end_of(call: Callable[[], Any]) -> tuple[Any, float]:
 def held() -> tuple[int, int]:
     """How many threads and files this process has."""
     return threading.active_count(), open_files()
+
+
+def holds_more_than(before: tuple[int, int]) -> bool:
+    """Whether this process has more threads or files than `held` said; what earlier tests left may go meanwhile."""
+    return any(now > then for now, then in zip(held(), before, strict=True))
