@@ -171,19 +171,15 @@ def descendants(pid: int) -> list[int]:
     return [*found, *(further for child in found for further in descendants(child))]
 
 
-QUICK = ("sqlite", "etcd-v3")
-"""Services on which every run of the tests tries a training; the others are for the soak."""
-
-
 @pytest.fixture(
-    params=[*QUICK, *(pytest.param(name, marks=pytest.mark.soak) for name in SERVICES if name not in QUICK)]
+    params=["sqlite", *(pytest.param(name, marks=pytest.mark.soak) for name in SERVICES if name != "sqlite")]
 )
 def everywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
-    """A job on each service."""
+    """A job on each service; on all but the embedded default it is for the soak."""
     yield from job_on(request.param, tmp_path)
 
 
-@pytest.fixture(params=QUICK)
+@pytest.fixture(params=["sqlite", "etcd-v3"])
 def nodes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
     """A job on a service without a server and on one with."""
     yield from job_on(request.param, tmp_path)
