@@ -17,6 +17,9 @@ from .testbed import Testbed
 _JUDGE: Final = 5.0
 """Seconds between two looks at what is wrong so far."""
 
+_START: Final = 120.0
+"""Seconds that processes may take to begin: eight that import torch for the first time take half a minute."""
+
 
 class _ViolatedError(Exception):
     """Something is wrong: the rest need not be tried."""
@@ -117,6 +120,8 @@ class Campaign:
         testbed = self.testbed
         testbed.await_servers()
         testbed.await_restored()
+        started_by = time.monotonic() + _START
+        self._pass_time(lambda: testbed.handles.keys() <= testbed.history.last.keys() or time.monotonic() > started_by)
         testbed.event_log.write("quiet")
         began = time.monotonic()
         self._pass_time(lambda: ended() or time.monotonic() > began + self.bound)
