@@ -20,8 +20,6 @@ from .text import printable
 
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
-_PAUSE: Final = 1.0
-"""Seconds between a wait that failed and the next look."""
 _WAITING: Final = "waiting"
 _LAST_LOOK: Final = 1.0
 """Seconds for the last look at the nodes of a run that is purged."""
@@ -173,8 +171,8 @@ class RunInspector:
             RendezvousDeniedError: The service refuses.
         """
         try:
-            if self._control is not None:
-                self._wait(records.CONTROL, self._control, time.monotonic() + timeout)
+            if (seen := self._control) is not None:
+                self._client.wait_for(lambda now: now is not seen, records.CONTROL, seen, time.monotonic() + timeout)
         except RendezvousConnectionError as error:
             if isinstance(error, RendezvousDeniedError):
                 raise
@@ -258,9 +256,10 @@ class RunInspector:
         snapshot = self._client.read_all(records.NODES, deadline)
         # A last look needs time: what a service that is away last said of its nodes is no answer.
         until = deadline - min(_LAST_LOOK, (deadline - time.monotonic()) / 2)
-        while (live := _living(records.nodes_in(snapshot))) and time.monotonic() < until:
-            snapshot = self._wait(records.NODES, snapshot, until)
-        return _living(self._nodes(deadline)) if live else live
+        snapshot = self._client.wait_for(
+            lambda now: not _living(records.nodes_in(now)), records.NODES, snapshot, until, deadline - until
+        )
+        return _living(self._nodes(deadline)) if _living(records.nodes_in(snapshot)) else ()
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
@@ -275,17 +274,6 @@ class RunInspector:
             )
         # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
         self._client.delete(records.STATE_KEY, deadline)
-
-    def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
-        """Wait for a change until the deadline, also while the service is away for a while."""
-        try:
-            return self._client.wait(prefix, since, deadline)
-        except RendezvousConnectionError:
-            if deadline - time.monotonic() <= _PAUSE:
-                raise
-            # The read has patience and tells when to give up; the pause is for a service that answers reads only.
-            time.sleep(_PAUSE)
-            return self._client.read_all(prefix, deadline, since)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         return records.nodes_in(self._client.read_all(records.NODES, deadline))
