@@ -166,9 +166,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         A moment on the monotonic clock (`time.monotonic`); each keep-alive moves it on. None if the node cannot be
         sure now: it has no world, has left it, its lease may have ended, or a later round was formed without it.
         """
-        # Under the lock: a node that registers anew has a lease before it knows what was formed meanwhile.
-        with self._runner._changed:
-            return self._node.member_until()
+        return self._runner.member_until()
 
     def get_backend(self) -> str:
         return self._backend.name
