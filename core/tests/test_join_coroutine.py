@@ -5,25 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from rdzv.backend import Entry, Lease, Snapshot
+from rdzv.backend import STATE_KEY, Entry, Lease, Snapshot
 from rdzv.engine import join, leave, watch
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.records import (
-    LEADER_KEY,
-    NODES,
-    STATE_KEY,
-    STATUS_KEY,
-    Closed,
-    Departure,
-    NodeRecord,
-    RunStatus,
-    State,
-    decode,
-)
+from rdzv.engine.records import LEADER_KEY, NODES, STATUS_KEY, Closed, Departure, NodeRecord, RunStatus, State
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,

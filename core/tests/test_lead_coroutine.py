@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+from rdzv.backend import STATE_KEY
 from rdzv.engine import leader
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
 from rdzv.engine.failures import LASTING, LEAD
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
-    STATE_KEY,
     STATUS_KEY,
     STORE,
     Closed,
@@ -21,7 +22,6 @@ from rdzv.engine.records import (
     NodeRecord,
     RunStatus,
     State,
-    decode,
     node_key,
     pending_key,
 )

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from rdzv.backend import STATE_KEY
 from rdzv.engine import leave, register
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
     LEADER_KEY,
-    STATE_KEY,
     STATUS_KEY,
     Closed,
     Departure,
@@ -18,7 +19,6 @@ from rdzv.engine.records import (
     NodeRecord,
     RunStatus,
     State,
-    decode,
     node_key,
     pending_key,
 )

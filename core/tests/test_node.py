@@ -8,23 +8,13 @@ from typing import Any
 
 import pytest
 
-from rdzv.backend import Entry, Snapshot
+from rdzv.backend import STATE_KEY, Entry, Snapshot
 from rdzv.engine import refusals
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.records import (
-    LEADER_KEY,
-    STATE_KEY,
-    STATUS_KEY,
-    Closed,
-    Departure,
-    LeaderRecord,
-    NodeRecord,
-    RunStatus,
-    State,
-)
+from rdzv.engine.records import LEADER_KEY, STATUS_KEY, Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
 from rdzv.errors import (

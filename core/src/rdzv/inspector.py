@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from .backend import KeyValueBackend
+from .backend import STATE_KEY, KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
+from .engine.codec import decode
 from .engine.handler import adapt
-from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode, read_record
+from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
 from .engine.register_adapter import RegisterAdapter
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
@@ -155,7 +156,7 @@ class RunInspector:
         # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
         control = self._control = self._client.read_all(records.CONTROL, deadline)
-        state = read_record(State, control.get(records.STATE_KEY))
+        state = read_record(State, control.get(STATE_KEY))
         leader = read_record(LeaderRecord, control.get(records.LEADER_KEY))
         published = read_record(RunStatus, control.get(records.STATUS_KEY))
         return _describe(self._run_id, state, leader, published, nodes)
@@ -186,7 +187,7 @@ class RunInspector:
         deadline = time.monotonic() + timeout
         while True:
             # A tombstone is what a purge that broke off has left: the state is written over it.
-            versioned = self._client.read_all(records.STATE_KEY, deadline).raw(records.STATE_KEY)
+            versioned = self._client.read_all(STATE_KEY, deadline).raw(STATE_KEY)
             state = read_record(State, versioned)
             if state and state.closed:
                 return state.closed
@@ -194,7 +195,7 @@ class RunInspector:
             source = state or next(iter(self._nodes(deadline)), _NOTHING)
             closed = rules.close(state, mine, LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes))
             assert closed is not None  # noqa: S101 - an open state can be closed
-            applied, _ = self._client.put(records.STATE_KEY, closed.encode(), deadline, previous=versioned)
+            applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
                 return mine
 
@@ -219,7 +220,7 @@ class RunInspector:
             return live
         self.close("a purge", "its keys are being removed", deadline - time.monotonic())
         control = self._client.read_all(records.CONTROL, deadline)
-        versioned = control.raw(records.STATE_KEY)
+        versioned = control.raw(STATE_KEY)
         if versioned is None:
             # Another purge was faster.
             return ()
@@ -263,9 +264,7 @@ class RunInspector:
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
-        applied, now = self._client.put(
-            records.STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True
-        )
+        applied, now = self._client.put(STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True)
         if not applied and now is not None and not now.envelope.deleted:
             attempt = decode(State, now.payload).attempt
             raise RendezvousParameterError(
@@ -273,7 +272,7 @@ class RunInspector:
                 "what earlier attempts had left was removed. Close it and purge again to remove the rest."
             )
         # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
-        self._client.delete(records.STATE_KEY, deadline)
+        self._client.delete(STATE_KEY, deadline)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         return records.nodes_in(self._client.read_all(records.NODES, deadline))

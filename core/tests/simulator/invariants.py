@@ -1,18 +1,10 @@
 """What must hold, checked after every step. The numbers are those of docs/guarantees.md."""
 
 from rdzv import errors
+from rdzv.backend import STATE_KEY
+from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import (
-    LEADER_KEY,
-    PENDING,
-    STATE_KEY,
-    STATUS_KEY,
-    STORE,
-    LeaderRecord,
-    RunStatus,
-    State,
-    decode,
-)
+from rdzv.engine.records import LEADER_KEY, PENDING, STATUS_KEY, STORE, LeaderRecord, RunStatus, State
 from rdzv.hooks import Event, EventKind
 
 from .connection import written

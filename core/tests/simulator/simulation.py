@@ -5,7 +5,8 @@ Everything that happens follows from the plan.
 
 from typing import TYPE_CHECKING
 
-from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATE_KEY, STATUS_KEY
+from rdzv.backend import STATE_KEY
+from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
 from .connection import OvertimeError, names

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from ..backend import Lease
+from ..backend import STATE_KEY, Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from ..hooks import Event, EventKind
 from . import rules
@@ -20,7 +20,6 @@ from .records import (
     HEARTBEATS,
     LEADER_KEY,
     NODES,
-    STATE_KEY,
     STATUS_KEY,
     STORE,
     LeaderRecord,

@@ -5,7 +5,7 @@ The last one to leave says why the round ended, and removes what no node will ne
 
 from dataclasses import replace
 
-from ..backend import Lease
+from ..backend import STATE_KEY, Lease
 from . import leader, rules
 from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
@@ -16,7 +16,6 @@ from .records import (
     LEADER_KEY,
     NODES,
     PENDING,
-    STATE_KEY,
     STATUS_KEY,
     STORE,
     Closed,

@@ -7,14 +7,16 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from ..backend import STATE_KEY
 from ..hooks import Event, EventKind
 from ..keys import escape
 from ..settings import RendezvousSettings
 from . import rules
 from .client import DecodedSnapshot, VersionedValue, backoff
+from .codec import decode
 from .connection import Connection
 from .failures import LEAD, Failures
-from .records import LEADER_KEY, STATE_KEY, STATUS_KEY, Closed, LeaderRecord, RunStatus, State, decode, read_record
+from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, RunStatus, State, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import Presence, RunView

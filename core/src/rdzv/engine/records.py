@@ -5,12 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-# STATE_KEY and `decode` stand here for those who use the others.
-from ..backend import STATE_KEY as STATE_KEY
 from ..errors import RendezvousStateError
 from .client import DecodedSnapshot, VersionedValue
-from .codec import LOCAL, Record
-from .codec import decode as decode
+from .codec import LOCAL, Record, decode
 
 logger = logging.getLogger(__name__)
 
