@@ -173,6 +173,7 @@ class RendezvousHandler(ABC):
 
 
 def default_source_address() -> str:
+    """The address from which this machine sends to others; that of the loopback if it has no way to them."""
     try:
         return source_address(_TEST_NET, timeout=0.0)
     except RendezvousConnectionError:
