@@ -97,7 +97,7 @@ def test_node_that_has_missed_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize(("now", "until"), [(0.0, watch.NO_LEADER_TIMEOUT), (599.5, 600.0)])
-def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
+def test_node_without_a_leader_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
     node, coroutine = asking_for_the_lead()
     node.clock = lambda: now
     node.registration.lease_until = 700.0
@@ -503,7 +503,7 @@ class TestGivingUp:
             harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
         assert harness.now == began + 60.0
 
-    def test_nobody_is_here(self, harness: Harness) -> None:
+    def test_no_other_node_is_here(self, harness: Harness) -> None:
         node = harness.node()
         coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
         while not (isinstance(coroutine.effect, ReadAll) and coroutine.effect.prefix == NODES):

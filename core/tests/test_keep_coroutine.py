@@ -65,7 +65,7 @@ class TestWatching:
         loop.to(Wait)
         assert node.run.state == running("b", "c")
 
-    def test_while_nobody_leads_it_looks_more_often(self, harness: Harness) -> None:
+    def test_without_a_leader_it_looks_more_often(self, harness: Harness) -> None:
         node = harness.registered()
         loop = harness.stepper(watch.watch_loop(node))
         assert isinstance(loop.effect, Wait)

@@ -123,7 +123,7 @@ class TestLeaving:
         assert (node.registration.record, node.registration.lease) == (None, None)
 
     @pytest.mark.parametrize("why", ["closed", "only waiting to come back"])
-    def test_where_nobody_reads_the_reason_the_record_goes_at_once(self, harness: Harness, why: str) -> None:
+    def test_where_no_node_reads_the_reason_the_record_goes_at_once(self, harness: Harness, why: str) -> None:
         node = harness.registered()
         assert node.registration.record is not None
         key = node.registration.record.key

@@ -1,4 +1,4 @@
-"""Who imports what: packages beside the core use what is public, and no module waits for one that waits for it."""
+"""Which module imports which: packages beside the core use what is public, and none waits for one that waits for it."""
 
 import ast
 import re

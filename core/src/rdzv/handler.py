@@ -120,7 +120,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def set_closed(self) -> None:
-        """Close the run: nobody gets a further world."""
+        """Close the run: no node gets a further world."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -177,7 +177,7 @@ def default_source_address() -> str:
     try:
         return source_address(_TEST_NET, timeout=0.0)
     except RendezvousConnectionError:
-        # Without a way out, everyone who can take part is on this machine.
+        # Without a way out, every node that can take part is on this machine.
         return "127.0.0.1"
 
 

@@ -77,11 +77,11 @@ class Status:
         round: How many worlds there were.
         min_nodes: The smallest world; 0 while unknown.
         max_nodes: The largest.
-        leader: The id of the node that leads; None if nobody does.
-        nodes: Who is there or has just left, in rank order, then in arrival order.
+        leader: The id of the node that leads; None if none does.
+        nodes: Those that are there or have just left, in rank order, then in arrival order.
         missing: The members of the round that are gone, without those among `nodes`.
         waiting: How many of `nodes` wait: for the next world, or as spares.
-        closed_by: Who closed the run.
+        closed_by: The node that closed the run.
         closed_reason: Why; None while it is open.
     """
 
@@ -271,7 +271,7 @@ class RunInspector:
                 f"The run '{printable(self._run_id)}' goes on with attempt {attempt}, which has begun meanwhile; only "
                 "what earlier attempts had left was removed. Close it and purge again to remove the rest."
             )
-        # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
+        # No node counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
         self._client.delete(STATE_KEY, deadline)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:

@@ -106,7 +106,7 @@ class Invariants:
         assert state.closed is not None
         superseded = state.closed.reason.startswith("superseded") and state.attempt < self._context.attempt
         if not superseded and state.closed.by not in self._context.closers:
-            raise Violation(7, f"nobody has closed the run, but {state.closed}")
+            raise Violation(7, f"no node has closed the run, but {state.closed}")
 
     def _published(self, state: State) -> None:
         self.rounds += 1

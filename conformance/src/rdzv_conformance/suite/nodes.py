@@ -114,7 +114,7 @@ def gather(nodes: list[Node]) -> list[dict[str, Any]]:
 
 
 def assert_calm(nodes: list[Node], seconds: float, otherwise: str) -> None:
-    """Have nobody wait for a round for so many seconds; else fail with these words."""
+    """Have no node wait for a round for so many seconds; else fail with these words."""
     calm = time.monotonic() + seconds
     eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in nodes), "calm", FORM)
     assert not any(node.ask("waiting") for node in nodes), otherwise

@@ -42,7 +42,7 @@ class VersionedValue:
     """What a key holds, unwrapped.
 
     Attributes:
-        envelope: Who wrote it, its epoch, its payload.
+        envelope: Its writer, its epoch, its payload.
         token: The service's version of it.
         order: When the key was created, in the service's order.
     """

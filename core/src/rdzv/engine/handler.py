@@ -151,7 +151,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def closed(self) -> Closed | None:
-        """Who closed the run, and why; None while it is open, as far as this node knows."""
+        """The node that closed the run, and why; None while it is open, as far as this node knows."""
         return self._node.closed()
 
     @property
@@ -276,7 +276,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         finally:
             self._runner.stop(timeout=5.0)
             if isinstance(self._store, KeyValueStore):
-                # It is on the backend that was just closed: nobody should wait for it any more.
+                # It is on the backend that was just closed: what waits for it must end.
                 self._store.close()
         return True
 

@@ -106,7 +106,7 @@ def _write_leave_record(
 def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None]:
     """If this node is the last one, say why the round ended, and collect the garbage if no other may come back.
 
-    Nobody leads: a leader looks here after it has resigned.
+    No node leads: a leader looks here after it has resigned.
     """
     while True:
         # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What

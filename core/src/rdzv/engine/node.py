@@ -30,7 +30,7 @@ class Node:
         settings: What the user asked for.
         backend: The backend's name, for messages.
         clock: This node's monotonic clock, in seconds.
-        assign: Who gets which rank in a world that this node publishes.
+        assign: Which node gets which rank in a world that this node publishes.
         rng: Where pauses come from.
         id: Made anew for each handler; readable, and unique by its random part.
         run: What the service shows of the run.

@@ -49,7 +49,7 @@ def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]
 
 
 def node_key(attempt: int, node_id: str) -> str:
-    """Where a node keeps its record; the id is one handler's, so nobody else ever uses this name."""
+    """Where a node keeps its record; the id is one handler's, so no other ever uses this name."""
     return f"{NODES}/{attempt}/{node_id}"
 
 
@@ -131,7 +131,7 @@ class NodeRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord(Record):
-    """Who leads, and with which limits: those of the first node hold for all."""
+    """The node that leads, and with which limits: those of the first node hold for all."""
 
     node: str
     attempt: int

@@ -97,7 +97,7 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
             continue
         before = mine.version
         mine.on(Trigger.SENT)
-        # Conditional, although nobody else writes it: a request that hung in a dead connection may
+        # Conditional, although no other node writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
         until = node.background_deadline(deadline)
         applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
