@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def all_reduce_sum(world: rdzv.World, step: int, part: int) -> int:
-    """Everyone's `part`, added up: each writes its own and reads all, waiting for those that are not there yet."""
+    """The `part` of all, added up: each writes its own and reads all, waiting for those that are not there yet."""
     world.store.set(f"{step}/{world.rank}", str(part))
     parts = world.store.multi_get([f"{step}/{rank}" for rank in range(world.world_size)])
     # All have written this step, so all have read the one before.

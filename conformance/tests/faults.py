@@ -486,7 +486,7 @@ FAULTS = {
         Fault(MissedChange, "test_changes_before_the_wait_are_not_slept_through", "a change was missed"),
         Fault(RestlessWait, "test_wait_without_a_change_ends_in_time", "times within a second without a change"),
         Fault(ForgetsTheDeleted, "test_wait_wakes_for_every_kind_of_change", "a change was missed"),
-        Fault(EndlessLease, "test_lease_ends_in_time_and_not_before", "that nobody keeps alive does not end"),
+        Fault(EndlessLease, "test_lease_ends_in_time_and_not_before", "that is not kept alive does not end"),
         Fault(ShortLease, "test_lease_ends_in_time_and_not_before", "a lease ended before its time"),
         Fault(LateLease, "test_lease_ends_within_a_second_of_its_time", "one of 4 s * s after its time or later"),
         Fault(
@@ -534,7 +534,9 @@ FAULTS = {
         Fault(LeaseOfOneProcess, "test_lease_belongs_to_no_process", "learned that its parent's lease has ended"),
         Fault(ForgetsItsCalls, "test_close_ends_every_call_to_a_frozen_service", "calls have not ended: the wait"),
         Fault(ForgetsItsCalls, "test_close_ends_a_connection_that_is_being_made", "these calls have not ended: read"),
-        Fault(AsksForNamesPatiently, "test_name_that_nobody_resolves_holds_up_nothing", "has not given up a name that"),
+        Fault(
+            AsksForNamesPatiently, "test_name_that_does_not_resolve_holds_up_nothing", "has not given up a name that"
+        ),
         Fault(KnowsItsOwnOnly, "test_snapshot_of_another_service_is_compared", "what a foreign snapshot has not"),
         Fault(Truncates, "test_many_large_values_are_read_and_waited_for", "for many large values: it did not happen"),
         Fault(SendsElsewhere, "test_put_of_unknown_outcome_goes_to_no_other_endpoint", "outcome was sent again"),

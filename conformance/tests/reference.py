@@ -277,7 +277,7 @@ class Connections:
             return connection
 
     def take(self) -> socket.socket | None:
-        """One that nobody uses, if there is any."""
+        """One that is not in use, if there is any."""
         with self._lock:
             if self._idle:
                 self._busy.add(self._idle[-1])
@@ -300,7 +300,7 @@ class Connections:
         connection.close()
 
     def close(self) -> None:
-        """End every call, and close what nobody uses."""
+        """End every call, and close what is not in use."""
         with self._lock:
             self._closed = True
             for connection in self._busy:
@@ -472,8 +472,8 @@ class PollingBackend(MemoryBackend):
     capabilities = frozenset()
     unsupported: ClassVar[Mapping[Capability, str]] = {
         **MemoryBackend.unsupported,
-        Capability.WATCH: "nobody is woken here",
-        Capability.LEASE: "everybody lives for ever here",
+        Capability.WATCH: "no waiter is woken here",
+        Capability.LEASE: "every lease lives for ever here",
     }
     wait = KeyValueBackend.wait
     open_lease = KeyValueBackend.open_lease  # type: ignore[assignment]

@@ -111,7 +111,7 @@ NOT = {
         [Operation(0, 0, 1, READ, found="a"), Operation(1, 2, 3, PUT, UNKNOWN, value="a")],
         "stale",
     ),
-    "said to have failed": ([Operation(0, 0, 1, READ, found="a")], "nobody has written"),
+    "said to have failed": ([Operation(0, 0, 1, READ, found="a")], "no client has written"),
     "lost without a reason": (
         [
             Operation(0, 0, 1, PUT, value="a"),

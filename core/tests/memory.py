@@ -67,7 +67,7 @@ class MemoryService:
             self.remove(key)
 
     def expire(self) -> None:
-        """End the leases that nobody has kept alive."""
+        """End the leases that were not kept alive."""
         for lease in [lease for lease in self.leases if lease.ends <= time.monotonic()]:
             self.end(lease)
 

@@ -12,7 +12,7 @@ from rdzv import Option, RendezvousParameterError, RendezvousParameters, parse_o
 from rdzv.credentials import with_secrets, withhold
 from rdzv.options import read_options
 
-KNOWN = (Option("user", "text", None, "Who."), Option("password", "text", None, "What.", secret=True))
+KNOWN = (Option("user", "text", None, "Which."), Option("password", "text", None, "What.", secret=True))
 
 Keep = Callable[[bytes], Path]
 

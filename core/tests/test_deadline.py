@@ -1,4 +1,4 @@
-"""Who tries again until a deadline tries until the deadline, and not until the last long pause before it."""
+"""A call is tried again until its deadline, and not until the last long pause before it."""
 
 import itertools
 import random

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from rdzv import DynamicRendezvousHandler, NodeRecord
+from rdzv.backend import STATE_KEY
+from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.handler import _reserved_port, assign_ranks
-from rdzv.engine.records import STATE_KEY, STATUS_KEY, Closed, State, decode
+from rdzv.engine.records import STATUS_KEY, Closed, State
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,

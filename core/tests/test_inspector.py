@@ -148,7 +148,7 @@ def test_a_world_that_is_formed_between_two_readings_is_not_abandoned(
         assert observer.status(10.0).phase == "running"
 
 
-@pytest.mark.parametrize("comes", [False, True], ids=["nobody comes", "a world is formed meanwhile"])
+@pytest.mark.parametrize("comes", [False, True], ids=["no node comes", "a world is formed meanwhile"])
 def test_a_second_reading_that_fails_takes_nothing_from_the_first(
     comes: bool, shared: Shared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -342,7 +342,7 @@ def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanw
 
 
 class TestUnreadableRecord:
-    """One record under ``nodes/`` that nobody can read takes nothing from the others."""
+    """One record under ``nodes/`` that cannot be read takes nothing from the others."""
 
     KEY = "nodes/0/evil"
 

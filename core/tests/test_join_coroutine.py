@@ -5,25 +5,15 @@ from datetime import timedelta
 
 import pytest
 
-from rdzv.backend import Entry, Lease, Snapshot
+from rdzv.backend import STATE_KEY, Entry, Lease, Snapshot
 from rdzv.engine import join, leave, watch
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.records import (
-    LEADER_KEY,
-    NODES,
-    STATE_KEY,
-    STATUS_KEY,
-    Closed,
-    Departure,
-    NodeRecord,
-    RunStatus,
-    State,
-    decode,
-)
+from rdzv.engine.records import LEADER_KEY, NODES, STATUS_KEY, Closed, Departure, NodeRecord, RunStatus, State
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -107,7 +97,7 @@ def test_node_that_has_missed_nothing_waits() -> None:
 
 
 @pytest.mark.parametrize(("now", "until"), [(0.0, watch.NO_LEADER_TIMEOUT), (599.5, 600.0)])
-def test_node_that_nobody_leads_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
+def test_node_without_a_leader_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
     node, coroutine = asking_for_the_lead()
     node.clock = lambda: now
     node.registration.lease_until = 700.0
@@ -513,7 +503,7 @@ class TestGivingUp:
             harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
         assert harness.now == began + 60.0
 
-    def test_nobody_is_here(self, harness: Harness) -> None:
+    def test_no_other_node_is_here(self, harness: Harness) -> None:
         node = harness.node()
         coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
         while not (isinstance(coroutine.effect, ReadAll) and coroutine.effect.prefix == NODES):

@@ -5,21 +5,13 @@ from typing import Any
 
 import pytest
 
+from rdzv.backend import STATE_KEY
 from rdzv.engine import keep_alive, register, watch
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Wait, WaitForChange
 from rdzv.engine.failures import KEEP, WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.records import (
-    CONTROL,
-    LEADER_KEY,
-    STATE_KEY,
-    Closed,
-    LeaderRecord,
-    NodeRecord,
-    State,
-    decode,
-    pending_key,
-)
+from rdzv.engine.records import CONTROL, LEADER_KEY, Closed, LeaderRecord, NodeRecord, State, pending_key
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
 from rdzv.errors import (
@@ -73,7 +65,7 @@ class TestWatching:
         loop.to(Wait)
         assert node.run.state == running("b", "c")
 
-    def test_while_nobody_leads_it_looks_more_often(self, harness: Harness) -> None:
+    def test_without_a_leader_it_looks_more_often(self, harness: Harness) -> None:
         node = harness.registered()
         loop = harness.stepper(watch.watch_loop(node))
         assert isinstance(loop.effect, Wait)

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+from rdzv.backend import STATE_KEY
 from rdzv.engine import leader
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
 from rdzv.engine.failures import LASTING, LEAD
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
-    STATE_KEY,
     STATUS_KEY,
     STORE,
     Closed,
@@ -21,7 +22,6 @@ from rdzv.engine.records import (
     NodeRecord,
     RunStatus,
     State,
-    decode,
     node_key,
     pending_key,
 )
@@ -382,7 +382,7 @@ class TestGathering:
         lead.coroutine.to(Wait)
         assert STATE_KEY not in harness.names()
 
-    def test_a_record_that_cannot_be_read_is_nobodys(self, harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_record_that_cannot_be_read_is_no_nodes(self, harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
         harness.put(f"{NODES}/0/evil", b"[]")
         write(harness, "bc")
         lead = Leader(harness)
@@ -400,7 +400,7 @@ class TestReforming:
         assert harness.now == began
         assert put.previous == before
         assert decode(State, put.payload).round == 2
-        # Nobody is missing: it is not announced.
+        # No member is missing: it is not announced.
         assert not any(isinstance(effect, Put) and "pending" in effect.key for effect in lead.coroutine.taken)
 
     def test_a_member_without_a_record_is_missed_after_a_time_to_live(self, harness: Harness) -> None:
@@ -442,7 +442,7 @@ class TestReforming:
         (line,) = caplog.messages
         assert "round 2 of 'run' is formed without node 'c', rank 2 of the round before: its lease ran out" in line
 
-    def test_a_round_that_another_leader_published_evicts_nobody_here(
+    def test_a_round_that_another_leader_published_evicts_no_node_here(
         self, harness: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
         write(harness, "b", last_round=1)
@@ -565,7 +565,7 @@ class TestNews:
         write(harness, "d")
         assert [one.waiting for one in self.published(lead, 0.4)] == [1]
 
-    def test_what_nobody_waits_for_is_posted_once_a_second(self, harness: Harness, lead: Leader) -> None:
+    def test_what_is_not_waited_for_is_posted_once_a_second(self, harness: Harness, lead: Leader) -> None:
         write(harness, "d")
         assert [one.present for one in self.published(lead, 0.5)] == [4]
         write(harness, "e")
@@ -620,7 +620,7 @@ class TestNews:
         write(harness, "bc")
         harness.put(STATUS_KEY, RunStatus(1, "running", 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c", round=2))
-        # Nobody waits, and that is what nodes take for granted.
+        # No node waits, and that is what nodes take for granted.
         assert self.published(lead, 60.0) == []
 
     def test_its_own_posts_follow_each_other_whatever_it_has_seen_of_them(self, harness: Harness, lead: Leader) -> None:

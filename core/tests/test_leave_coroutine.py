@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from rdzv.backend import STATE_KEY
 from rdzv.engine import leave, register
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
     LEADER_KEY,
-    STATE_KEY,
     STATUS_KEY,
     Closed,
     Departure,
@@ -18,7 +19,6 @@ from rdzv.engine.records import (
     NodeRecord,
     RunStatus,
     State,
-    decode,
     node_key,
     pending_key,
 )
@@ -123,7 +123,7 @@ class TestLeaving:
         assert (node.registration.record, node.registration.lease) == (None, None)
 
     @pytest.mark.parametrize("why", ["closed", "only waiting to come back"])
-    def test_where_nobody_reads_the_reason_the_record_goes_at_once(self, harness: Harness, why: str) -> None:
+    def test_where_no_node_reads_the_reason_the_record_goes_at_once(self, harness: Harness, why: str) -> None:
         node = harness.registered()
         assert node.registration.record is not None
         key = node.registration.record.key

@@ -8,23 +8,13 @@ from typing import Any
 
 import pytest
 
-from rdzv.backend import Entry, Snapshot
+from rdzv.backend import STATE_KEY, Entry, Snapshot
 from rdzv.engine import refusals
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.records import (
-    LEADER_KEY,
-    STATE_KEY,
-    STATUS_KEY,
-    Closed,
-    Departure,
-    LeaderRecord,
-    NodeRecord,
-    RunStatus,
-    State,
-)
+from rdzv.engine.records import LEADER_KEY, STATUS_KEY, Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
 from rdzv.errors import (
@@ -118,7 +108,7 @@ class TestName:
 
 class TestTime:
     @pytest.mark.parametrize(("signs", "seconds"), [(3, 15.0), (1, 7.0)])
-    def test_a_call_that_nobody_waits_for_may_take_a_time_to_live_or_the_heartbeat_timeout(
+    def test_a_call_that_is_not_waited_for_may_take_a_time_to_live_or_the_heartbeat_timeout(
         self, clock: Clock, signs: int, seconds: float
     ) -> None:
         node = made(clock, signs=signs)
@@ -379,9 +369,9 @@ class TestLeader:
             (claim("a"), None, False, True),
             (None, None, False, True),
         ],
-        ids=["another leads", "it leads", "its claim is gone", "it has resigned", "it has stepped down", "nobody does"],
+        ids=["another leads", "it leads", "its claim is gone", "it has resigned", "it has stepped down", "none does"],
     )
-    def test_a_node_with_a_record_sees_whether_anybody_leads(
+    def test_a_node_with_a_record_sees_whether_a_node_leads(
         self, clock: Clock, there: LeaderRecord | None, believed: LeaderRecord | None, leading: bool, unseen: bool
     ) -> None:
         node = made(clock, last_round=0)
@@ -490,7 +480,7 @@ class TestStanding:
             shows(node, "a", "b", round=current)
         assert (node.is_waiting(), node.in_running_round(), node.is_evicted()) == expected
 
-    def test_nobody_is_a_member_of_what_is_closed(self, clock: Clock) -> None:
+    def test_no_node_is_a_member_of_what_is_closed(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
         shows(node, "a", "b", closed=ENOUGH)
         assert not node.in_running_round()

@@ -9,6 +9,7 @@ import pytest
 
 from rdzv.backend import Entry, Snapshot
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.records import (
     Closed,
@@ -17,7 +18,6 @@ from rdzv.engine.records import (
     NodeRecord,
     RunStatus,
     State,
-    decode,
     pending_rounds,
     read_nodes,
     read_record,

@@ -170,7 +170,7 @@ def test_an_installed_backend_is_asked_with_the_parameters(asked: Callable[[], R
     ],
 )
 @pytest.mark.usefixtures("asked")
-def test_an_option_that_nobody_knows_is_refused(options: dict[str, str], message: str) -> None:
+def test_an_unknown_option_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(RendezvousParameterError, match=f"^{re.escape(message)}"):
         get_rendezvous_handler(make("painted", **options))
 

@@ -301,7 +301,7 @@ class TestGathering:
             node.leave("superseded")
         assert {future.result(10).world_size for future in new} == {2}
 
-    def test_a_timeout_names_who_is_there_and_disturbs_nobody(self, run: Run) -> None:
+    def test_a_timeout_names_who_is_there_and_disturbs_no_node(self, run: Run) -> None:
         patient, hasty = run.node(3, 3, join=10), run.node(3, 3, join=0.4)
         waiting = run.join(patient)[0]
         missing = r"2 of at least 3 nodes are here.*1 is missing"
@@ -481,7 +481,7 @@ class TestFaults:
         with pytest.raises(errors.RendezvousStateError):
             simple.node(join=5).next_rendezvous()
 
-    def test_a_corrupt_node_record_stops_nobody(self, simple: Run) -> None:
+    def test_a_corrupt_node_record_stops_no_node(self, simple: Run) -> None:
         with simple.service.changed:
             simple.service.write("run/nodes/evil", b"\x80\x04K\x01.", None)
         assert {info.world_size for info in simple.gather(*simple.nodes(2, 2, 2))} == {2}
@@ -645,7 +645,7 @@ class TestPlugins:
         published = next(event for event in events if event.kind is EventKind.ROUND_PUBLISHED)
         assert (published.run_id, published.round, published.node) == ("run", 1, infos[0].nodes[0])
 
-    def test_a_plugin_that_raises_disturbs_nobody(self, simple: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_plugin_that_raises_disturbs_no_node(self, simple: Run, caplog: pytest.LogCaptureFixture) -> None:
         class Broken:
             @hookimpl
             def rdzv_event(self, event: Event) -> None:

@@ -101,7 +101,7 @@ class TestGathering:
 
 
 class TestExclusivity:
-    def test_nobody_gets_a_world_while_a_member_is_in_the_round(self) -> None:
+    def test_no_node_gets_a_world_while_a_member_is_in_the_round(self) -> None:
         hold = held(decide(state("a", "b"), node("a"), *(node(name, last_round=1) for name in "bcde")))
         assert hold.status.phase == "re-forming"
 
@@ -271,7 +271,7 @@ class TestClosing:
         closed = rules.close(state("a", "b"), Closed("b", "enough", False), LIMITS)
         assert closed == replace(state("a", "b"), closed=Closed("b", "enough", False))
 
-    def test_a_run_that_nobody_joined_can_be_closed(self) -> None:
+    def test_a_run_without_a_node_can_be_closed(self) -> None:
         closed = rules.close(None, Closed("b", "enough", False), LIMITS)
         assert closed is not None
         assert (closed.round, closed.world) == (0, ())
@@ -322,7 +322,7 @@ class TestWhatALeaverMayTakeAway:
     def test_a_member_that_is_here_has_not_left(self) -> None:
         assert not rules.has_ended(state("a", "b"), [node("a")], None, "b")
 
-    def test_nobody_comes_back_to_a_closed_attempt(self) -> None:
+    def test_no_node_comes_back_to_a_closed_attempt(self) -> None:
         assert rules.has_ended(state("a", "b", closed=Closed("a", "enough", False)), [], None, "b")
 
 
@@ -346,15 +346,15 @@ class TestAlone:
         ],
         ids=["no news", "one is left", "another has come", "another round", "itself is gone", "they are lost"],
     )
-    def test_a_member_is_not_while_anybody_is_there_or_may_be(self, status: RunStatus | None) -> None:
+    def test_a_member_is_not_while_another_is_there_or_may_be(self, status: RunStatus | None) -> None:
         assert not rules.is_alone(state("a", "b", "c"), status, "a")
 
     def test_a_newcomer_is_not(self) -> None:
         assert not rules.is_alone(state("b", "c"), self.status("b", "c"), "a")
 
-    def test_nobody_is_whom_a_world_of_one_would_do(self) -> None:
+    def test_a_member_for_which_a_world_of_one_would_do_is_not(self) -> None:
         assert not rules.is_alone(state("a", "b", min_nodes=1), self.status("b"), "a")
 
-    def test_nobody_is_in_a_closed_attempt_or_before_the_first_world(self) -> None:
+    def test_a_member_is_not_in_a_closed_attempt_or_before_the_first_world(self) -> None:
         assert not rules.is_alone(state("a", "b", closed=Closed("a", "enough", False)), self.status("b"), "a")
         assert not rules.is_alone(None, self.status("b"), "a")

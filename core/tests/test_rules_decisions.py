@@ -13,7 +13,7 @@ from .test_rules import LIMITS, decide, held, node, published, state
 SUPERSEDED = state("a", "b", closed=Closed("c", "superseded", False))
 
 
-class TestNobody:
+class TestNoNode:
     def test_a_round_that_all_have_lost_is_reported(self) -> None:
         status = held(decide(state("a", "b"))).status
         assert (status.phase, status.present, status.waiting) == ("re-forming", 0, 0)
@@ -84,7 +84,7 @@ class TestNews:
         nodes = [node("a"), node("b"), node("c", last_round=1), *map(node, "def")]
         assert held(decide(state("a", "b", "c"), *nodes)).status.waiting == 2
 
-    def test_a_loss_is_no_news_where_nobody_is_left_to_hear_it(self) -> None:
+    def test_a_loss_is_no_news_where_no_member_is_left_to_hear_it(self) -> None:
         hold = held(decide(state("a", "b"), node("a", last_round=1), node("c")))
         assert hold.status.waiting == 2
         assert hold.status.departures == (Departure("b", 1, False, "its lease ran out: it died, hangs or is cut off"),)
@@ -106,6 +106,6 @@ class TestStanding:
 
 
 class TestClosing:
-    def test_what_closes_a_run_that_nobody_joined_is_empty(self) -> None:
+    def test_what_closes_a_run_without_a_node_is_empty(self) -> None:
         closed = Closed("b", "enough", False)
         assert rules.close(None, closed, LIMITS) == State(0, 0, (), "", 0, 2, 4, closed)

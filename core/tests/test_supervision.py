@@ -218,7 +218,7 @@ class TestLeading:
         wait_until(lambda: first._node.failures.latest is None)
         assert [node.num_nodes_waiting() for node in (first, second, third)] == [0, 0, 0]
 
-    def test_caller_of_the_only_node_learns_why_nobody_leads(self, run: Run) -> None:
+    def test_caller_of_the_only_node_learns_why_no_node_leads(self, run: Run) -> None:
         only = run.node(1, 1, join=60)
         run.backends[0].always = OSError("a bug")
         started = time.monotonic()
@@ -360,7 +360,7 @@ class TestForeignErrors:
         shared["away"] = True
         ends = time.monotonic() + 0.5
         while time.monotonic() < ends:
-            # Nobody hears of what passes.
+            # What passes is not reported.
             assert [node.is_closed() for node in nodes] == [False, False]
             time.sleep(0.01)
         assert shared["failed"], "no call was made meanwhile"
@@ -392,7 +392,7 @@ class TestForeignErrors:
 
 
 def refusing_node(run: Run, join: float, heartbeat: float = 60.0) -> DynamicRendezvousHandler:
-    """A node that gives a call for which nobody waits a whole minute."""
+    """A node that gives a call that is not waited for a whole minute."""
     limits = RendezvousTimeout(*(timedelta(seconds=span) for span in (join, 0.2, 5, heartbeat)))
     settings = RendezvousSettings("run", 1, 2, limits, timedelta(seconds=INTERVAL), 3)
     run.backends.append(run.backend())
@@ -492,7 +492,7 @@ class TestJoinTimeout:
             node.next_rendezvous()
         assert isinstance(late.value, RendezvousConnectionError | RendezvousTimeoutError)
 
-    def test_service_that_goes_away_while_nobody_comes(self, run: Run) -> None:
+    def test_service_that_goes_away_while_no_node_comes(self, run: Run) -> None:
         node = run.node(2, 2, join=2.0)
         waiting = run.join(node)[0]
         wait_until(lambda: node._node.leading)

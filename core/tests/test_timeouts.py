@@ -74,7 +74,7 @@ class TestRendezvous:
     @pytest.mark.parametrize("call", ["next_rendezvous", "is_closed", "num_nodes_waiting"])
     def test_the_service_was_never_there(self, node: Node, call: str) -> None:
         handler, backend = node(1, 1)
-        backend.disconnect("nobody is there")
+        backend.disconnect("it is not there")
         with late(RendezvousConnectionError):
             getattr(handler, call)()
 

@@ -128,13 +128,13 @@ class WorkerPool:
         return float(seconds)
 
     def all(self, name: str, patience: float = _PATIENCE, **details: Any) -> list[Any]:
-        """Give everyone an order: everyone's answer."""
+        """Give every process an order: their answers."""
         for member in self.members:
             member.order(name, **details)
         return self.answers(patience)
 
     def answers(self, limit: float) -> list[Any]:
-        """Everyone's answer to the order before."""
+        """Every process's answer to the order before."""
         deadline = time.monotonic() + limit
         return [member.answer(max(0.0, deadline - time.monotonic())) for member in self.members]
 

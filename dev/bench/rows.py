@@ -1,4 +1,4 @@
-"""Who takes part."""
+"""What is compared: one row for each client on each service."""
 
 import sys
 from collections.abc import Sequence

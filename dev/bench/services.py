@@ -1,4 +1,4 @@
-"""The services that everybody is measured on, and what they say it cost them."""
+"""The services that all are measured on, and what they say it cost them."""
 
 import os
 import tempfile
@@ -32,7 +32,7 @@ class Service:
         return self.server.calls().total() if isinstance(self.server, ClusterMember) else None
 
     def carried(self) -> dict[int, int] | None:
-        """The bytes on the connections to it, as `traffic` tells; None if there is no network, or nobody tells."""
+        """The bytes on the connections to it, as `traffic` tells; None if there is no network, or it does not tell."""
         try:
             return traffic(self.server.get_port()) if self.server else None
         except OSError:

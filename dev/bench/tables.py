@@ -55,7 +55,7 @@ def tables(samples: Samples) -> list[Table]:
     """Every table for which there is something."""
     every = [
         _by_size(samples, "Gathering: seconds from the first call to the last return", "gather", 1),
-        _by_size(samples, "Round two, for which everybody comes back: seconds", "again-gather", 1),
+        _by_size(samples, "Round two, for which all nodes come back: seconds", "again-gather", 1),
         _by_size(samples, "Calls to the service per node, to connect and look", "connect-calls", 1),
         _by_size(samples, "Calls to the service per node, round one", "calls", 1),
         _by_size(samples, "Calls to the service per node, round two", "again-calls", 1),

@@ -76,7 +76,7 @@ class Cost:
     Attributes:
         calls: How many calls.
         lost: How many compare-and-sets lost.
-        carried: How many bytes; None: nobody counts them.
+        carried: How many bytes; None: they are not counted.
     """
 
     calls: int

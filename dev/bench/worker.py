@@ -173,7 +173,7 @@ def _work(worker: Worker, orders: "SimpleQueue[str]", stream: TextIO) -> None:
 
 
 def _multiply(kind: Any) -> None:
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the copies' exit codes
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the copies' exit codes are not waited for
     nothing = os.open(os.devnull, os.O_RDWR)
     for text in sys.stdin:
         wanted = json.loads(text)

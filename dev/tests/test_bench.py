@@ -38,7 +38,7 @@ def test_everything_is_measured(tmp_path: Path) -> None:
         assert 0 < (value["gather", size] or 0) < 20
         assert 1 <= (value["calls", size] or 0) <= 20
         assert 1 <= (value["again-calls", size] or 0) <= 20
-    # Nobody can be missed before the time to live is over.
+    # No node can be missed before the time to live is over.
     assert 2.5 < (value["loss", 4] or 0) < 15
     assert 0 < (value["late", 4] or 0) < 5
     assert all((value[f"store-{name}", 2] or 0) > 10 for name in ("set", "get", "add"))

@@ -61,7 +61,7 @@ def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
 
 
 @pytest.mark.soak
-def test_calls_that_fail_for_20_times_to_live_cost_nobody_its_world(agents: Agents, tmp_path: Path) -> None:
+def test_calls_that_fail_for_20_times_to_live_cost_no_node_its_world(agents: Agents, tmp_path: Path) -> None:
     job = program(tmp_path, WORK)
     nodes = [
         agents.start(

@@ -68,15 +68,15 @@ def test_what_is_explained_exists(tool: Any) -> None:
 
 
 def test_complaints(tool: Any) -> None:
-    nobody, tests = tool.Noticed.BY_NOBODY, tool.Noticed.BY_TESTS
-    found = {"lives": nobody, "explained": nobody, "killed": tests, "killed, explained": tests}
+    nothing, tests = tool.Noticed.BY_NOTHING, tool.Noticed.BY_TESTS
+    found = {"lives": nothing, "explained": nothing, "killed": tests, "killed, explained": tests}
     explained = {"explained": "equal", "killed, explained": "equal", "gone": "equal"}
     assert tool.complaints(found, explained) == [
-        "noticed by nobody: lives",
+        "noticed by nothing: lives",
         "explained, but noticed: killed, explained",
         "explained, but there is no such mutant: gone",
     ]
-    assert tool.complaints({"lives": nobody}, {"lives": " "}) == ["explained without a reason: lives"]
+    assert tool.complaints({"lives": nothing}, {"lives": " "}) == ["explained without a reason: lives"]
 
 
 def test_a_mutant_is_tried_in_the_place_of_its_module() -> None:

@@ -85,7 +85,7 @@ class TestTheOwnName:
         backend, server = running
         here = machine("elsewhere.example")
         if known:
-            here.knows("elsewhere.example", "192.0.2.1")  # one that documentation may use, and nobody has (RFC 5737)
+            here.knows("elsewhere.example", "192.0.2.1")  # for documentation: no machine has it (RFC 5737)
         with agents(backend, server.get_endpoint()) as found:
             options = OPTIONS.get(backend, {})
             node = found.start(*program(folder, PLACE), nnodes="1", options=options, within=here.within)

@@ -48,7 +48,7 @@ class TestOutput:
             ended = self.rdzv(arguments, buffered, full.fileno(), tmp_path)
         assert ended == (7, "rdzv: The standard output cannot be written: No space left on device.\n")
 
-    def test_that_nobody_reads_any_more_ends_it_quietly(
+    def test_that_is_not_read_any_more_ends_it_quietly(
         self, arguments: list[str], buffered: bool, tmp_path: Path
     ) -> None:
         read, write = os.pipe()

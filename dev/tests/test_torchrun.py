@@ -77,7 +77,7 @@ tensor = torch.tensor([rank + 1])
 dist.all_reduce(tensor)
 dist.monitored_barrier()
 dist.all_reduce(tensor, group=dist.new_group([0, 1]))
-# Who ends a group while the other still connects ends it for both.
+# A rank that ends a group while the other still connects ends it for both.
 store.barrier("done", 2)
 dist.destroy_process_group()
 backend.close()
@@ -330,7 +330,7 @@ def test_a_store_that_is_restarted_costs_nothing(work: Path, tmp_path: Path) -> 
             nodes.close()
 
 
-def test_a_node_whose_join_times_out_disturbs_nobody(local: Nodes, work: Path, tmp_path: Path) -> None:
+def test_a_node_whose_join_times_out_disturbs_no_other(local: Nodes, work: Path, tmp_path: Path) -> None:
     two = [local.start(work, nnodes="2") for _ in range(2)]
     for node in two:
         node.says("rank . of 2", limit=PATIENCE)
@@ -359,7 +359,7 @@ def test_a_signal_lets_the_others_know_at_once(local: Nodes, work: Path, tmp_pat
     assert finish(work, *three[1:]) == [0, 0]
 
 
-def test_a_node_that_fails_for_good_takes_nobody_with_it(local: Nodes, work: Path) -> None:
+def test_a_node_that_fails_for_good_takes_no_other_with_it(local: Nodes, work: Path) -> None:
     three = [local.start(work, max_restarts=0) for _ in range(3)]
     for node in three:
         node.says("rank . of 3", limit=PATIENCE)
@@ -382,7 +382,7 @@ def test_who_is_done_does_not_hold_up_who_must_begin_again(local: Nodes, work: P
     order(work, {1: 3})
     by_rank[1].says("will restart worker group", limit=PATIENCE)
     order(work, {})
-    # torchrun's exit barrier lasts for 300 s, and nobody gets a world while a member is in the last one.
+    # torchrun's exit barrier lasts for 300 s, and no node gets a world while a member is in the last one.
     assert by_rank[0].ends(PATIENCE) == 0
     for rank in (1, 2):
         by_rank[rank].says("rank . of 2", limit=PATIENCE)
@@ -415,7 +415,7 @@ def test_a_death_in_the_last_barrier_lets_the_others_go(local: Nodes, work: Path
     took = time.monotonic() - killed
     print(f"ended after {took:.2f} s")
     assert took < TTL + BUSY
-    # Nobody knows whether its work was done.
+    # Whether its work was done is not known.
     assert local.status().phase != "closed"
 
 
@@ -499,7 +499,7 @@ def test_another_node_serves_the_store_when_its_host_dies(work: Path) -> None:
 
 
 def accepts(port: int) -> bool:
-    """Whether anybody listens."""
+    """Whether a server listens."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False

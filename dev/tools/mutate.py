@@ -91,9 +91,9 @@ GROUPS: Final = (
 
 
 class Noticed(Enum):
-    """Who noticed a mutant."""
+    """What noticed a mutant."""
 
-    BY_NOBODY = 0
+    BY_NOTHING = 0
     BY_TESTS = 1
     BY_SIMULATOR = 2
     BY_HANGING = 3
@@ -233,7 +233,7 @@ def _codes(code: CodeType, function: str) -> Iterator[CodeType]:
 
 
 def try_out(mutant: Mutant | None, session: pytest.Session) -> Noticed:
-    """Who notices a mutant (None: nothing is changed); to be called once in a process."""
+    """What notices a mutant (None: nothing is changed); to be called once in a process."""
     if mutant is not None:
         put_in_place(mutant)
     for item, following in zip(session.items, [*session.items[1:], None], strict=True):
@@ -244,7 +244,7 @@ def try_out(mutant: Mutant | None, session: pytest.Session) -> Noticed:
     from simulator.search import run_seeds
 
     logging.disable()
-    return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOBODY
+    return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOTHING
 
 
 class _Trials:
@@ -274,7 +274,7 @@ class _Trials:
         noticed = Noticed.BY_HANGING if os.WIFSIGNALED(status) else Noticed(os.waitstatus_to_exitcode(status))
         self.found[number] = noticed
         mutant = self._chosen[number]
-        if mutant is not None and noticed is Noticed.BY_NOBODY:
+        if mutant is not None and noticed is Noticed.BY_NOTHING:
             _show(f"lives: {mutant.name}")
 
 
@@ -304,13 +304,13 @@ def _show(text: str, *, lasts: bool = True) -> None:
 
 
 def try_all(chosen: Sequence[Mutant], group: Group) -> dict[str, Noticed]:
-    """Who notices which. What no test notices is printed at once."""
+    """What notices which. What no test notices is printed at once."""
     trials = _Trials([None, *chosen])
     files = [str(ROOT / "core" / "tests" / f"test_{name}.py") for name in group.tests]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         pytest.main(["--quiet", "--capture=no", "-p", "no:cacheprovider", *files], plugins=[trials])
-    if trials.found.get(0) is not Noticed.BY_NOBODY:
+    if trials.found.get(0) is not Noticed.BY_NOTHING:
         sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
     return {mutant.name: trials.found[number] for number, mutant in enumerate(chosen, 1)}
 
@@ -320,9 +320,9 @@ def try_all(chosen: Sequence[Mutant], group: Group) -> dict[str, Noticed]:
 
 def complaints(found: Mapping[str, Noticed], explained: Mapping[str, str]) -> list[str]:
     """What is wrong with these results."""
-    living = {name for name, noticed in found.items() if noticed is Noticed.BY_NOBODY}
+    living = {name for name, noticed in found.items() if noticed is Noticed.BY_NOTHING}
     return [
-        *(f"noticed by nobody: {name}" for name in found if name in living - explained.keys()),
+        *(f"noticed by nothing: {name}" for name in found if name in living - explained.keys()),
         *(f"explained, but noticed: {name}" for name in explained if name in found.keys() - living),
         *(f"explained, but there is no such mutant: {name}" for name in explained.keys() - found),
         *(f"explained without a reason: {name}" for name, reason in explained.items() if not reason.strip()),

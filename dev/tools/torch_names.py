@@ -35,7 +35,7 @@ _BASES: Final = ("Store", "PrefixStore")
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Names = dict[str, tuple[str, ...] | None]
-"""Dotted names, each with its parameters; None: it is called by nobody."""
+"""Dotted names, each with its parameters; None: it is never called."""
 
 
 @dataclass(frozen=True)

@@ -22,21 +22,24 @@ def intercepted(inner: KeyValueBackend, around: Around) -> KeyValueBackend:
 def _passing(name: str) -> Any:
     """The method of that name, which passes through."""
 
-    def method(self: "_Backend | _Lease", *arguments: Any, **options: Any) -> Any:
+    def method(self: "_Intercepted", *arguments: Any, **options: Any) -> Any:
         return self._around(name, lambda: getattr(self._inner, name)(*arguments, **options), arguments)
 
     return method
 
 
-class _Backend(KeyValueBackend):
+class _Intercepted:
+    def __init__(self, inner: Any, around: Around) -> None:
+        self._inner = inner
+        self._around = around
+
+
+class _Backend(_Intercepted, KeyValueBackend):
+    _inner: KeyValueBackend
     read = _passing("read")
     read_all = _passing("read_all")
     delete = _passing("delete")
     wait = _passing("wait")
-
-    def __init__(self, inner: KeyValueBackend, around: Around) -> None:
-        self._inner = inner
-        self._around = around
 
     @property
     def local_address(self) -> str:
@@ -55,13 +58,10 @@ class _Backend(KeyValueBackend):
         self._inner.close()
 
 
-class _Lease(Lease):
+class _Lease(_Intercepted, Lease):
+    _inner: Lease
     keep_alive = _passing("keep_alive")
     revoke = _passing("revoke")
-
-    def __init__(self, inner: Lease, around: Around) -> None:
-        self._inner = inner
-        self._around = around
 
     @property
     def ttl(self) -> float:

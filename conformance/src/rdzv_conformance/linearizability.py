@@ -231,7 +231,7 @@ def _name(proof: Sequence[Operation]) -> str:
     if any(count > 1 for count in replaced.values()):
         return "lost update: the same value was replaced twice"
     if not all(operation.touches <= written for operation in proof):
-        return "a value was there that nobody has written"
+        return "a value was there that no client has written"
     if any(operation.kind is Kind.READ for operation in proof):
         return "stale: an old value was returned after a new one was there"
     if any(operation.answer is Answer.CONFLICT for operation in proof):

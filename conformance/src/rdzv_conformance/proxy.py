@@ -149,7 +149,7 @@ class FaultProxy:
                 replies.join()
 
     def _release(self, end: socket.socket, stack: ExitStack) -> None:
-        """Have an end closed, and hung up by nobody any more."""
+        """Have an end closed, and no longer hung up from elsewhere."""
         stack.enter_context(end)
         stack.callback(self._forget, end)
 

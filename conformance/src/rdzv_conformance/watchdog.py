@@ -27,7 +27,7 @@ WATCHDOG: Final = "rdzv-conformance-watchdog"
 """The name of the thread that watches a phase of a test."""
 
 _SIGNAL: Final = signal.SIGVTALRM
-"""Used by nobody else: pytest-timeout has SIGALRM, profilers have SIGPROF."""
+"""Not in use elsewhere: pytest-timeout has SIGALRM, profilers have SIGPROF."""
 _GRACE: Final = 10.0
 """Seconds within which an ended test must have ended, and the process after the last test."""
 _AGAIN: Final = 2.0

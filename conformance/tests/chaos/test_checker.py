@@ -97,14 +97,14 @@ BAD: dict[str, tuple[int, str, list[Record]]] = {
     "a second reason": (6, "closed for two reasons: one hears 'enough' and three hears 'other'", [
         *CLOSING[:3], at(7.2, "three", "closes", reason="other"), closed(7.3, "three", by="three.1", reason="other"),
     ]),
-    "closed by nobody": (7, "nobody has closed the run, but one hears that it is closed by 'three.1'", [
+    "closed by no node": (7, "no node has closed the run, but one hears that it is closed by 'three.1'", [
         closed(8, "one", by="three.1"),
     ]),
-    "superseded by nobody": (7, "nobody has closed the run", [
+    "superseded by no node": (7, "no node has closed the run", [
         closed(8, "one", by="", reason="superseded by attempt 1"),
     ]),
-    "an error": (7, "three gets an error for no fault of its own: RendezvousTimeoutError: nobody came", [
-        at(8, "three", "refused", error="RendezvousTimeoutError", text="nobody came", by=None, reason=None),
+    "an error": (7, "three gets an error for no fault of its own: RendezvousTimeoutError: no node came", [
+        at(8, "three", "refused", error="RendezvousTimeoutError", text="no node came", by=None, reason=None),
     ]),
     "a crash": (0, "three broke: KeyError", [at(8, "three", "broke", text="KeyError")]),
 }  # fmt: skip

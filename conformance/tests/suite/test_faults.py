@@ -29,5 +29,5 @@ def test_fault_is_caught_and_named(pytester: pytest.Pytester, name: str) -> None
     pytester.makepyfile(test_faulty=FILE.format(package=tests.name, fault=name))
     fault = FAULTS[name]
     result = pytester.runpytest("-x", f"test_faulty.py::TestFaulty::{fault.test}")
-    assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.faulty.__doc__} Nobody noticed."
+    assert result.parseoutcomes().get("failed", 0) >= 1, f"{fault.faulty.__doc__} No test noticed."
     result.stdout.fnmatch_lines(f"*{fault.words}*")

@@ -120,7 +120,7 @@ class RendezvousHandler(ABC):
 
     @abstractmethod
     def set_closed(self) -> None:
-        """Close the run: nobody gets a further world."""
+        """Close the run: no node gets a further world."""
 
     @abstractmethod
     def num_nodes_waiting(self) -> int:
@@ -173,10 +173,11 @@ class RendezvousHandler(ABC):
 
 
 def default_source_address() -> str:
+    """The address from which this machine sends to others; that of the loopback if it has no way to them."""
     try:
         return source_address(_TEST_NET, timeout=0.0)
     except RendezvousConnectionError:
-        # Without a way out, everyone who can take part is on this machine.
+        # Without a way out, every node that can take part is on this machine.
         return "127.0.0.1"
 
 

@@ -26,12 +26,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Event",
     "EventKind",
-    "assign_ranks",
-    "check_health",
-    "emit",
+    "Hooks",
     "hookimpl",
     "installed_hooks",
-    "naming_package",
     "plugin_manager",
     "register_hooks",
     "unregister_hooks",

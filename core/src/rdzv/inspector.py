@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
-from .backend import KeyValueBackend
+from .backend import STATE_KEY, KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
+from .engine.codec import decode
 from .engine.handler import adapt
-from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, decode, read_record
+from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
 from .engine.register_adapter import RegisterAdapter
 from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from .parameters import RendezvousParameters
@@ -20,8 +21,6 @@ from .text import printable
 
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
-_PAUSE: Final = 1.0
-"""Seconds between a wait that failed and the next look."""
 _WAITING: Final = "waiting"
 _LAST_LOOK: Final = 1.0
 """Seconds for the last look at the nodes of a run that is purged."""
@@ -78,11 +77,11 @@ class Status:
         round: How many worlds there were.
         min_nodes: The smallest world; 0 while unknown.
         max_nodes: The largest.
-        leader: The id of the node that leads; None if nobody does.
-        nodes: Who is there or has just left, in rank order, then in arrival order.
+        leader: The id of the node that leads; None if none does.
+        nodes: Those that are there or have just left, in rank order, then in arrival order.
         missing: The members of the round that are gone, without those among `nodes`.
         waiting: How many of `nodes` wait: for the next world, or as spares.
-        closed_by: Who closed the run.
+        closed_by: The node that closed the run.
         closed_reason: Why; None while it is open.
     """
 
@@ -157,7 +156,7 @@ class RunInspector:
         # In this order: nodes that go after the run is closed are not missed.
         nodes = self._nodes(deadline)
         control = self._control = self._client.read_all(records.CONTROL, deadline)
-        state = read_record(State, control.get(records.STATE_KEY))
+        state = read_record(State, control.get(STATE_KEY))
         leader = read_record(LeaderRecord, control.get(records.LEADER_KEY))
         published = read_record(RunStatus, control.get(records.STATUS_KEY))
         return _describe(self._run_id, state, leader, published, nodes)
@@ -173,8 +172,8 @@ class RunInspector:
             RendezvousDeniedError: The service refuses.
         """
         try:
-            if self._control is not None:
-                self._wait(records.CONTROL, self._control, time.monotonic() + timeout)
+            if (seen := self._control) is not None:
+                self._client.wait_for(lambda now: now is not seen, records.CONTROL, seen, time.monotonic() + timeout)
         except RendezvousConnectionError as error:
             if isinstance(error, RendezvousDeniedError):
                 raise
@@ -188,7 +187,7 @@ class RunInspector:
         deadline = time.monotonic() + timeout
         while True:
             # A tombstone is what a purge that broke off has left: the state is written over it.
-            versioned = self._client.read_all(records.STATE_KEY, deadline).raw(records.STATE_KEY)
+            versioned = self._client.read_all(STATE_KEY, deadline).raw(STATE_KEY)
             state = read_record(State, versioned)
             if state and state.closed:
                 return state.closed
@@ -196,7 +195,7 @@ class RunInspector:
             source = state or next(iter(self._nodes(deadline)), _NOTHING)
             closed = rules.close(state, mine, LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes))
             assert closed is not None  # noqa: S101 - an open state can be closed
-            applied, _ = self._client.put(records.STATE_KEY, closed.encode(), deadline, previous=versioned)
+            applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
                 return mine
 
@@ -221,7 +220,7 @@ class RunInspector:
             return live
         self.close("a purge", "its keys are being removed", deadline - time.monotonic())
         control = self._client.read_all(records.CONTROL, deadline)
-        versioned = control.raw(records.STATE_KEY)
+        versioned = control.raw(STATE_KEY)
         if versioned is None:
             # Another purge was faster.
             return ()
@@ -258,34 +257,22 @@ class RunInspector:
         snapshot = self._client.read_all(records.NODES, deadline)
         # A last look needs time: what a service that is away last said of its nodes is no answer.
         until = deadline - min(_LAST_LOOK, (deadline - time.monotonic()) / 2)
-        while (live := _living(records.nodes_in(snapshot))) and time.monotonic() < until:
-            snapshot = self._wait(records.NODES, snapshot, until)
-        return _living(self._nodes(deadline)) if live else live
+        snapshot = self._client.wait_for(
+            lambda now: not _living(records.nodes_in(now)), records.NODES, snapshot, until, deadline - until
+        )
+        return _living(self._nodes(deadline)) if _living(records.nodes_in(snapshot)) else ()
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
-        applied, now = self._client.put(
-            records.STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True
-        )
+        applied, now = self._client.put(STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True)
         if not applied and now is not None and not now.envelope.deleted:
             attempt = decode(State, now.payload).attempt
             raise RendezvousParameterError(
                 f"The run '{printable(self._run_id)}' goes on with attempt {attempt}, which has begun meanwhile; only "
                 "what earlier attempts had left was removed. Close it and purge again to remove the rest."
             )
-        # Nobody counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
-        self._client.delete(records.STATE_KEY, deadline)
-
-    def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
-        """Wait for a change until the deadline, also while the service is away for a while."""
-        try:
-            return self._client.wait(prefix, since, deadline)
-        except RendezvousConnectionError:
-            if deadline - time.monotonic() <= _PAUSE:
-                raise
-            # The read has patience and tells when to give up; the pause is for a service that answers reads only.
-            time.sleep(_PAUSE)
-            return self._client.read_all(prefix, deadline, since)
+        # No node counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
+        self._client.delete(STATE_KEY, deadline)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         return records.nodes_in(self._client.read_all(records.NODES, deadline))

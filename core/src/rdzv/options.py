@@ -33,7 +33,7 @@ class Option:
         default: The value when it is not given; None means unset.
         help: One sentence.
         choices: The only values it may have, if any; blanks around one and its case do not matter.
-        secret: Whether nobody may see it. It is then never shown, handed to no program unless that is asked for,
+        secret: Whether it is confidential. It is then never shown, handed to no program unless that is asked for,
             and taken from a file (``<name>_file``) or a variable (``RDZV_<NAME>``), too.
         zero: Whether ``seconds`` may be none.
     """
@@ -112,7 +112,7 @@ def read_options(
     Args:
         given: What the user gave.
         known: The declarations.
-        owner: Who knows them, for messages.
+        owner: What knows them, for messages.
         besides: Names that are no options, but may have been meant.
 
     Raises:

@@ -18,7 +18,7 @@ from .errors import RendezvousParameterError
 from .near import near_name
 from .text import printable
 
-__all__ = ["ARGUMENTS", "RendezvousParameters", "options_of", "parse_nnodes"]
+__all__ = ["RendezvousParameters", "options_of", "parse_nnodes"]
 
 _T = TypeVar("_T")
 

@@ -12,7 +12,6 @@ from .plugins import create_backend
 __all__ = [
     "RendezvousHandlerCreator",
     "RendezvousHandlerRegistry",
-    "RendezvousMismatchError",
     "get_rendezvous_handler",
     "rendezvous_handler_registry",
 ]

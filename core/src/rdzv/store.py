@@ -21,7 +21,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from .backend import MAX_PAYLOAD, KeyValueBackend, check_payload
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue, backoff
-from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError, RendezvousTimeoutError
+from .errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from .keys import escape, unescape
 
 __all__ = ["KeyValueStore", "PrefixStore", "Store"]
@@ -424,18 +424,7 @@ class KeyValueStore(Store):
     ) -> VersionedValue | None:
         """Wait until something is found at or under a path; None when time is up."""
         snapshot = self._client.read_all(path, _for_calls(deadline))
-        pauses = backoff(self._random)
-        while (versioned := find(snapshot)) is None and time.monotonic() < deadline:
-            try:
-                snapshot = self._client.wait(path, snapshot, deadline)
-            except RendezvousDeniedError:
-                raise
-            except RendezvousConnectionError:
-                # The read has patience and tells when to give up; the pause is for a service that
-                # answers reads only.
-                time.sleep(max(0.0, min(next(pauses), deadline - time.monotonic())))
-                snapshot = self._client.read_all(path, _for_calls(deadline), snapshot)
-        return versioned
+        return find(self._client.wait_for(lambda now: find(now) is not None, path, snapshot, deadline, _CALL))
 
     def _add(self, key: str, amount: int, deadline: float) -> int:
         return int(self._update(self._path(key), lambda value: _sum(key, value, amount), deadline) or 0)

@@ -181,7 +181,7 @@ BUGS: Final[dict[str, Bug]] = {
         "kill",
     ),
     "large-world": _bug(
-        "Everybody who waits gets into the world.",
+        "Every node that waits gets into the world.",
         {3},
         rules._next_round,
         {"(former + new)[: state.max_nodes]": "former + new"},

@@ -41,7 +41,7 @@ class NodeClock:
     """The two clocks of one machine: a monotonic one, and one on the wall.
 
     The first is what nodes use. It began at some moment that means nothing to others, and is a
-    little too fast or too slow. The second is wrong, jumps, and must be read by nobody.
+    little too fast or too slow. The second is wrong, jumps, and must not be read.
     """
 
     def __init__(self, timeline: Timeline, offset: float, drift: float, skew: float) -> None:

@@ -123,7 +123,7 @@ class _Progress:
     """What is going on: one line that changes on a terminal, and a line a minute in a log."""
 
     def __init__(self, seconds: float) -> None:
-        """For a search that takes so long; infinite: nobody knows."""
+        """For a search that takes so long; infinite: it is not known."""
         self._seconds = seconds
         self._terminal = sys.stderr.isatty()
         self._next = 0.0 if self._terminal else 60.0

@@ -4,9 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from rdzv.backend import STATE_KEY
+from rdzv.engine.codec import decode
 from rdzv.engine.effects import Effect, Put, ReadAll
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import CONTROL, HEARTBEATS, STATE_KEY, STORE, State, decode, pending_key
+from rdzv.engine.records import CONTROL, HEARTBEATS, STORE, State, pending_key
 
 from .connection import garbled, names, state_key
 from .machine import Machine, SimulationContext

@@ -28,7 +28,7 @@ ENDS: Final[Mapping[str, tuple[int, str]]] = {
     "heartbeats": (100, "every node that waits blocks two threads of this process"),
     "register": (
         100,
-        "everybody polls the one value, which has 0.6 KB for each node: reading it takes most of the time, "
+        "every node polls the one value, which has 0.6 KB for each node: reading it takes most of the time, "
         "and with 430 nodes it has 256 KiB",
     ),
 }

@@ -1,18 +1,10 @@
 """What must hold, checked after every step. The numbers are those of docs/guarantees.md."""
 
 from rdzv import errors
+from rdzv.backend import STATE_KEY
+from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import (
-    LEADER_KEY,
-    PENDING,
-    STATE_KEY,
-    STATUS_KEY,
-    STORE,
-    LeaderRecord,
-    RunStatus,
-    State,
-    decode,
-)
+from rdzv.engine.records import LEADER_KEY, PENDING, STATUS_KEY, STORE, LeaderRecord, RunStatus, State
 from rdzv.hooks import Event, EventKind
 
 from .connection import written
@@ -114,7 +106,7 @@ class Invariants:
         assert state.closed is not None
         superseded = state.closed.reason.startswith("superseded") and state.attempt < self._context.attempt
         if not superseded and state.closed.by not in self._context.closers:
-            raise Violation(7, f"nobody has closed the run, but {state.closed}")
+            raise Violation(7, f"no node has closed the run, but {state.closed}")
 
     def _published(self, state: State) -> None:
         self.rounds += 1

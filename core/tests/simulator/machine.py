@@ -30,7 +30,7 @@ _NEWS = (EventKind.EVICTED, EventKind.NODE_LOST, EventKind.NODE_LEFT)
 
 
 class Watcher(Protocol):
-    """Who wants to know what machines do."""
+    """What gets to know what machines do."""
 
     def stepped(self, machine: "Machine") -> None:
         """A coroutine has run a piece."""

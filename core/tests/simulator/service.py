@@ -103,7 +103,7 @@ class SimulatedService(KeyValueBackend):
 
     @property
     def down(self) -> bool:
-        """Whether nobody can reach it."""
+        """Whether it is out of reach."""
         return self._down_since is not None
 
     @property
@@ -212,7 +212,7 @@ class SimulatedService(KeyValueBackend):
             folder.waiters[waiter] = None
 
     def unwatch(self, waiter: Waiter) -> None:
-        """Nobody waits any more."""
+        """The wait is over."""
         self._folder(waiter.prefix).waiters.pop(waiter, None)
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:

@@ -5,7 +5,8 @@ Everything that happens follows from the plan.
 
 from typing import TYPE_CHECKING
 
-from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATE_KEY, STATUS_KEY
+from rdzv.backend import STATE_KEY
+from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
 from .connection import OvertimeError, names
@@ -29,7 +30,7 @@ class Simulation:
         context: What the nodes share.
         invariants: What must hold.
         name: Names the nodes, by their number.
-        settled_in: Seconds of the quiet phase after which everyone was where it should be.
+        settled_in: Seconds of the quiet phase after which every node was where it should be.
         left: What the service still holds when the run has ended.
     """
 
@@ -104,7 +105,7 @@ class Simulation:
             self.come()
 
     def _demand_world(self, peace: float) -> None:
-        """Within a bounded time everyone must be where it should be, and stay there for some seconds."""
+        """Within a bounded time every node must be where it should be, and stay there for some seconds."""
         plan, timeline = self.context.plan, self.context.timeline
         began = since = timeline.now
         bound = began + WATCH_TIMEOUT + 6 * plan.ttl + plan.last_call + 20.0
@@ -135,7 +136,7 @@ class Simulation:
     def _see_that_nothing_stays(self) -> None:
         """When a run has ended, its closed state is all that stays."""
         context = self.context
-        # Without leases, nobody removes the records of an attempt that died, but the next attempt's first leader.
+        # Without leases, the records of an attempt that died are removed by the next attempt's first leader.
         leaves = {STATE_KEY, NODES, HEARTBEATS} if context.plan.level != "leases" else {STATE_KEY}
         if context.plan.late or context.plan.lost:
             # What was written to them first may be applied once more, after they are gone.

@@ -21,7 +21,7 @@ def hunt(name: str) -> Failure:
             return failure
         if time.process_time() >= ends:
             break
-    raise AssertionError(f"{BUGS[name].what} Nobody noticed in {seed} seeds.")
+    raise AssertionError(f"{BUGS[name].what} No check noticed in {seed} seeds.")
 
 
 @pytest.mark.parametrize("name", BUGS)

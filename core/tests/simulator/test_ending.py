@@ -15,7 +15,7 @@ def test_closed_state_is_all_that_stays(level: str, seeds: range) -> None:
     for seed in seeds:
         simulation = Simulation(replace(Plan.draw(seed), level=level))
         simulation.run()
-        # Without leases, nobody tidies up after an attempt that another has superseded, but the next attempt's leader.
+        # Without leases, only the next attempt's leader tidies up after an attempt that was superseded.
         earlier = re.compile(rf"(nodes|heartbeats)/(?!{simulation.context.attempt}/)")
         left[seed] = {key for key in simulation.left if not (level == "heartbeats" and earlier.match(key))}
     assert left == {seed: {"control/state"} for seed in seeds}

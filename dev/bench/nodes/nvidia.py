@@ -62,4 +62,4 @@ class _Node:
         return distributed.PrefixStore(f"torch.rendezvous.{self._spec.run_id}.{self._state._round}", self._store)
 
     def end(self) -> None:
-        """Nothing: the process ends, and there is nothing of it that would disturb anybody."""
+        """Nothing: the process ends, and there is nothing of it that would disturb another."""

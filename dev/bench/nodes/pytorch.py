@@ -70,4 +70,4 @@ class _Node:
         return self._info.store
 
     def end(self) -> None:
-        """Nothing: the process ends, and there is nothing of it that would disturb anybody."""
+        """Nothing: the process ends, and there is nothing of it that would disturb another."""

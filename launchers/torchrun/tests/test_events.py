@@ -96,14 +96,14 @@ def test_every_handler_of_a_process_has_a_number_of_its_own(node: Node, log: Log
     assert {event.rank for event in found} == {None, 0, 1}
 
 
-def test_an_end_that_nobody_could_be_told_of_is_no_success(node: Node, log: Log, database: str) -> None:
+def test_an_end_that_was_not_published_is_no_success(node: Node, log: Log, database: str) -> None:
     first = node(1, 1)
     first.next_rendezvous()
     assert first.shutdown()
     second = node(1, 1, attempt="1", close_timeout="0.5", keep_alive_interval="0.5")
     second.next_rendezvous()
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
-        # Nobody else can write meanwhile.
+        # No other can write meanwhile.
         other.execute("BEGIN EXCLUSIVE")
         assert not second.shutdown()
     ends = [event for event in log.of("TorchrunHandler") if event.name.endswith(".shutdown")]

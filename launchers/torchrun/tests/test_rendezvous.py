@@ -157,7 +157,7 @@ class TestErrors:
         with pytest.raises(rendezvous.RendezvousClosedError, match="no money"):
             nodes[1].num_nodes_waiting()
 
-    def test_a_job_that_is_done_ends_nobody(self, node: Node, threads: ThreadPoolExecutor) -> None:
+    def test_a_job_that_is_done_ends_no_node(self, node: Node, threads: ThreadPoolExecutor) -> None:
         nodes = [node(), node()]
         together(threads, *nodes)
         assert nodes[0].shutdown()

@@ -63,7 +63,7 @@ class ForkedStore:
 
 
 def is_served(endpoint: str) -> bool:
-    """Whether anybody listens there."""
+    """Whether a process listens there."""
     host, _, port = endpoint.partition(":")
     with suppress(OSError), socket.create_connection((host, int(port)), 1):
         return True

@@ -30,7 +30,7 @@ _CALLS: dict[str, Callable[[C10dRendezvousBackend, float], Any]] = {
 
 
 @pytest.mark.parametrize("warm", [True, False], ids=["connected", "new"])
-def test_a_stopped_host_makes_nobody_wait_longer_than_asked(server: ForkedStore, connect: Connect, warm: bool) -> None:
+def test_a_stopped_host_makes_no_call_wait_longer_than_asked(server: ForkedStore, connect: Connect, warm: bool) -> None:
     backend = connect(server.endpoint)
     if warm:
         for call in _CALLS.values():
@@ -55,7 +55,7 @@ def test_a_stopped_host_makes_nobody_wait_longer_than_asked(server: ForkedStore,
     assert entry.value == b"after"
 
 
-def test_a_write_that_nobody_waits_for_any_more_is_not_begun(server: ForkedStore, connect: Connect) -> None:
+def test_a_write_that_is_not_waited_for_any_more_is_not_begun(server: ForkedStore, connect: Connect) -> None:
     backend = connect(server.endpoint)
     backend.read("nodes/a", timeout=CALL)
     server.pause()
@@ -108,7 +108,7 @@ def test_when_the_host_dies_waiters_learn_it_at_once(server: ForkedStore, connec
             waiting.result(CALL)
         assert time.monotonic() - began < 1
     began = time.monotonic()
-    with pytest.raises(RendezvousConnectionError, match="Nobody serves"):
+    with pytest.raises(RendezvousConnectionError, match="No process serves"):
         backend.read("key", timeout=CALL)
     assert time.monotonic() - began < 1, "a client tried a dead host for longer than it takes to be refused"
 
@@ -130,7 +130,7 @@ def test_after_a_restart_all_go_on_with_an_empty_store(server: ForkedStore, conn
         assert followed.result(30).entries == {"control/state": new.entry}
 
 
-def test_something_else_at_the_endpoint_makes_nobody_wait_longer_than_asked(connect: Connect) -> None:
+def test_something_else_at_the_endpoint_makes_no_call_wait_longer_than_asked(connect: Connect) -> None:
     # It takes connections and says nothing.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = f"127.0.0.1:{listener.getsockname()[1]}"

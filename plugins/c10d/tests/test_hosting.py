@@ -24,7 +24,7 @@ from .clients import CALL, Connect, tcp_client
 
 @pytest.fixture
 def endpoint() -> str:
-    """Where nobody listens."""
+    """Where no process listens."""
     return f"127.0.0.1:{free_ports(1)[0]}"
 
 
@@ -61,15 +61,15 @@ def test_all_at_once_find_one_host(endpoint: str, processes: Processes, connect:
     assert processes.together(lambda: None, meet, 4) == [4] * 4
 
 
-def test_who_must_not_serve_says_that_nobody_does(endpoint: str, connect: Connect) -> None:
+def test_a_client_that_must_not_serve_says_that_no_process_does(endpoint: str, connect: Connect) -> None:
     began = time.monotonic()
-    with pytest.raises(RendezvousConnectionError, match=f"Nobody serves a store at {endpoint}.*refused"):
+    with pytest.raises(RendezvousConnectionError, match=f"No process serves a store at {endpoint}.*refused"):
         connect(endpoint, is_host=False).read("key", timeout=CALL)
     assert time.monotonic() - began < 1
 
 
 def test_another_machines_address_is_not_served(connect: Connect) -> None:
-    # One that documentation may use, and nobody has (RFC 5737).
+    # For documentation: no machine has it (RFC 5737).
     backend = connect("192.0.2.1:29400", is_host=None)
     began = time.monotonic()
     with pytest.raises(RendezvousConnectionError):
@@ -207,7 +207,7 @@ def test_when_the_host_is_killed_all_learn_it_at_once_and_one_of_them_takes_over
 
 
 def test_a_fork_does_not_keep_the_store_alive(endpoint: str, processes: Processes, connect: Connect) -> None:
-    """The child has copies of the host's sockets; were they open, nobody would see the host's end."""
+    """The child has copies of the host's sockets; were they open, no client would see the host's end."""
 
     def serve_and_fork(link: Link) -> None:
         backend = tcp_client(endpoint, "run", is_host=None)

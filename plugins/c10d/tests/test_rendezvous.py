@@ -13,7 +13,7 @@ from rdzv_c10d.store import stores
 from .clients import CALL, ForkedStore, is_served
 
 
-def _live(link: Link, endpoint: str) -> bool:
+def _run_node(link: Link, endpoint: str) -> bool:
     """Be a node until the job is done; tells of each world: rank and size."""
     params = RendezvousParameters("c10d", endpoint, "job", 2, 3, keep_alive_interval=0.3, last_call_timeout=0.5)
     handler = get_rendezvous_handler(params)
@@ -38,10 +38,10 @@ def _world(node: Worker, size: int) -> int:
 
 def test_the_job_goes_on_when_the_node_that_serves_the_store_is_killed(processes: Processes) -> None:
     endpoint = f"127.0.0.1:{free_ports(1)[0]}"
-    host = processes.fork(lambda link: _live(link, endpoint))
+    host = processes.fork(lambda link: _run_node(link, endpoint))
     # It imports torch first.
     eventually(lambda: is_served(endpoint), "the first node to serve the store", 60)
-    others = [processes.fork(lambda link: _live(link, endpoint)) for _ in range(2)]
+    others = [processes.fork(lambda link: _run_node(link, endpoint)) for _ in range(2)]
     assert sorted(_world(node, 3) for node in (host, *others)) == [0, 1, 2]
     host.kill()
     assert sorted(_world(node, 2) for node in others) == [0, 1]

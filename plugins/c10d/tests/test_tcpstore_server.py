@@ -78,7 +78,7 @@ def test_it_ends_with_its_parent() -> None:
 
 
 def test_a_failure_shows_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One that documentation may use, and nobody has (RFC 5737).
+    # For documentation: no machine has it (RFC 5737).
     monkeypatch.setattr(TcpStoreServer, "host", "192.0.2.1")
     monkeypatch.setattr("rdzv_conformance.servers.service.free_ports", lambda count, host: [1] * count)
     server = TcpStoreServer()

@@ -53,7 +53,7 @@ def test_all_waits_of_a_process_share_a_thread(backend: C10dRendezvousBackend, s
 
 
 class Failing:
-    """A store that fails once in the thread that listens, as nobody expects.
+    """A store that fails once in the thread that listens, with an error that is not foreseen.
 
     Attributes:
         method: Which of its methods does.
@@ -69,7 +69,7 @@ class Failing:
             raise AttributeError(name)
         if name == self.method and threading.current_thread().name == "rdzv-c10d-wakeup":
             self.method = ""
-            raise self._error("nobody expects this")
+            raise self._error("this was not foreseen")
         return getattr(self._store, name)
 
 
@@ -98,7 +98,7 @@ def test_a_thread_that_fails_says_so_at_once(store: Any, error: type[BaseExcepti
     try:
         since = backend.read_all("nodes", timeout=CALL)
         with in_background(lambda: backend.wait("nodes", since, timeout=600.0)) as waiting:
-            assert "nobody expects this" in str(waiting.exception(CALL))
+            assert "this was not foreseen" in str(waiting.exception(CALL))
     finally:
         backend.close()
 
@@ -133,7 +133,7 @@ def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(
 
     def connect(timeout: float) -> Any:
         may_connect.wait(timeout)
-        raise RendezvousConnectionError("nobody serves a store there")
+        raise RendezvousConnectionError("no process serves a store there")
 
     locator = GivenLocator(store)
     monkeypatch.setattr(locator, "connect", connect)
@@ -146,11 +146,11 @@ def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(
         first, second = [start.exception(CALL) for start in starts]
     pool.close(lambda connection: None, at_once=True)
     assert isinstance(first, RendezvousConnectionError)
-    assert str(first) == str(second) == "nobody serves a store there"
+    assert str(first) == str(second) == "no process serves a store there"
     assert first is not second, "an object that is raised twice has the traceback of both"
 
 
-def test_where_nobody_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
+def test_where_no_call_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:
     backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.05)
     for path in ("heartbeats/a", "control/state", "store/1/a"):
         backend.put(path, b"x", expect=ANY, timeout=CALL)
@@ -199,7 +199,7 @@ def test_a_writer_that_died_before_it_could_ring_is_noticed(
 def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
     backend: C10dRendezvousBackend, store: Any
 ) -> None:
-    # Its writer has counted before there was anybody to ring for.
+    # Its writer has counted before there was a client to ring for.
     extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/a 1234"))
     number = store.add("rdzv/run/count/nodes", 1)
     since = backend.read_all("nodes", timeout=CALL)
@@ -213,7 +213,7 @@ def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
         assert time.monotonic() - began < 1
 
 
-def test_a_writer_that_died_before_it_could_write_holds_up_nobody(
+def test_a_writer_that_died_before_it_could_write_holds_up_no_other(
     backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.2)

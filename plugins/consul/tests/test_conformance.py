@@ -39,7 +39,7 @@ class TestConsul(BackendConformance):
             "no token at all": (right | {"token": "hunter2"}, unknown, policy % "rdzv"),
             "no permission": (right | {"token": locked_consul.stranger}, denied, policy % "rdzv"),
             "wrong prefix": (right | {"prefix": "elsewhere"}, denied, policy % "elsewhere"),
-            "nobody": (certificates.options(), "without a token: Permission denied.*option token", policy % "rdzv"),
+            "no login": (certificates.options(), "without a token: Permission denied.*option token", policy % "rdzv"),
         }
         by_options = partial(Secured.by_options, "consul", locked_consul.server.get_endpoint(), right)
         return {

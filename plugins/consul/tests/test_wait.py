@@ -78,11 +78,11 @@ def test_waits_for_many_keys_leave_few_queries(shared_consul: ConsulServer, conn
     for number in range(30):
         prefix = f"once/{number}"
         backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
-    eventually(lambda: len(_watches("once")) <= 5, "the queries that nobody waits for to end", 2)
+    eventually(lambda: len(_watches("once")) <= 5, "the queries that no call waits for to end", 2)
     eventually(lambda: open_files() - files <= 9, "their connections to end", 2)
 
 
-def test_a_query_that_nobody_waits_for_is_not_repeated(
+def test_a_query_that_is_not_waited_for_is_not_repeated(
     shared_consul: ConsulServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watches, "_IDLE_TIMEOUT", 0.2)

@@ -42,10 +42,10 @@ class TestEtcdV2(BackendConformance):
 
         strangers = {
             "wrong password": (login | {"password": "not this"}, *denied("the user 'writer'")),
-            "unknown user": (login | {"user": "nobody"}, *denied("the user 'nobody'")),
+            "unknown user": (login | {"user": "unknown"}, *denied("the user 'unknown'")),
             "no permission": ({"user": "stranger", "password": "hi"}, *denied("the user 'stranger'")),
             "wrong prefix": (login | {"prefix": "elsewhere"}, *denied("the user 'writer'", "elsewhere")),
-            "nobody": ({}, *denied("a client without a user")),
+            "no login": ({}, *denied("a client without a user")),
         }
         by_options = partial(Secured.by_options, "etcd-v2")
         return {

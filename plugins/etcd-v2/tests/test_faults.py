@@ -53,7 +53,7 @@ class TestNetwork(NetworkConformance):
         return lambda run_id, endpoint="127.0.0.1:1": EtcdV2Backend(Access(parse_endpoints(endpoint, 2379)), run_id)
 
 
-def test_numbers_beyond_all_bounds_blind_nobody(proxy: FaultProxy, connect: Connect) -> None:
+def test_numbers_beyond_all_bounds_blind_no_client(proxy: FaultProxy, connect: Connect) -> None:
     backend = connect(proxy.endpoint)
     since = backend.read_all("corrupt", timeout=CALL)
     proxy.disconnect()
@@ -143,7 +143,7 @@ def test_nothing_stays_of_what_is_removed(shared_etcd: EtcdServer, connect: Conn
     assert not _listed(shared_etcd, "/removing")
 
 
-def test_keys_with_a_time_to_live_stay_while_anybody_writes(shared_etcd: EtcdServer, connect: Connect) -> None:
+def test_keys_with_a_time_to_live_stay_while_a_client_writes(shared_etcd: EtcdServer, connect: Connect) -> None:
     backend = connect(shared_etcd.get_endpoint(), prefix="fading", ttl=2)
     backend.put("ttl/once", b"x", expect=ABSENT, timeout=CALL)
     began = time.monotonic()

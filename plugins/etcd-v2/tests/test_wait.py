@@ -61,7 +61,7 @@ def test_waits_for_many_keys_leave_few_polls(shared_etcd: EtcdServer, connect: C
     for number in range(30):
         prefix = f"once/{number}"
         backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.005)
-    eventually(lambda: len(_watches("once")) <= 5, "the polls that nobody waits for to end", 5)
+    eventually(lambda: len(_watches("once")) <= 5, "the polls that no call waits for to end", 5)
     eventually(lambda: open_files() - files <= 9, "their connections to end", 5)
 
 

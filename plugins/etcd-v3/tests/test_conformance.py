@@ -31,10 +31,10 @@ class TestEtcdV3(BackendConformance):
         invalid = "invalid user ID or password"
         strangers = {
             "wrong password": (files | login | {"password": "not this"}, f"'writer'.*{invalid}"),
-            "unknown user": (files | login | {"user": "nobody"}, f"'nobody'.*{invalid}"),
+            "unknown user": (files | login | {"user": "unknown"}, f"'unknown'.*{invalid}"),
             "no permission": (files | {"user": "stranger", "password": "hi"}, "'stranger'.*permission denied"),
             "wrong prefix": (files | login | {"prefix": "elsewhere"}, "'writer'.*permission denied.*prefix"),
-            "nobody": (files, "without user and password"),
+            "no login": (files, "without user and password"),
         }
         by_options = partial(Secured.by_options, "etcd-v3", locked_etcd.get_endpoint(), files | login)
         return {

@@ -53,7 +53,7 @@ def test_a_login_that_expired_is_renewed(auth_etcd: EtcdServer, create: Create) 
 
 
 def test_a_login_that_became_too_old_is_renewed(create: Create, tmp_path: Path) -> None:
-    """A signed login counts only until anybody's permissions change."""
+    """A signed login counts only until the permissions of any user change."""
     require_service(EtcdServer)
     with EtcdServer(extra_args=["--bcrypt-cost=4", token_keys(tmp_path)]) as etcd:
         demand_login(etcd)

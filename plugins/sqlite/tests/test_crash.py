@@ -97,7 +97,7 @@ def test_all_waiters_agree_on_the_moment_of_an_expiry(path: Path, processes: Pro
             seen: Snapshot = client.read_all("nodes", timeout=5)
             link.send()
             gone = client.wait("nodes", seen, timeout=10)
-            # Nobody who looks after this may see the key.
+            # No client that looks after this may see the key.
             return [sorted(gone.entries), gone.revision]
 
     owner = start_owner(path, processes)

@@ -97,7 +97,7 @@ class TestWrongFile:
             connect().read_all("key", timeout=5)
 
 
-def test_call_that_failed_in_the_middle_locks_nobody_out(connect: Connect, path: Path) -> None:
+def test_call_that_failed_in_the_middle_locks_no_other_out(connect: Connect, path: Path) -> None:
     client = connect()
     client.put("key", b"", expect=ANY, timeout=5)
     tamper(path, "UPDATE entry SET value = 'text'")

@@ -13,7 +13,7 @@ from rdzv_conformance.processes import Link, Processes
 from rdzv_sqlite import SqliteBackend
 from rdzv_sqlite.paths import default_path
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 
 def put_error(path: str | Path) -> RendezvousError:
@@ -44,7 +44,7 @@ def test_folder_of_another_user(tmp_path: Path, processes: Processes, forbidden:
 
     def put(link: Link) -> list[object]:
         if os.getuid() == 0:
-            os.setuid(NOBODY)
+            os.setuid(UNPRIVILEGED)
         error = put_error(path)
         return [type(error).__name__, str(error)]
 

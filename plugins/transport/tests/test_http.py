@@ -342,7 +342,7 @@ def test_closing_ends_what_is_in_progress(serve: Serve, connect: Connect) -> Non
         client.call(GET, 5, lambda reply: reply.status)
 
 
-def test_a_poll_that_nobody_wants_any_more_says_nothing_against_its_endpoint(serve: Serve, connect: Connect) -> None:
+def test_a_poll_that_is_not_wanted_any_more_says_nothing_against_its_endpoint(serve: Serve, connect: Connect) -> None:
     first, second = serve(), serve()
     client, cancel = connect(first.endpoint, second.endpoint), CancelToken()
     first.speaks.clear()
@@ -498,7 +498,7 @@ def _foreign_stream(client: Client) -> Stream[int]:
     return client.open_stream(STREAM, 5, _foreign, ALIVE)
 
 
-def test_a_stream_that_nobody_answers_cannot_be_opened(connect: Connect) -> None:
+def test_a_stream_that_is_not_answered_cannot_be_opened(connect: Connect) -> None:
     with pytest.raises(RendezvousConnectionError, match="not connected: Connection refused"):
         _open(connect(_nowhere(), _nowhere()))
 

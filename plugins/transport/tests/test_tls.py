@@ -64,7 +64,7 @@ def test_options_have_the_names_that_a_backend_gives_them() -> None:
     assert "the agents' certificates" in options[1].help
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_passphrase(tmp_path: Path) -> None:
+def test_an_encrypted_key_is_refused_and_asks_for_no_passphrase(tmp_path: Path) -> None:
     issued = trustme.CA().issue_cert("client.test")
     key: Any = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
     cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"

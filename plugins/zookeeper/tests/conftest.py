@@ -46,7 +46,7 @@ def tls_server(certificates: Certificates) -> Iterator[ZooKeeperServer]:
 
 @pytest.fixture(scope="session")
 def sasl_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
-    """A server that serves nobody who has not logged in."""
+    """A server that serves no client that has not logged in."""
     require_service(ZooKeeperServer)
     users = tmp_path_factory.mktemp("sasl") / "users.conf"
     users.write_text(SASL_USERS)

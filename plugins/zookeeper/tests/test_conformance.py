@@ -38,7 +38,7 @@ class TestZooKeeper(BackendConformance):
         owner, denied = {"user": "me", "password": "secret", "prefix": "secured"}, ".*/secured/.*NoAuth.*acl"
         strangers = {
             "wrong password": (owner | {"password": "not this"}, f"the user 'me'{denied}"),
-            "nobody": ({"prefix": "secured"}, f"without user and password{denied}"),
+            "no login": ({"prefix": "secured"}, f"without user and password{denied}"),
         }
         by_options = partial(Secured.by_options, "zookeeper")
         return {
@@ -56,16 +56,16 @@ class TestZooKeeper(BackendConformance):
 
 
 class TestZooKeeperWithSasl(SecurityConformance):
-    """The other way to log in: a server that serves nobody who has not."""
+    """The other way to log in: a server that serves no client that has not."""
 
     @pytest.fixture
     def secured(self, sasl_server: ZooKeeperServer) -> dict[Capability, Secured]:
         login = {"sasl": "DIGEST-MD5", "user": "rdzv", "password": "secret"}
         strangers = {
             "wrong password": (login | {"password": "not this"}, "'rdzv'"),
-            "unknown user": (login | {"user": "nobody"}, "'nobody'"),
+            "unknown user": (login | {"user": "unknown"}, "'unknown'"),
             "no permission": (login | {"user": "stranger", "password": "hi"}, "'stranger'.*NoAuth"),
-            "nobody": ({}, "without user and password.*SessionClosedRequireSasl"),
+            "no login": ({}, "without user and password.*SessionClosedRequireSasl"),
         }
         return {Capability.AUTH: Secured.by_options("zookeeper", sasl_server.get_endpoint(), login, strangers)}
 

@@ -128,7 +128,7 @@ def test_something_that_says_nothing_is_doubted(connect: Connect) -> None:
             connect(endpoint).read("key", timeout=0.3)
     with pytest.raises(RendezvousConnectionError, match=f"could not be used: {endpoint}: .*refused") as refused:
         connect(endpoint).read("key", timeout=CALL)
-    assert " s:" not in str(refused.value), "nobody has waited"
+    assert " s:" not in str(refused.value), "no retry has waited"
 
 
 def test_an_outage_ends_no_session_that_the_ensemble_honours(zookeeper: ZooKeeperServer, connect: Connect) -> None:

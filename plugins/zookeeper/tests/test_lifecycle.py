@@ -1,4 +1,4 @@
-"""Sessions: nothing keeps one that nobody needs, and a fork takes none away."""
+"""Sessions: nothing keeps one that is not needed, and a fork takes none away."""
 
 import threading
 import time

@@ -64,7 +64,7 @@ def test_sasl_without_its_package_says_what_to_install() -> None:
     assert "pip install 'rdzv-zookeeper[sasl]'" in failed.stderr
 
 
-def test_an_encrypted_key_is_refused_and_nobody_is_asked_for_its_passphrase(tmp_path: Path) -> None:
+def test_an_encrypted_key_is_refused_and_asks_for_no_passphrase(tmp_path: Path) -> None:
     issued = trustme.CA().issue_cert("client.test")
     key = serialization.load_pem_private_key(issued.private_key_pem.bytes(), password=None)
     cert_file, key_file = tmp_path / "cert.pem", tmp_path / "key.pem"

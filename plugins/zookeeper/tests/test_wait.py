@@ -125,7 +125,7 @@ def test_an_idle_wait_keeps_its_session(quiet_zookeeper: ZooKeeperServer, connec
         (session,) = _sessions(quiet_zookeeper)
         assert waited.result() is since
         assert _sessions(quiet_zookeeper) == [session]
-    # Nobody waits any more: the session ends, and the next call makes another one.
+    # No call waits any more: the session ends, and the next call makes another one.
     eventually(lambda: quiet_zookeeper.sessions() == 0, "the session to end", 10)
     backend.put("key", b"x", expect=ABSENT, timeout=CALL)
     assert backend.wait("key", since, timeout=CALL).entries["key"].value == b"x"

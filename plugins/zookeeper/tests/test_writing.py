@@ -68,10 +68,10 @@ def test_a_run_in_zookeeper(backend: ZooKeeperBackend, kazoo: KazooClient) -> No
 
 
 @pytest.mark.parametrize("end", ["delete", "revoke", "expire"])
-def test_a_token_is_dead_when_its_key_has_another_life(
+def test_a_token_is_dead_when_its_key_has_another_incarnation(
     shared_zookeeper: ZooKeeperServer, connect: Connect, end: str
 ) -> None:
-    """ZooKeeper's version is the same in both lives."""
+    """ZooKeeper's version is the same in both incarnations."""
     backend, other = (connect(shared_zookeeper.get_endpoint(), run_id=end) for _ in range(2))
     lease = backend.open_lease(1, timeout=CALL)
     old = _write(backend, "key", b"x", None if end == "delete" else lease)
@@ -79,7 +79,7 @@ def test_a_token_is_dead_when_its_key_has_another_life(
         backend.delete("key", timeout=CALL)
     elif end == "revoke":
         lease.revoke(CALL)
-    eventually(lambda: backend.read("key", timeout=CALL) is None, "the first life to end")
+    eventually(lambda: backend.read("key", timeout=CALL) is None, "the first incarnation to end")
     for owner in (None, other.open_lease(10, timeout=CALL)):
         new = _write(other, "key", b"x", owner)
         assert new.token.number == old.token.number
@@ -90,7 +90,7 @@ def test_a_token_is_dead_when_its_key_has_another_life(
 
 
 def test_no_token_survives_deletes_that_race_with_it(backend: ZooKeeperBackend) -> None:
-    """Every conditional write that was applied was of the life that it had seen."""
+    """Every conditional write that was applied was of the incarnation that it had seen."""
     stop = threading.Event()
 
     def delete_and_create() -> None:

@@ -98,7 +98,7 @@ class Campaign:
             self.faults[event.fault] += 1
 
     def _next_attempt(self) -> None:
-        """The run is closed, and everybody has gone: launch it again."""
+        """The run is closed, and all agents have gone: launch it again."""
         self._come_too_late()
         self.testbed.history.forget()
         self.testbed.attempt += 1
@@ -110,7 +110,7 @@ class Campaign:
         self._quiet_phase(self._is_empty)
 
     def _end(self) -> None:
-        """Close the run, and see that everybody hears it."""
+        """Close the run, and see that every agent hears it."""
         next(iter(self.testbed.handles.values())).tell("close", "the end")
         self._quiet_phase(self._is_empty)
         self._come_too_late()

@@ -7,7 +7,7 @@ were seen from outside, and only by those who took part:
    it and the rank that follows, and find the same mark in its store; each one's rounds rise.
 2. A node that *trusts* its round until the moment *t* has a lease that certainly lives until then: the
    service has confirmed it less than a time to live ago. As long as it has not gone back to
-   ``next_rendezvous``, left or been killed, nobody returns from a later round before *t*. Being paused, cut off
+   ``next_rendezvous``, left or been killed, no node returns from a later round before *t*. Being paused, cut off
    or without a service does not matter: it takes away the next confirmation, not the last one.
 3. Every world has min to max nodes, each once.
 4. After the last fault, all who live get into one world, as far as there is room, within a bound.
@@ -84,8 +84,8 @@ def is_settled(last: Mapping[str, Record], alive: Collection[str], high: int) ->
     inside = [record for record in found if record.what in INSIDE]
     waiting = [record for record in found if record.what == "joins"]
     rounds = {(record.facts["round"], record.facts["size"]) for record in inside}
-    everybody = len(inside) + len(waiting) == len(alive)
-    return everybody and len(inside) == min(len(alive), high) and len(rounds) == 1 and rounds.pop()[1] == len(inside)
+    all_are_here = len(inside) + len(waiting) == len(alive)
+    return all_are_here and len(inside) == min(len(alive), high) and len(rounds) == 1 and rounds.pop()[1] == len(inside)
 
 
 # 1
@@ -257,7 +257,7 @@ def _errors(records: Sequence[Record], attempts: Mapping[str, int]) -> Iterator[
             if _agent(record.facts["by"]) not in closers.get(attempt, ()) and not (_superseded(record) and followed):
                 said = f"by '{record.facts['by']}': {record.facts['reason']}"
                 yield Violation(
-                    record.at, 7, f"nobody has closed the run, but {record.who} hears that it is closed {said}"
+                    record.at, 7, f"no node has closed the run, but {record.who} hears that it is closed {said}"
                 )
         elif record.what == "refused" and record.who not in leaving:
             text = f"{record.facts['error']}: {record.facts['text']}"

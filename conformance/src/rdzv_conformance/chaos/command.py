@@ -124,11 +124,11 @@ def _set(asked: argparse.Namespace, cleanup: ExitStack) -> Testbed:
     service = cleanup.enter_context(find_service(asked.backend, asked.endpoint, asked.server))
     options = {**service.options, **dict(asked.option)}
     job = Job(asked.backend, f"chaos-{time.time_ns()}", low, high, asked.ttl, options)
-    try_out(job.parameters(service.endpoint, "nobody", 0))
+    try_out(job.parameters(service.endpoint, "chaos", 0))
     # Now only: a run that was refused leaves nothing there.
     _claim(folder)
     if asked.endpoint is not None:
-        cleanup.callback(_purge, job.parameters(asked.endpoint, "nobody", 0), asked.ttl)
+        cleanup.callback(_purge, job.parameters(asked.endpoint, "chaos", 0), asked.ttl)
     return cleanup.enter_context(Testbed(job, service, folder, asked.agents))
 
 

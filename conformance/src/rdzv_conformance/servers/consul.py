@@ -19,7 +19,7 @@ _BINARY_VARIABLE = "RDZV_CONSUL_BINARY"
 _SERVED = re.compile(r'^consul_(?:http_(\w+)_count|api_http_count\{method="(\w+)",path="(\w+)"\}) (\S+)$', re.MULTILINE)
 _BEGUN = re.compile(r"^consul_rpc_query (\S+)$", re.MULTILINE)
 _OUR_OWN = ("agent/metrics", "status/leader")
-"""What these servers are asked by this file, which nobody wants to count."""
+"""What this file asks of these servers: it is not counted."""
 
 
 class ConsulTls(ServerTls):

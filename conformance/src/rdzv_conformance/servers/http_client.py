@@ -14,8 +14,8 @@ class ServerTls:
     Attributes:
         cert: The server's certificate; it must name ``127.0.0.1``.
         key: The server's private key.
-        ca: Who signed the certificates.
-        client_cert: A client's certificate; with it the server demands one of everybody.
+        ca: The authority that signed the certificates.
+        client_cert: A client's certificate; with it the server demands one of every client.
         client_key: Its private key.
     """
 

@@ -9,7 +9,7 @@ _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
-    """Find ports that nobody listens on.
+    """Find ports on which no process listens.
 
     They lie below the range from which the kernel takes the near end of outgoing connections: while a server
     is down, a client that keeps trying to reach it could otherwise be given that very port, connect to

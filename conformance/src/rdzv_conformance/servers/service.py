@@ -97,7 +97,7 @@ class LocalService(ABC):
     def stop(self) -> None:
         """Stop the server and remove its temporary files. Stopping twice is fine."""
         if self._wanted_data_dir is None and self.is_running():
-            # Nobody needs its data any more, and some that are asked politely take their time.
+            # Its data is not needed any more, and some that are asked politely take their time.
             self.kill()
         self.terminate()
         self._process = None

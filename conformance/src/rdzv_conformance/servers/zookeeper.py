@@ -36,7 +36,7 @@ class ZooKeeperTls:
 
     Attributes:
         cert: The server's certificate, with its private key (PKCS #8) in the same file.
-        ca: Who signed the certificates.
+        ca: The authority that signed the certificates.
         client_auth: Whether a client must show a certificate too: ``need``, ``want`` or ``none``.
     """
 

@@ -63,7 +63,7 @@ class Verdict:
 
 _NEEDS: Final = {
     "harness": (SERVER, "so nothing can be stopped"),
-    "locked": (SECURED, "so nobody was refused"),
+    "locked": (SECURED, "so no client was refused"),
     "ensemble": (CLUSTER, "so no member of several was lost"),
 }
 """What a fixture of the suite needs of a class, and what is not tried without it."""

@@ -20,7 +20,7 @@ from .server import ConnectTo, Server, ServerConformance, ServerHarness, check_e
 _T = TypeVar("_T")
 
 _QUICK: Final = 2.0
-"""Seconds that endpoints may cost at which nobody listens; one that is silent would cost a whole timeout."""
+"""Seconds that endpoints may cost at which no server listens; one that is silent would cost a whole timeout."""
 _LOSS: Final = 30.0
 """Seconds within which all goes on when a member was lost, the election of another leader included."""
 _MOVED: Final = 5.0
@@ -81,7 +81,7 @@ class ClusterConformance(ServerConformance):
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_endpoints_without_a_server_cost_nothing(self, harness: ServerHarness) -> None:
-        """Where nobody listens, the next endpoint is used at once; and the own address is known all the same."""
+        """Where no server listens, the next endpoint is used at once; and the own address is known all the same."""
         dead = [f"127.0.0.1:{port}" for port in free_ports(2)]
         client = harness.client(",".join([*dead, harness.endpoint]))
         began = time.monotonic()
@@ -89,7 +89,7 @@ class ClusterConformance(ServerConformance):
         took = time.monotonic() - began
         assert put.outcome is PutOutcome.APPLIED, f"the third of three endpoints serves, and a put answered {put}"
         assert client.local_address
-        assert took < _QUICK, f"two endpoints at which nobody listens cost {took:.1f} s"
+        assert took < _QUICK, f"two endpoints at which no server listens cost {took:.1f} s"
 
     @requires(Capability.MULTI_ENDPOINT)
     def test_every_endpoint_that_fails_is_named(self, harness: ServerHarness) -> None:
@@ -206,7 +206,7 @@ class ClusterConformance(ServerConformance):
     def test_loss_of_leaders_does_not_disturb_the_run(
         self, ensemble: Cluster, connect: ConnectTo, run_id: str, to: object, processes: Processes
     ) -> None:
-        """Invariants 4 and 10: while its nodes gather, and while they run, nobody is lost and no round is formed."""
+        """Invariants 4 and 10: while its nodes gather, and while they run, no node is lost and no round is formed."""
         nodes = Nodes(processes, lambda: connect(run_id, _all(ensemble)), run_id)
         three = nodes(3, 3, 3, join=3 * FORM)
         for node in three[:2]:

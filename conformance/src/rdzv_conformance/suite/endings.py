@@ -22,12 +22,12 @@ _LONG: Final = CALL
 _SECOND: Final = 1 + 0.5
 """Within so many seconds they end, on a busy machine."""
 _SHORT: Final = 0.5
-_NOBODY: Final = "service.invalid:1"
-"""An endpoint whose name nobody resolves."""
+_UNRESOLVED: Final = "service.invalid:1"
+"""An endpoint whose name does not resolve."""
 
 
 class EndingsConformance(ServerConformance):
-    """`close`, and a timeout, while nobody answers."""
+    """`close`, and a timeout, while no server answers."""
 
     def test_close_ends_every_call_to_a_frozen_service(self, harness: ServerHarness) -> None:
         """Waits that were there before and calls that have just begun; no thread and no file stays behind."""
@@ -45,24 +45,24 @@ class EndingsConformance(ServerConformance):
         eventually(lambda: not holds_more_than(before), "a closed client to go")
 
     def test_close_ends_a_connection_that_is_being_made(self, harness: ServerHarness) -> None:
-        """Where nobody takes the connection, who connects hears nothing."""
-        with _nobody_accepts() as endpoint, ThreadPoolExecutor(1) as pool:
+        """Where no server takes the connection, the client that connects hears nothing."""
+        with _full_queue() as endpoint, ThreadPoolExecutor(1) as pool:
             client = harness.tcp_client(endpoint)
             read = pool.submit(end_of, lambda: client.read(KEY, timeout=_LONG))
             time.sleep(0.1)
-            assert not read.done(), f"nobody takes the connection, and a read has ended: {read.result()[0]!r}"
+            assert not read.done(), f"no server takes the connection, and a read has ended: {read.result()[0]!r}"
             _close_ends(client.close, {"read": read})
 
-    def test_name_that_nobody_resolves_holds_up_nothing(self, harness: ServerHarness) -> None:
+    def test_name_that_does_not_resolve_holds_up_nothing(self, harness: ServerHarness) -> None:
         """A call ends in time and names the endpoint, `close` ends one that has more time, and no thread stays."""
-        client = harness.tcp_client(_NOBODY)
+        client = harness.tcp_client(_UNRESOLVED)
         before = held()[0]
         with ThreadPoolExecutor(2) as pool, unanswered_names():
             short = pool.submit(client.read, KEY, timeout=_SHORT)
             if wait([short], _SHORT + _SECOND).not_done:
-                pytest.fail(f"a read with a timeout of {_SHORT} s has not given up a name that nobody resolves")
+                pytest.fail(f"a read with a timeout of {_SHORT} s has not given up a name that does not resolve")
             error = refusal(short.result, RendezvousConnectionError)
-            assert _NOBODY in str(error), f"the error does not name the endpoint {_NOBODY}: {error}"
+            assert _UNRESOLVED in str(error), f"the error does not name the endpoint {_UNRESOLVED}: {error}"
             long = pool.submit(end_of, lambda: client.read(KEY, timeout=_LONG))
             time.sleep(0.1)
             _close_ends(client.close, {"read": long})
@@ -86,7 +86,7 @@ def _close_ends(close: Callable[[], None], calls: dict[str, Future[tuple[Any, fl
 
 
 @contextlib.contextmanager
-def _nobody_accepts() -> Iterator[str]:
+def _full_queue() -> Iterator[str]:
     """An endpoint whose queue is full: a client that connects there gets no answer."""
     with contextlib.ExitStack() as opened:
         listener = opened.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))

@@ -30,7 +30,7 @@ class EntryConformance(Conformance):
         except RendezvousParameterError as error:
             if own:
                 raise
-            why = f"no plugin '{name}' is installed, so nobody can choose it: {error}"
+            why = f"no plugin '{name}' is installed, so it cannot be chosen: {error}"
             leave_out(request.node, Verdict.NOT_TRIED, why)
         if own:
             parameters: Parameters = request.getfixturevalue(PARAMETERS)

@@ -50,7 +50,7 @@ class HandlerConformance(Conformance):
         assert [world["rank"] for world in worlds[:2]] == [world["rank"] for world in first], "ranks changed hands"
 
     def test_a_spare_ends_when_the_job_is_done(self, nodes: Nodes) -> None:
-        """Invariant 3: no world is larger than max; a node that is left over disturbs nobody and ends with a graceful
+        """Invariant 3: no world is larger than max; a node that is left over disturbs no other and ends with a graceful
         exit."""
         members, (spare,) = nodes(2, 2, 2), nodes(1, 2, 2)
         gather(members)

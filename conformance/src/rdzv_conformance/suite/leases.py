@@ -20,7 +20,7 @@ _ASKED: Final = 1.0
 _SHORT_AND_LONG: Final = (1.0, 4.0)
 """A service that adds a part of the time to live, or a multiple, is late for the long one."""
 _PROMISED: Final = 1.0
-"""So many seconds after its time a lease is over, and everyone can see it."""
+"""So many seconds after its time a lease is over, and every client can see it."""
 _STALL: Final = 0.2
 """A machine on which a thread oversleeps by so many seconds proves nothing about a service that was late."""
 _TRIES: Final = 5
@@ -45,7 +45,7 @@ class LeasesConformance(Conformance):
 
     @requires(Capability.LEASE)
     def test_lease_ends_in_time_and_not_before(self, clients: Clients) -> None:
-        """Keys of a lease that nobody keeps alive go, all of them, after the time to live; other keys stay."""
+        """Keys of a lease that is not kept alive go, all of them, after the time to live; other keys stay."""
         client = clients()
         client.put("suite/other", b"x", expect=ANY, timeout=CALL)
         began = time.monotonic()
@@ -53,7 +53,7 @@ class LeasesConformance(Conformance):
         for name in ("suite/a", "suite/b"):
             client.put(name, b"x", expect=ABSENT, lease=lease, timeout=CALL)
         while len(found := _names(client)) == 3:
-            assert time.monotonic() - began < self._patience(lease.ttl), "a lease that nobody keeps alive does not end"
+            assert time.monotonic() - began < self._patience(lease.ttl), "a lease that is not kept alive does not end"
             time.sleep(0.05)
         assert time.monotonic() - began >= lease.ttl, "a lease ended before its time"
         assert "suite/other" in found, "the end of a lease removed a key that was not its own"
@@ -223,7 +223,7 @@ class LeasesConformance(Conformance):
 
 
 def _delays_for_readers(owner: KeyValueBackend, observer: KeyValueBackend, allowed: float) -> dict[float, float]:
-    """How long after its time each lease's key was read, at least, by time to live; nobody keeps them alive."""
+    """How long after its time each lease's key was read, at least, by time to live; they are not kept alive."""
     due = _leave_leases(owner)
     seen = dict.fromkeys(due, 0.0)
     while (asked := time.monotonic()) < max(due.values()) + allowed + _PROMISED:

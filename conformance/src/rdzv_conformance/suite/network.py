@@ -1,4 +1,4 @@
-"""The line to the service: connections that break, answers that are not the service's, names that nobody knows."""
+"""The line to the service: connections that break, answers that are not the service's, names that do not resolve."""
 
 import re
 import socket
@@ -107,14 +107,14 @@ class NetworkConformance(Conformance):
             assert not isinstance(error, RendezvousDeniedError), f"{status} passes, and was taken for a refusal"
 
     def test_refused_connection_is_said_and_tells_no_time(self, reach: Reach) -> None:
-        """Nobody has waited for it."""
+        """No retry has waited for it."""
         # The port of a listener that is gone.
         with socket.create_server(("127.0.0.1", 0)) as gone:
             port = gone.getsockname()[1]
         error = refusal(lambda: reach(f"127.0.0.1:{port}").read(KEY, timeout=CALL), RendezvousConnectionError)
         assert f"127.0.0.1:{port}" in str(error)
         assert "refused" in str(error)
-        assert " s:" not in str(error), f"nobody has waited: {error}"
+        assert " s:" not in str(error), f"no retry has waited: {error}"
 
     def test_name_that_does_not_exist_is_said(self, reach: Reach) -> None:
         """With the name; the thread that looked it up ends with the answer."""
@@ -151,7 +151,7 @@ class NetworkConformance(Conformance):
         backend.delete(ROOT, timeout=CALL)
 
     def test_waits_for_many_keys_leave_few_connections(self, reach: Reach, proxy: FaultProxy) -> None:
-        """What nobody waits for any more ends."""
+        """What is not waited for any more ends."""
         backend = reach(proxy.behind)
         backend.read(KEY, timeout=CALL)
         before = open_files()

@@ -29,7 +29,7 @@ FORM: Final = 30.0
 
 
 class Node:
-    """The test's end of a node; what can be asked are the methods of `_Life`."""
+    """The test's end of a node; what can be asked are the methods of `_RunningNode`."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -101,7 +101,8 @@ class Nodes:
         interval = timedelta(seconds=self.interval)
         settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS)
         return [
-            Node(self._processes.fork(lambda link: _live(link, self._connect, settings, clock))) for _ in range(count)
+            Node(self._processes.fork(lambda link: _run_node(link, self._connect, settings, clock)))
+            for _ in range(count)
         ]
 
 
@@ -113,20 +114,20 @@ def gather(nodes: list[Node]) -> list[dict[str, Any]]:
 
 
 def assert_calm(nodes: list[Node], seconds: float, otherwise: str) -> None:
-    """Have nobody wait for a round for so many seconds; else fail with these words."""
+    """Have no node wait for a round for so many seconds; else fail with these words."""
     calm = time.monotonic() + seconds
     eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in nodes), "calm", FORM)
     assert not any(node.ask("waiting") for node in nodes), otherwise
 
 
-def _live(link: Link, connect: Callable[[], KeyValueBackend], settings: RendezvousSettings, clock: float) -> None:
-    """The life of a node: it does what the test asks."""
+def _run_node(link: Link, connect: Callable[[], KeyValueBackend], settings: RendezvousSettings, clock: float) -> None:
+    """Be a node, which does what the test asks."""
     real = time.time
     time.time = lambda: real() + clock
-    link.obey(_Life(settings, connect))
+    link.obey(_RunningNode(settings, connect))
 
 
-class _Life:
+class _RunningNode:
     """What a test may ask of a node."""
 
     def __init__(self, settings: RendezvousSettings, connect: Callable[[], KeyValueBackend]) -> None:

@@ -340,7 +340,7 @@ class OutagesConformance(ServerConformance):
         assert len({str(world["shared"]) for world in worlds}) == 1, f"the nodes disagree: {worlds}"
 
     def test_running_world_outlives_an_outage(self, harness: ServerHarness, harness_nodes: Nodes) -> None:
-        """Invariant 10: however long it takes, nobody is lost; afterwards the world can grow as before."""
+        """Invariant 10: however long it takes, no member is lost; afterwards the world can grow as before."""
         old, (late,) = harness_nodes(2, 2, 3), harness_nodes(1, 2, 3)
         first = gather(old)
         with harness.away("killed"):

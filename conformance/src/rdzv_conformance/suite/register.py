@@ -47,7 +47,7 @@ class RegisterConformance(Conformance):
 
     def test_register_is_empty_at_first(self, client: RendezvousBackend) -> None:
         """`get_state` returns None if there is no state."""
-        assert client.get_state() is None, "a run that nobody has used has a state"
+        assert client.get_state() is None, "a run that is new has a state"
 
     def test_register_returns_what_was_set(self, client: RendezvousBackend) -> None:
         """`get_state` returns the state and a token."""

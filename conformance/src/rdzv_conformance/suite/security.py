@@ -171,7 +171,7 @@ def _use(locked: Secured, run_id: str) -> None:
 
 
 def _assert_strangers_are_refused(locked: Secured, run_id: str) -> None:
-    assert locked.strangers, "nobody is a stranger here, so it was not tried whether one is refused"
+    assert locked.strangers, "no login here is a stranger's, so it was not tried whether one is refused"
     with closing(_make(locked.parameters(run_id))) as owner:
         mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
         _assert_each_is_refused(locked.strangers, run_id)

@@ -39,7 +39,7 @@ class StoreConformance(Conformance):
         return stores()
 
     def test_store_set_is_seen_by_get(self, stores: Stores) -> None:
-        """Values are text or bytes, and come back as bytes; the last one counts, for everybody."""
+        """Values are text or bytes, and come back as bytes; the last one counts, for all."""
         one, other = stores(), stores()
         for value, expected in (("text ü", "text ü".encode()), (b"\0\xff", b"\0\xff"), (b"", b"")):
             one.set("key", value)
@@ -151,7 +151,7 @@ class StoreConformance(Conformance):
     def test_store_request_that_comes_late_undoes_nothing(
         self, clients: Clients, monkeypatch: pytest.MonkeyPatch, is_new: bool, hangs: int
     ) -> None:
-        """A write whose request hung somewhere is sent again; that the first one is done in the end harms nobody."""
+        """A write whose request hung somewhere is sent again; that the first one is done in the end does no harm."""
         client = clients()
         store, other = KeyValueStore(client, timeout=_LONG), KeyValueStore(clients(), timeout=_LONG)
         writes: dict[str, Callable[[str], object]] = {
@@ -214,7 +214,7 @@ class StoreConformance(Conformance):
         assert sorted(chain.from_iterable(popped)) == sorted(items), "an item was lost, or given twice"
 
     def test_store_barrier_opens_for_the_last(self, stores: Stores, processes: Processes) -> None:
-        """Nobody passes a barrier before all have come."""
+        """No member passes a barrier before all have come."""
 
         def come(store: KeyValueStore, process: int) -> int:
             store.add("came", 1)

@@ -54,7 +54,7 @@ class WaitingConformance(Conformance):
             writer.put(f"{KEY}2", value, expect=ANY, timeout=CALL)
             with _meanwhile(writer.put, KEY, value, expect=ANY, timeout=CALL):
                 since = wait_for(waiter, KEY, since, holds(KEY, value), f"the key to become {value!r}")
-            assert since.entries.keys() == {KEY}, "a wait tells of keys that nobody asked for"
+            assert since.entries.keys() == {KEY}, "a wait tells of keys that it was not asked for"
 
     def test_changes_before_the_wait_are_not_slept_through(self, clients: Clients) -> None:
         """Whatever happened since the snapshot, the wait ends at once, with the last state."""
@@ -141,7 +141,7 @@ class WaitingConformance(Conformance):
         assert time.monotonic() < end + 1, "a wait outlasts its timeout"
 
     def test_idle_wait_rests(self, client: KeyValueBackend) -> None:
-        """While nothing changes, a wait takes next to no processor time, and asks nobody all the time."""
+        """While nothing changes, a wait takes next to no processor time, and does not poll without a pause."""
         client.put(KEY, b"x", expect=ANY, timeout=CALL)
         since = client.read_all(ROOT, timeout=CALL)
         client.wait(ROOT, since, timeout=0.5)  # whatever it sets up for the first one
@@ -184,7 +184,7 @@ class WaitingConformance(Conformance):
 
     @lacks(Capability.WATCH)
     def test_polling_is_quick_and_no_busy_loop(self, clients: Clients) -> None:
-        """A service that wakes nobody is asked again and again, in less than a second and without a busy loop."""
+        """A service that wakes no waiter is asked again and again, in less than a second and without a busy loop."""
         waiter, writer = clients(), clients()
         since = waiter.read_all(ROOT, timeout=CALL)
         read_all, reads = waiter.read_all, 0

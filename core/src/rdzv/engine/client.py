@@ -42,7 +42,7 @@ class VersionedValue:
     """What a key holds, unwrapped.
 
     Attributes:
-        envelope: Who wrote it, its epoch, its payload.
+        envelope: Its writer, its epoch, its payload.
         token: The service's version of it.
         order: When the key was created, in the service's order.
     """
@@ -158,6 +158,41 @@ class RetryingClient:
             return since
         now = self.backend.wait(prefix, since.encoded, timeout=timeout)
         return since if now is since.encoded else DecodedSnapshot(now, since)
+
+    def wait_for(
+        self,
+        found: Callable[[DecodedSnapshot], bool],
+        prefix: str,
+        since: DecodedSnapshot,
+        deadline: float,
+        least: float = 0.0,
+    ) -> DecodedSnapshot:
+        """Wait until `prefix` holds what is wanted, also while the service is away for a while.
+
+        Args:
+            found: Whether a snapshot has it.
+            prefix: What to watch.
+            since: The first snapshot to look at.
+            deadline: Until when to wait.
+            least: Seconds that the service gets to answer a read, however near the deadline is.
+
+        Returns:
+            The last snapshot, whether it has it or the time is up.
+
+        Raises:
+            RendezvousConnectionError: The service refuses, or did not answer a read in time.
+        """
+        pauses = backoff(self._random)
+        while not found(since) and time.monotonic() < deadline:
+            try:
+                since = self.wait(prefix, since, deadline)
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError:
+                # The read is retried until its deadline; the pause is for a service that answers reads only.
+                self._closing.wait(max(0.0, min(next(pauses), deadline - time.monotonic())))
+                since = self.read_all(prefix, max(deadline, time.monotonic() + least), since)
+        return since
 
     def put(
         self,

@@ -151,7 +151,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def closed(self) -> Closed | None:
-        """Who closed the run, and why; None while it is open, as far as this node knows."""
+        """The node that closed the run, and why; None while it is open, as far as this node knows."""
         return self._node.closed()
 
     @property
@@ -166,9 +166,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         A moment on the monotonic clock (`time.monotonic`); each keep-alive moves it on. None if the node cannot be
         sure now: it has no world, has left it, its lease may have ended, or a later round was formed without it.
         """
-        # Under the lock: a node that registers anew has a lease before it knows what was formed meanwhile.
-        with self._runner._changed:
-            return self._node.member_until()
+        return self._runner.member_until()
 
     def get_backend(self) -> str:
         return self._backend.name
@@ -278,7 +276,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         finally:
             self._runner.stop(timeout=5.0)
             if isinstance(self._store, KeyValueStore):
-                # It is on the backend that was just closed: nobody should wait for it any more.
+                # It is on the backend that was just closed: what waits for it must end.
                 self._store.close()
         return True
 

@@ -3,7 +3,7 @@
 An owner changes its heartbeat key once an interval. An observer that has seen no change for the lease's
 time to live, on its own monotonic clock, expires the lease: a compare-and-set that only succeeds
 if there was no heartbeat since, and after which the owner's next heartbeat fails. So the end of a
-lease is one event, the same for everyone, and no timestamp ever crosses the network.
+lease is one event, the same for all, and no timestamp ever crosses the network.
 """
 
 import json
@@ -124,7 +124,7 @@ class HeartbeatLeases(KeyValueBackend):
         raw = since.revision
         while (remaining := deadline - self._clock()) > 0:
             try:
-                # A change wakes everybody: who has just seen that these leases live need not ask again.
+                # A change wakes every waiter: one that has just seen that these leases live need not ask again.
                 now = self._alive_entries(raw, deadline, self._scan_interval)
             except RendezvousConnectionError:
                 if remaining >= self._scan_interval:
@@ -180,8 +180,8 @@ class HeartbeatLeases(KeyValueBackend):
 
     def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
-            everyone = self._inner.read_all(HEARTBEATS, timeout=self._left(deadline)).entries
-            return {lease: everyone[_heartbeat_key(lease)] for lease in leases if _heartbeat_key(lease) in everyone}
+            found = self._inner.read_all(HEARTBEATS, timeout=self._left(deadline)).entries
+            return {lease: found[_heartbeat_key(lease)] for lease in leases if _heartbeat_key(lease) in found}
         heartbeats = {lease: self._inner.read(_heartbeat_key(lease), timeout=self._left(deadline)) for lease in leases}
         return {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat is not None}
 
@@ -263,7 +263,7 @@ class _HeartbeatLease(Lease):
                 self._token = put.entry.token
             if put.outcome is PutOutcome.APPLIED:
                 return True
-            # Nobody else writes this key, but to expire it: anything else there is an earlier heartbeat of this owner
+            # Others write this key only to expire it: anything else there is an earlier heartbeat of this owner
             # whose reply was lost. The others count from that one, so it says nothing of now.
         return False
 

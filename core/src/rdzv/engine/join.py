@@ -2,12 +2,13 @@
 
 import logging
 
+from ..backend import STATE_KEY
 from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 from . import leader, refusals
 from .effects import Coroutine, Read, ReadAll, WaitForChange
 from .failures import unexpected
 from .node import Node
-from .records import NODES, STATE_KEY, NodeRecord, State, nodes_in
+from .records import NODES, NodeRecord, State, nodes_in
 from .register import apply_and_emit, deregister, register, reregister
 from .rules import MembershipState
 from .supervisor import is_passing

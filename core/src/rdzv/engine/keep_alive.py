@@ -1,10 +1,9 @@
 """The coroutine that keeps a node's lease alive, and finds out what became of the lease and of the state."""
 
-from ..backend import Lease
+from ..backend import STATE_KEY, Lease
 from .effects import Coroutine, KeepAlive, Read, Sleep
 from .failures import KEEP
 from .node import Node
-from .records import STATE_KEY
 from .register import apply_and_emit, register, reregister
 from .registration import NodeState
 from .run_view import Presence

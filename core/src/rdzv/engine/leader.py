@@ -8,7 +8,7 @@ import logging
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
-from ..backend import Lease
+from ..backend import STATE_KEY, Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from ..hooks import Event, EventKind
 from . import rules
@@ -20,7 +20,6 @@ from .records import (
     HEARTBEATS,
     LEADER_KEY,
     NODES,
-    STATE_KEY,
     STATUS_KEY,
     STORE,
     LeaderRecord,
@@ -82,7 +81,7 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
     takes nothing from another. It hangs on the same lease, so that nothing of it stays.
 
     Args:
-        node: Who resigns.
+        node: The leader that resigns.
         deadline: Until when to try.
         lease: What its claim hangs on; None: the lease that the node has.
     """
@@ -145,7 +144,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
             node.stands_from = node.clock() + node.interval
             yield from resign(node, node.stands_from)
     except Exception as error:
-        # Its key stays for now. If nobody takes over it is elected again, by that key.
+        # Its key stays for now. If no other node takes over it is elected again, by that key.
         logger.warning("node '%s' could not resign in '%s': %r", node.id, node.settings.run, error)
     finally:
         if leads():
@@ -325,7 +324,7 @@ class _LeaderTerm:
         return self.node.run.state is not before
 
     def publish_status(self, status: RunStatus) -> Coroutine[float]:
-        """Publish the status if it is worth waking everyone; returns seconds until it may be."""
+        """Publish the status if it is worth waking every node; returns seconds until it may be."""
         last_status = self.last_status
         if last_status is None or last_status.round != status.round:
             # What nodes take for granted: all of the world are there.

@@ -5,7 +5,7 @@ The last one to leave says why the round ended, and removes what no node will ne
 
 from dataclasses import replace
 
-from ..backend import Lease
+from ..backend import STATE_KEY, Lease
 from . import leader, rules
 from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
@@ -16,7 +16,6 @@ from .records import (
     LEADER_KEY,
     NODES,
     PENDING,
-    STATE_KEY,
     STATUS_KEY,
     STORE,
     Closed,
@@ -107,7 +106,7 @@ def _write_leave_record(
 def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None]:
     """If this node is the last one, say why the round ended, and collect the garbage if no other may come back.
 
-    Nobody leads: a leader looks here after it has resigned.
+    No node leads: a leader looks here after it has resigned.
     """
     while True:
         # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What

@@ -7,14 +7,16 @@ import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from ..backend import STATE_KEY
 from ..hooks import Event, EventKind
 from ..keys import escape
 from ..settings import RendezvousSettings
 from . import rules
 from .client import DecodedSnapshot, VersionedValue, backoff
+from .codec import decode
 from .connection import Connection
 from .failures import LEAD, Failures
-from .records import LEADER_KEY, STATE_KEY, STATUS_KEY, Closed, LeaderRecord, RunStatus, State, decode, read_record
+from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, RunStatus, State, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import Presence, RunView
@@ -28,7 +30,7 @@ class Node:
         settings: What the user asked for.
         backend: The backend's name, for messages.
         clock: This node's monotonic clock, in seconds.
-        assign: Who gets which rank in a world that this node publishes.
+        assign: Which node gets which rank in a world that this node publishes.
         rng: Where pauses come from.
         id: Made anew for each handler; readable, and unique by its random part.
         run: What the service shows of the run.

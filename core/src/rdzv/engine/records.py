@@ -5,12 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
-# STATE_KEY and `decode` stand here for those who use the others.
-from ..backend import STATE_KEY as STATE_KEY
 from ..errors import RendezvousStateError
 from .client import DecodedSnapshot, VersionedValue
-from .codec import LOCAL, Record
-from .codec import decode as decode
+from .codec import LOCAL, Record, decode
 
 logger = logging.getLogger(__name__)
 
@@ -52,7 +49,7 @@ def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]
 
 
 def node_key(attempt: int, node_id: str) -> str:
-    """Where a node keeps its record; the id is one handler's, so nobody else ever uses this name."""
+    """Where a node keeps its record; the id is one handler's, so no other ever uses this name."""
     return f"{NODES}/{attempt}/{node_id}"
 
 
@@ -134,7 +131,7 @@ class NodeRecord(Record):
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord(Record):
-    """Who leads, and with which limits: those of the first node hold for all."""
+    """The node that leads, and with which limits: those of the first node hold for all."""
 
     node: str
     attempt: int

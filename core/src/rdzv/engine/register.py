@@ -6,13 +6,15 @@ form a round without it (the fence).
 
 import logging
 
+from ..backend import STATE_KEY
 from ..deadline import pause_within
 from ..errors import RendezvousConnectionError, RendezvousError
 from .client import DecodedSnapshot, VersionedValue, same_version
+from .codec import decode
 from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
 from .failures import LEAD, has_lasted
 from .node import Node
-from .records import CONTROL, STATE_KEY, State, decode, pending_rounds
+from .records import CONTROL, State, pending_rounds
 from .registration import NodeState, Trigger
 from .supervisor import is_passing
 
@@ -95,7 +97,7 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
             continue
         before = mine.version
         mine.on(Trigger.SENT)
-        # Conditional, although nobody else writes it: a request that hung in a dead connection may
+        # Conditional, although no other node writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
         until = node.background_deadline(deadline)
         applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)

@@ -70,7 +70,7 @@ class RegisterAdapter(KeyValueBackend):
     that hangs is waited for, so a class for PyTorch's contract must have a timeout of its own.
 
     Errors that are not rdzv's become so: PyTorch's by their names; mistakes of the class (TypeError and the
-    like) a `RendezvousError`, which nobody retries; all others, the client library's and OSError and
+    like) a `RendezvousError`, which is not retried; all others, the client library's and OSError and
     RuntimeError, a `RendezvousConnectionError`.
     """
 
@@ -103,7 +103,7 @@ class RegisterAdapter(KeyValueBackend):
 
     @property
     def local_address(self) -> str:
-        """See `KeyValueBackend`; where the register's service is, nobody knows here."""
+        """See `KeyValueBackend`; where the register's service is, is not known here."""
         return default_source_address()
 
     def read(self, key: str, *, timeout: float) -> Entry | None:

@@ -169,8 +169,8 @@ def decide(
     waiting = _candidates(state, live)
     if len(waiting) < state.min_nodes:
         return Defer(status)
-    # The last call is for those of whom nobody knows yet whether they come. When the survivors of
-    # a world suffice, everyone who is expected is here.
+    # The last call is for nodes that may or may not come. When the survivors of
+    # a world suffice, every node that is expected is here.
     members = frozenset(state.world)
     survivors = sum(node.id in members for node in waiting)
     if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or quorum_for >= last_call:
@@ -189,7 +189,7 @@ def _next_round(state: State, waiting: Sequence[NodeRecord], assign: Assign) -> 
     if len(world) != len(chosen) or set(world) != set(by_id):
         raise ValueError(f"The rank assignment must return each of {sorted(by_id)} once, not {list(world)}.")
     first = by_id[world[0]]
-    # Nobody has left behind a later round than the state's, unless the service has forgotten everything.
+    # No node has left behind a later round than the state's, unless the service has forgotten everything.
     number = 1 + max(state.round, *(node.last_round for node in waiting))
     return replace(state, round=number, world=world, address=first.address, port=first.port)
 
@@ -253,7 +253,7 @@ def _departures(
 
 
 def _is_in_use(state: State, live: Iterable[NodeRecord], departed: Collection[str]) -> bool:
-    """Whether anybody is, or may still be, in the running round."""
+    """Whether a member is, or may still be, in the running round."""
     back = {node.id for node in live if node.last_round >= state.round}
     return any(member not in departed and member not in back for member in state.world)
 
@@ -284,11 +284,11 @@ def _status(state: State, live: Collection[NodeRecord], departed: Mapping[str, D
     elif not state.world:
         phase, news = "gathering", 0
     else:
-        # One that is only silent keeps its place: it may come back, and then nobody has to move.
+        # One that is only silent keeps its place: it may come back, and then no other has to move.
         room = state.max_nodes - (len(state.world) - len(departed))
         arrivals = min(len(waiting) - returned, room)
         possible = present >= state.min_nodes
-        # Spares beyond the room disturb nobody; a loss counts when the others can go on without.
+        # Spares beyond the room disturb no member; a loss counts when the others can go on without.
         news = arrivals + returned + (1 if departed and possible and inside else 0)
         phase = "running" if len(inside) == len(state.world) else "re-forming"
     # Nodes that leave a closed run are not reported as lost.

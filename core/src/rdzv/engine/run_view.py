@@ -26,7 +26,7 @@ class RunView:
             state would be the first.
         presence: Whether it is still there.
         status: The leader's news of the run.
-        leader: Who leads.
+        leader: The node that leads.
     """
 
     snapshot: DecodedSnapshot | None = None

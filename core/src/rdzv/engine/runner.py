@@ -78,6 +78,12 @@ class Runner:
             except BaseException as raised:  # the coroutine decides what to do about it
                 error = raised
 
+    def member_until(self) -> float | None:
+        """See `Node.member_until`."""
+        # Under the lock: a node that registers anew has a lease before it knows what was formed meanwhile.
+        with self._changed:
+            return self._node.member_until()
+
     def on_connection_error(self, error: RendezvousConnectionError) -> None:
         """Note that the service did not answer."""
         with self._changed:

@@ -27,7 +27,7 @@ class DirectoryBackend(rdzv.KeyValueBackend):
 
     capabilities: ClassVar[frozenset[rdzv.Capability]] = frozenset()
     unsupported: ClassVar[Mapping[rdzv.Capability, str]] = {
-        rdzv.Capability.WATCH: "A directory wakes nobody: who waits for a change looks five times a second.",
+        rdzv.Capability.WATCH: "A directory wakes no client: one that waits for a change looks five times a second.",
         rdzv.Capability.LEASE: "Files stay when their owner dies.",
         rdzv.Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
         rdzv.Capability.DURABLE: "Nothing waits for the disk: values outlive every process, but no power failure.",

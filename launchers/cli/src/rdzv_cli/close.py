@@ -1,4 +1,4 @@
-"""``rdzv close``: end a run for everyone, and remove what it left behind."""
+"""``rdzv close``: end a run for all nodes, and remove what it left behind."""
 
 import argparse
 import getpass
@@ -17,7 +17,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     """Add the subcommand."""
     parser = commands.add_parser(
         "close",
-        help="end a run for everyone",
+        help="end a run for all nodes",
         description="Close a run: every node in it, and every one that comes later, gets an error with the reason. "
         "A relaunch needs a higher attempt, another run id, or --purge.",
     )

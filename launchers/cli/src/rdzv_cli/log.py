@@ -26,7 +26,7 @@ def begin(verbosity: int) -> None:
 
 
 def end() -> None:
-    """Speak for nobody any more."""
+    """Speak for no handler any more."""
     speak_as("")
     logging.captureWarnings(False)
 

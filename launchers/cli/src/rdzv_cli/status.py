@@ -59,7 +59,7 @@ def _text(status: Status) -> str:
         lines.append(f"  closed by {status.closed_by}: {status.closed_reason}")
     if status.phase == "unknown":
         lines.append("  no node is here: none has come yet, or all that came went before they had a world")
-    lines.append(f"  leader: {status.leader or 'nobody'}")
+    lines.append(f"  leader: {status.leader or 'none'}")
     if status.min_nodes:
         here = sum(node.left is None for node in status.nodes)
         lines.append(f"  nodes: {here} here, {status.min_nodes} to {status.max_nodes} make a world")

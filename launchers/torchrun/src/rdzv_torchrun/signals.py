@@ -28,7 +28,7 @@ def ended_by_signals(call: Callable[[], _T], *, unhandled: bool = False) -> _T:
     """Make a call that ends when a handler of a signal raises an exception, whatever the call would do about that.
 
     torchrun's handler raises a `SignalException`, which is an `Exception`, in whatever code its main thread runs.
-    Who tries again after any error of a service would try again after this one, too.
+    Code that tries again after any error of a service would try again after this one, too.
 
     Args:
         call: What to do. On another thread than the main one, where no handler runs, it is just done.
@@ -42,7 +42,7 @@ def ended_by_signals(call: Callable[[], _T], *, unhandled: bool = False) -> _T:
     if threading.current_thread() is not threading.main_thread():
         return call()
     handlers = _Handlers()
-    # All in one frame: a signal may come at any moment, and between two of them nobody would catch its error.
+    # All in one frame: a signal may come at any moment, and between two of them its error would not be caught.
     try:
         try:
             handlers.replace(unhandled)

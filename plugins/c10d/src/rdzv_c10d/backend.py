@@ -44,7 +44,7 @@ class C10dRendezvousBackend(KeyValueBackend):
         Capability.MULTI_ENDPOINT: "one process serves the TCPStore; while it is gone nothing works",
         Capability.DURABLE: "a TCPStore is in the memory of its host and ends with it (a FileStore stays)",
         Capability.TLS: "a TCPStore speaks plain TCP",
-        Capability.AUTH: "a TCPStore serves everybody who reaches its port",
+        Capability.AUTH: "a TCPStore serves every client that reaches its port",
     }
 
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:

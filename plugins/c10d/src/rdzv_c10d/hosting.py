@@ -1,7 +1,7 @@
 """Which process serves the TCPStore: one that can listen at the endpoint.
 
 No name of this machine is asked for or compared. An address that the endpoint stands for can be bound on one
-machine only, and its port by one process there: that process is the host, and everybody else its client.
+machine only, and its port by one process there: that process is the host, and all others are its clients.
 """
 
 import errno
@@ -84,7 +84,7 @@ class Host:
 
     def forget(self) -> None:
         """Give up what a fork has copied: the parent serves, not we."""
-        # While we had them open, nobody would see the parent's end, and nobody could take over.
+        # While we had them open, no client would see the parent's end, and no process could take over.
         for fd in [*self._accepted(), self._listener]:
             with suppress(OSError):
                 os.close(fd)
@@ -138,7 +138,7 @@ _lock = threading.Lock()
 
 
 def try_to_host(endpoint: Endpoint, name: Hashable, must: bool, mark: Callable[[Any], None]) -> Host | None:
-    """Serve a store at an endpoint, if nobody does and this machine has its address. The caller releases it.
+    """Serve a store at an endpoint, if no process does and this machine has its address. The caller releases it.
 
     Args:
         endpoint: Where; with port 0, at any that is free.
@@ -184,7 +184,7 @@ def _listen(endpoint: Endpoint, must: bool) -> socket.socket | None:
             bound.listen(_BACKLOG)
             return bound
         # The others may see the name as another address of this machine. (And Debian's machines
-        # see their own name as one that nobody else can reach.)
+        # see their own name as one that no other machine can reach.)
         bound.close()
         return _listen_everywhere(endpoint.port)
     return _listen_everywhere(endpoint.port) if must else None
@@ -208,7 +208,7 @@ def _listen_everywhere(port: int) -> socket.socket:
 
 
 def _is_exact(host: str) -> bool:
-    """Whether everybody who says this means the same address."""
+    """Whether it means the same address on every machine."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -36,7 +36,7 @@ _READS: Final = timedelta(seconds=1)
 
 _SHARED_MACHINE: Final = "127.0.0.1"
 
-_NOBODY: Final = 0
+_NO_PROCESS: Final = 0
 """The process that has made, and may make, no folder."""
 
 
@@ -97,7 +97,7 @@ class TcpLocator(StoreLocator):
         self._hosting = threading.Lock()
 
     def connect(self, timeout: float) -> Store:
-        """See `StoreLocator`. Serves the store first, if nobody does."""
+        """See `StoreLocator`. Serves the store first, if no process does."""
         started = time.monotonic()
         host = None if self._is_host is False else self._serve()
         if host is None and self._endpoint.port == 0:
@@ -195,7 +195,7 @@ class TemporaryFileLocator(FileLocator):
 
     def release(self, *, at_once: bool) -> None:
         # A fork has the same folder, and leaves it to the process that has made it.
-        maker, self._maker = self._maker, _NOBODY
+        maker, self._maker = self._maker, _NO_PROCESS
         if maker != os.getpid():
             return
         # Without its name, a thread that is late cannot make the file again, as torch does.
@@ -293,11 +293,11 @@ def _reach(endpoint: Endpoint, timeout: float) -> tuple[str, int]:
         with socket.create_connection((endpoint.host, endpoint.port), max(0.001, timeout)) as probe:
             address: tuple[str, int] = probe.getpeername()[:2]
             if probe.getsockname()[:2] == address:
-                # A free port of this machine that the system gave us as our own: nobody but us is there.
-                raise ConnectionRefusedError("nobody listens")
+                # A free port of this machine that the system gave us as our own: no other process is there.
+                raise ConnectionRefusedError("no process listens")
     except (OSError, UnicodeError) as error:
         raise RendezvousConnectionError(
-            f"Nobody serves a store at {endpoint} ({getattr(error, 'strerror', None) or error}), and this process "
+            f"No process serves a store at {endpoint} ({getattr(error, 'strerror', None) or error}), and this process "
             "cannot or must not. Is its host up?"
         ) from error
     return address

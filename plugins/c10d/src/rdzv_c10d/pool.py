@@ -121,7 +121,7 @@ class ConnectionPool:
         return Connection(store, session)
 
     def lose(self, session: Session) -> None:
-        """Trust no connection of this session any more, and tell everybody who waits."""
+        """Trust no connection of this session any more, and wake every waiter."""
         with self._changed:
             if self._session != session:
                 return
@@ -247,7 +247,7 @@ class _Worker:
         if store_failed:
             cause, error = error, RendezvousConnectionError(f"The store failed: {error}")
             error.__cause__ = cause
-        # Work that was interrupted has perhaps not read the store's answer: its connection serves nobody any more.
+        # Work that was interrupted has perhaps not read the store's answer: its connection is of no use any more.
         interrupted = error is not None and not isinstance(error, Exception)
         try:
             stays = self._goes_on(store_failed, interrupted)

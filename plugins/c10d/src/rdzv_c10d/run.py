@@ -164,7 +164,7 @@ class Run:
     def _create(self, connection: Connection, path: str, value: bytes, attempt: Attempt) -> tuple[PutResult, int]:
         """Create a key.
 
-        It is announced before it is there, so that nobody who lists the keys can miss it for good; and
+        It is announced before it is there, so that no client that lists the keys can miss it for good; and
         counted in between, so that a process that begins to watch after the count has seen the announcement.
         """
         store = connection.store

@@ -35,7 +35,7 @@ class Shared:
         self.pool.close(self._stop_ringing, at_once=at_once)
 
     def _stop_ringing(self, connection: Connection) -> None:
-        """Have nobody ring for us any more; then end the thread that listens, by creating its wakeup key."""
+        """Have no client ring for us any more; then end the thread that listens, by creating its wakeup key."""
         self.watches.forget(connection)
         self.watches.wakeup.ring(connection)
 
@@ -55,7 +55,7 @@ def join(locator: StoreLocator, root: str) -> Shared:
 
 
 def leave(shared: Shared) -> None:
-    """Close it if nobody else uses it."""
+    """Close it if it has no other user."""
     with _joining:
         shared.users -= 1
         if shared.users:

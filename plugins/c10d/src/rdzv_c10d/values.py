@@ -15,7 +15,7 @@ from rdzv.errors import RendezvousStateError
 
 
 def nonce() -> str:
-    """A text that nobody else ever makes."""
+    """A text that is made only once."""
     return secrets.token_hex(8)
 
 
@@ -76,7 +76,7 @@ class Page:
 
     @classmethod
     def parse(cls, raw: bytes | None) -> Self:
-        """Read what the store holds; None is a page that nobody has written yet.
+        """Read what the store holds; None is a page that is not written yet.
 
         Raises:
             RendezvousStateError: It is not ours.
@@ -117,7 +117,7 @@ _GARBAGE: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class KeyIndex:
-    """A set of names to which anybody may add and from which anybody may remove, by appending a line.
+    """A set of names, to which any client may add and from which any may remove, by appending a line.
 
     Attributes:
         names: Those that are in it, in the order in which they came.
@@ -156,7 +156,7 @@ class KeyIndex:
 
     @staticmethod
     def minus(name: str) -> str:
-        """What to append to remove a name that was seen there. Nobody may add it again."""
+        """What to append to remove a name that was seen there. It must not be added again."""
         return f"-{name}\n"
 
 

@@ -94,7 +94,7 @@ class WakeupKey:
                 self._changed.wait(remaining)
 
     def wake(self, rung: bool = True) -> None:
-        """Wake everyone who waits for a ring: as if it had rung, or only to ask whether they are still open."""
+        """Wake all that wait for a ring: as if it had rung, or only to ask whether they are still open."""
         with self._changed:
             self.rings += rung
             self._changed.notify_all()

@@ -15,7 +15,7 @@ from .store import Connection, NoAnswerError, Session
 from .wakeup import WakeupKey
 
 _IDLE_WATCHES: Final = 4
-"""How many prefixes are watched on though nobody waits for them now."""
+"""How many prefixes are watched on though no call waits for them now."""
 _LOOK: Final = 5.0
 """Seconds after which a waiter looks without being woken: a writer may have died before it could wake it."""
 _LOOK_AGAIN: Final = 0.02
@@ -46,7 +46,7 @@ class Watches:
     def __init__(self, connections: ConnectionPool, run: Run) -> None:
         self.wakeup = WakeupKey(connections)
         connections.on_lost = self.wakeup.wake
-        # Those that nobody has waited for lately, until a thread has taken them out to forget them.
+        # Those that no call has waited for lately, until a thread has taken them out to forget them.
         self._idle: list[_Watch] = []
         self._watches = Prefixes(
             lambda prefix: _Watch(prefix, self, connections, run), self._idle.append, idle=_IDLE_WATCHES
@@ -58,7 +58,7 @@ class Watches:
             return watch.wait(since, deadline, check_open)
 
     def forget_idle(self, connection: Connection) -> None:
-        """Have nobody ring any more for what nobody has waited for lately."""
+        """Have no client ring any more for what no call has waited for lately."""
         taken: list[_Watch] = []
         with suppress(IndexError):
             while True:
@@ -67,7 +67,7 @@ class Watches:
             watch.forget(connection)
 
     def forget(self, connection: Connection) -> None:
-        """Have nobody ring any more."""
+        """Have no client ring any more."""
         self._idle += self._watches.all()
         self.forget_idle(connection)
 
@@ -103,11 +103,11 @@ class _Watch:
                 return since
             self._wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
             if self._connections.session != self._session:
-                # Told before anybody tries to connect again, which may take a while.
+                # Told before a new attempt to connect, which may take a while.
                 raise RendezvousConnectionError("The connection to the store was lost; its host is gone, it seems.")
 
     def forget(self, connection: Connection) -> None:
-        """Have nobody ring for this prefix any more."""
+        """Have no client ring for this prefix any more."""
         if self._session == connection.session:
             self._session = None
             self._run.unwatch(connection, self._wakeup.key, self._prefix)
@@ -124,7 +124,7 @@ class _Watch:
             self._looking.release()
 
     def _is_current(self, since: Snapshot) -> bool:
-        """Whether what is known is the latest, as far as anybody told, and not older than `since`."""
+        """Whether what is known is the latest, as far as any ring told, and not older than `since`."""
         if self._heard != self._wakeup.rings or time.monotonic() >= self._look_at:
             return False
         known = since.revision

@@ -51,7 +51,7 @@ class ConsulBackend(NetworkBackend[Keys]):
             endpoints: Agents of one Consul; the first is tried first, one that fails last.
             run_id: Which run.
             prefix: The path under which all runs live.
-            token: The ACL token; None: nobody's.
+            token: The ACL token; None: there is none.
             namespace: Of the keys (Consul Enterprise); None: the token's own.
             datacenter: Whose keys; None: the agent's own.
             tls: How to verify the agents, and with which certificate of our own; None: no TLS.

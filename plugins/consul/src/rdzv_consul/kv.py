@@ -113,7 +113,7 @@ class Keys:
             if put.outcome is PutOutcome.APPLIED:
                 return put
             there = self.read(key, _left(deadline))
-            # Who may not create what is not there has met a key that is gone by now.
+            # A put that may not create what is not there has met a key that is gone by now.
             if there is not None or index != 0:
                 return PutResult(PutOutcome.CONFLICT, there)
 

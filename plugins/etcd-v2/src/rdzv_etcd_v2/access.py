@@ -25,7 +25,7 @@ class Access:
         endpoints: The members of one etcd; the first is tried first, one that fails last.
         tls: How to verify the members, and with which certificate of our own; None: no TLS.
         server_name: The name in the members' certificates, if it is not the endpoint's.
-        user: Who logs in, with `password`; None: nobody.
+        user: The user that logs in, with `password`; None: no login.
         password: See `user`.
         read_timeout: Seconds that one of several endpoints has to answer before the next is tried.
     """

@@ -32,7 +32,7 @@ class EtcdV2Backend(NetworkBackend[Keys]):
             access: How etcd is reached.
             run_id: Which run.
             prefix: The directory in which all runs live; empty: etcd's root.
-            ttl: Seconds after which etcd removes the keys of a run that nobody writes to any more; None: never.
+            ttl: Seconds after which etcd removes the keys of a run that is not written to any more; None: never.
 
         Raises:
             RendezvousParameterError: These cannot be used.

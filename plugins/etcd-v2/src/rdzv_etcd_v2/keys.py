@@ -156,7 +156,7 @@ class Keys:
             return [file["key"] for file in listed if file.get("ttl", ttl) < ttl * _MOST]
 
         listing = Request("GET", f"{self._tree.everything()}?recursive=true&quorum=true")
-        # Without a value, and without waking anybody.
+        # Without a value, and without waking a waiter.
         body = urlencode({"refresh": "true", "prevExist": "true", **self._ttl}).encode()
         for path in self.client.call(listing, timeout, fading):
             request = Request("PUT", self._tree.url(path), body)

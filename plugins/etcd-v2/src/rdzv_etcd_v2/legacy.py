@@ -18,7 +18,7 @@ from .backend import EtcdBackend
 OPTIONS: Final = (
     Option("etcd_prefix", "text", "/torchelastic/p2p", "The directory in which all runs of this etcd live."),
     *tls_options("servers'", ca_cert="cacert", server_name=None),
-    Option("user", "text", None, "Who logs in, where etcd demands it; PyTorch had no such option."),
+    Option("user", "text", None, "The user that logs in, where etcd demands it; PyTorch had no such option."),
     Option("password", "text", None, "The password of user.", secret=True),
 )
 """Every option of this backend, by PyTorch's names."""

@@ -9,7 +9,7 @@ OPTIONS: Final = (
     Option("prefix", "text", "rdzv", "The directory in which all runs of this etcd live: /<prefix>/<run id>/..."),
     Option("etcd_prefix", "text", None, "PyTorch's name for prefix."),
     *tls_options("servers'", cert="ssl_cert", key="ssl_cert_key"),
-    Option("user", "text", None, "Who logs in, where etcd demands it."),
+    Option("user", "text", None, "The user that logs in, where etcd demands it."),
     Option("password", "text", None, "The password of user.", secret=True),
     request_timeout_option("endpoints", name="read_timeout"),
 )

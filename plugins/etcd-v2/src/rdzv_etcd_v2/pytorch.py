@@ -21,7 +21,7 @@ class EtcdRendezvousBackend(EtcdV2Backend):
             backend's own, since those of python-etcd send writes twice and mix up answers after a fork.
         run_id: Which run.
         key_prefix: The directory in which all runs live; None: etcd's root.
-        ttl: Seconds after which etcd removes the keys of a run that nobody writes to any more; None, or
+        ttl: Seconds after which etcd removes the keys of a run that is not written to any more; None, or
             nothing above zero: two hours.
 
     Raises:

@@ -19,7 +19,7 @@ from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
 
 _IDLE_WATCHES: Final = 4
-"""How many prefixes keep their watch though nobody waits for them now."""
+"""How many prefixes keep their watch though no call waits for them now."""
 
 
 class EtcdV3Backend(NetworkBackend["EtcdLink"]):
@@ -52,7 +52,7 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
             prefix: The key under which all runs live.
             tls: How to verify the members, and with which certificate of our own; None: no TLS.
             server_name: The name in the members' certificates, if it is not the endpoint's.
-            user: Who logs in, with `password`; None: nobody.
+            user: The user that logs in, with `password`; None: no login.
             password: See `user`.
             request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
 
@@ -167,7 +167,7 @@ class EtcdLink:
             return watch.wait(since, deadline)
 
     def close(self) -> None:
-        """End every connection, and the watches that nobody waits for."""
+        """End every connection, and the watches that no call waits for."""
         self.client.close()
         self._watches.close()
 

@@ -121,7 +121,7 @@ class Client:
         return self._refusals.cancelled(reason)
 
     def forget_login(self, token: str) -> bool:
-        """Log in again before the next call, if `token` is the login in use; False if there is nobody to log in."""
+        """Log in again before the next call, if `token` is the login in use; False if there is no user to log in."""
         if self._user and self._token == token:
             self._token = None
         return bool(self._user)

@@ -69,7 +69,7 @@ class Events:
         self._stream.close()
 
     def log_in_again(self) -> bool:
-        """Have the next watch log in anew; False if there is nobody to log in."""
+        """Have the next watch log in anew; False if there is no user to log in."""
         return self._client.forget_login(self._login)
 
     def _understand(self, message: Mapping[str, Any]) -> list[Change]:

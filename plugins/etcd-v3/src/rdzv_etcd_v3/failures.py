@@ -42,7 +42,7 @@ class Refusals:
     """Raises what etcd's errors mean.
 
     Args:
-        user: Who logs in; None: nobody.
+        user: The user that logs in; None: no login.
     """
 
     def __init__(self, user: str | None) -> None:

@@ -8,7 +8,7 @@ from rdzv_transport import request_timeout_option, tls_options
 OPTIONS: Final = (
     Option("prefix", "text", "rdzv", "The key under which all runs of this etcd live: /<prefix>/<run id>/..."),
     *tls_options("servers'"),
-    Option("user", "text", None, "Who logs in, where etcd demands it."),
+    Option("user", "text", None, "The user that logs in, where etcd demands it."),
     Option("password", "text", None, "The password of user.", secret=True),
     request_timeout_option("endpoints"),
 )

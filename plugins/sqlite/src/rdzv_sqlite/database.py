@@ -245,7 +245,7 @@ def _identity(path: str) -> tuple[int, int] | None:
 
 
 # SQLite remembers per process which locks it holds on a file; a fork copies that memory, and the locks stay behind. A
-# child that opened the same file again would rely on locks that nobody holds. So before a fork every connection is
+# child that opened the same file again would rely on locks that are not held. So before a fork every connection is
 # closed, between two transactions; both sides connect again.
 
 _all: Final[WeakSet[Database]] = WeakSet()

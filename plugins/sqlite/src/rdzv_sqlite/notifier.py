@@ -27,7 +27,7 @@ class FifoNotifier:
         self._path = path
 
     def notify(self) -> None:
-        """Wake everybody who listens. Nobody listening is fine."""
+        """Wake every process that listens; there may be none."""
         with suppress(OSError):
             os.close(os.open(self._path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 

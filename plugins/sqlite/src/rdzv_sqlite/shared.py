@@ -13,7 +13,7 @@ from typing import Final
 from .notifier import FifoNotifier
 
 _LOOK: Final = 0.1
-"""Seconds after which the look-out looks although nobody rang: a lease may have run out, a writer
+"""Seconds after which the look-out looks although no writer rang: a lease may have run out, a writer
 may have died before it rang."""
 
 _CALM: Final = 0.005

@@ -46,7 +46,7 @@ def _after_in_parent() -> None:
 
 
 def _after_in_child() -> None:
-    # A reference that nobody holds is never given up, not even when the interpreter ends.
+    # A reference that no object holds is never given up, not even when the interpreter ends.
     for thing in _forking.things:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     _forking.things = []

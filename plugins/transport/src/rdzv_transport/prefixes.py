@@ -1,4 +1,4 @@
-"""What a client knows of each prefix: shared by those who ask for it, and kept for a while when nobody does."""
+"""What a client knows of each prefix: shared by those who ask for it, and kept for a while when no call does."""
 
 import threading
 import time
@@ -28,8 +28,8 @@ class Prefixes(Generic[_T]):
 
     Args:
         make: Makes it for a prefix.
-        retire: Ends it, since nobody uses it. It is called under a lock, so that what is made anew comes after.
-        idle: How many are kept though nobody uses them now: those that were used last.
+        retire: Ends it, since no call uses it. It is called under a lock, so that what is made anew comes after.
+        idle: How many are kept though no call uses them now: those that were used last.
     """
 
     def __init__(self, make: Callable[[str], _T], retire: Callable[[_T], None], *, idle: int) -> None:
@@ -67,7 +67,7 @@ class Prefixes(Generic[_T]):
         return [kept.thing for kept in list(self._by_prefix.values())]
 
     def close(self) -> None:
-        """Keep none any more that nobody uses."""
+        """Keep none any more that is not in use."""
         with self._lock:
             self._idle = 0
             self._drop_idle()

@@ -122,7 +122,7 @@ class TimedSocket:
         return b""
 
     def is_silent(self) -> bool:
-        """Whether it is open, and its other end has neither ended it nor said anything that nobody asked for."""
+        """Whether it is open, and its other end has neither ended it nor sent anything unasked."""
         try:
             return self.receive(0.0) is None
         except OSError:

@@ -21,10 +21,10 @@ from .sockets import LONGEST
 logger = logging.getLogger(__name__)
 
 _IDLE_WATCHES: Final = 4
-"""How many prefixes keep their query though nobody waits for them now."""
+"""How many prefixes keep their query though no call waits for them now."""
 
 _IDLE_TIMEOUT: Final = 5.0
-"""Seconds for which a prefix is followed though nobody waits."""
+"""Seconds for which a prefix is followed though no call waits."""
 
 _REUSE_WINDOW: Final = 1.0
 """A snapshot that was received less than so many seconds ago need not be read again."""
@@ -42,7 +42,7 @@ class Revision:
     Attributes:
         index: The service's own count. It falls if the service loses data.
         asked: When the service was asked, on our monotonic clock.
-        received: When it had answered; -inf if nobody knows.
+        received: When it had answered; -inf if it is not known.
     """
 
     index: int

@@ -26,7 +26,7 @@ from .session import Identity, Session
 from .writing import look
 
 _IDLE_CACHES: Final = 15
-"""How many prefixes stay watched though nobody asks for them now."""
+"""How many prefixes stay watched though no call asks for them now."""
 
 _PROMPT: Final = 0.1
 """Seconds to try to tell a server what need not be watched any more."""
@@ -84,7 +84,7 @@ class PrefixCaches:
 
     def _unwatch(self, cache: "_PrefixCache") -> None:
         if cache.channel is not None:
-            # Nobody needs the answer, and the prefix is watched anew after it. A connection that breaks, or is as slow
+            # The answer is not needed, and the prefix is watched anew after it. A connection that breaks, or is as slow
             # as that, takes its watches along sooner or later.
             with suppress(EndpointError):
                 cache.channel.send([wire.remove_watch(cache.path)], time.monotonic() + _PROMPT)

@@ -1,7 +1,7 @@
 """A session's connection to one server: requests in order, answers in the same order, events amid them.
 
 No thread of our own: of the threads that wait for an answer, or for an event, one at a time reads for all. So a
-session is kept alive by those who use it and by nothing else, and nothing is sent that nobody waits for.
+session is kept alive by those who use it and by nothing else, and nothing is sent that no call waits for.
 """
 
 import threading
@@ -149,7 +149,7 @@ class Channel:
         self._turns.take(lambda: self.broken is not None or self._turns.is_taken(), lambda: self._receive(now), now)
 
     def fail(self, error: EndpointError) -> None:
-        """Close it, and have everybody who waits find it broken."""
+        """Close it, and have every waiter find it broken."""
         with self._turns.changed:
             self.broken = self.broken or error
             self._turns.changed.notify_all()
@@ -194,7 +194,7 @@ class Channel:
             self._on_event(str(event.path))
         elif number != wire.PING_XID:
             if not self._pending or self._pending[0][0] != number:
-                raise NotZooKeeperError(f"its answer is not ZooKeeper's: to request {number}, which nobody waits for")
+                raise NotZooKeeperError(f"its answer is not ZooKeeper's: to request {number}, which no call waits for")
             _, request, answer = self._pending.popleft()
             reply = wire.read_reply(request, data)
             answer.set_result(reply)

@@ -1,9 +1,9 @@
 """How keys and their values stand in ZooKeeper.
 
 A key is the node of that path. ZooKeeper counts a node's versions from 0 again when the node was
-deleted and made anew, so a version alone does not tell one life of a key from the next. Therefore a key's
-first write draws a random *life*, which stands before the value, and makes a second node beside the first:
-``leader`` has the incarnation node ``leader@6f1c...``, which ends when the key ends. A
+deleted and made anew, so a version alone does not tell one *incarnation* of a key from the next. Therefore a key's
+first write draws a random number for its incarnation, which stands before the value, and makes a second node beside
+the first: ``leader`` has the incarnation node ``leader@6f1c...``, which ends when the key ends. A
 conditional write is one transaction: *the incarnation node is there, and the version is this one*.
 """
 
@@ -22,12 +22,12 @@ _INCARNATION: Final = "@"
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """The token of a value: of this life, this version.
+    """The token of a value: of this incarnation of the key, this version.
 
     Attributes:
         incarnation: Which; empty if the value has none, since another program wrote it.
         number: ZooKeeper's version of the node.
-        order: When the life began, in the order of ZooKeeper's transactions.
+        order: When the incarnation began, in the order of ZooKeeper's transactions.
         owner: The session that the node ends with; 0: none.
     """
 
@@ -79,7 +79,7 @@ def _unusable(prefix: str, reason: str) -> RendezvousParameterError:
 
 
 def incarnation_node(path: str, incarnation: str) -> str:
-    """The node that ends with this life of the key at `path`."""
+    """The node that ends with this incarnation of the key at `path`."""
     return f"{path}{_INCARNATION}{incarnation}"
 
 
@@ -94,7 +94,7 @@ def without_incarnation(path: str) -> str:
 
 
 def pack(value: bytes, incarnation: str, order: int) -> bytes:
-    """A value of a life as it stands in its node; `order` is when the life began, 0: when the node did."""
+    """A value as it stands in its node; `order` is when the incarnation began, 0: when the node did."""
     return f"{incarnation} {order}\n".encode() + value
 
 

@@ -15,7 +15,7 @@ OPTIONS: Final = (
     ),
     # Without the first, which is another switch.
     *tls_options("servers'")[1:],
-    Option("user", "text", None, "Who we are: by ZooKeeper's digest scheme, or by SASL."),
+    Option("user", "text", None, "The user that logs in: by ZooKeeper's digest scheme, or by SASL."),
     Option("password", "text", None, "The password of user.", secret=True),
     Option(
         "sasl",
@@ -29,7 +29,7 @@ OPTIONS: Final = (
         "acl",
         "text",
         None,
-        "Who may use our nodes: open, creator, or scheme:id:rwcda;...; unset: creator if we log in, else open.",
+        "The ACL of our nodes: open, creator, or scheme:id:rwcda;...; unset: creator if we log in, else open.",
     ),
     request_timeout_option("endpoints"),
 )

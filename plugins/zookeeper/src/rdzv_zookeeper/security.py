@@ -1,4 +1,4 @@
-"""Who we are to ZooKeeper, and who may use our nodes."""
+"""The user that we log in as at ZooKeeper, and what users may do with our nodes."""
 
 import time
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ _LETTERS: Final = {"r": 1, "w": 2, "c": 4, "d": 8, "a": 16}
 
 @dataclass(frozen=True)
 class Login:
-    """Who we are. The default is nobody, or whom our certificate names.
+    """The user that logs in. The default is none, or the one that our certificate names.
 
     Without a mechanism for SASL, a user logs in by ZooKeeper's digest scheme, which checks nothing but gives the
     nodes that we create an owner.
@@ -118,7 +118,7 @@ def _refused(reason: str) -> EndpointError:
 
 
 def parse_acl(text: str | None, login: Login) -> tuple[ACL, ...]:
-    """Who may use the nodes that we create, by the option ``acl``.
+    """What users may do with the nodes that we create, by the option ``acl``.
 
     Raises:
         RendezvousParameterError: It cannot be used.

@@ -53,7 +53,7 @@ class Session:
 
     Attributes:
         client: The servers.
-        login: Who we are.
+        login: The user that logs in.
         identity: Which. One without a number begins when it is first used; as granted, since it is connected.
     """
 
@@ -82,7 +82,7 @@ class Session:
             RendezvousConnectionError: No server could be reached, or none answered.
         """
         failure: EndpointError | SessionEndedError | None = None
-        # Each server may fail once, and the connection that there is may have broken while nobody looked.
+        # Each server may fail once, and the connection that there is may have broken while it was not in use.
         for _ in range(len(self.client.members) + 1):
             channel = self.channel(deadline)
             try:

@@ -108,7 +108,7 @@ class Writer:
 
 
 def look(path: str, session: Session, deadline: float) -> tuple[Version | None, Entry | None]:
-    """What is at `path` now: the version of the node if there is one, without a life if it is no key; and the key."""
+    """What is at `path` now: its version if the node is there, without an incarnation if it is no key; and the key."""
     reply = session.call([wire.BARRIER, GetData(path, False)], deadline)[-1]
     if (result := session.found(reply, path)) is None:
         return None, None

@@ -279,7 +279,7 @@ class Agent:
         # A shell and nohup have these ignored for what shall outlive a terminal; the command inherits that.
         taken += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
         previous = {number: signal.signal(number, take) for number in taken}
-        # Where a launcher ignores this one, the system reaps the workers, and nobody learns how they ended.
+        # Where a launcher ignores this one, the system reaps the workers, and how they ended is lost.
         previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             yield
