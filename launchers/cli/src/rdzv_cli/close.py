@@ -5,7 +5,7 @@ import getpass
 import os
 import time
 
-from rdzv.errors import RendezvousTimeoutError
+from rdzv.errors import RendezvousStateError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
 from rdzv.text import printable
 
@@ -33,11 +33,16 @@ def run(arguments: argparse.Namespace) -> int:
     with RunInspector(parameters(arguments)) as inspector:
         deadline = time.monotonic() + arguments.timeout
         shown_id = printable(arguments.run_id)
-        was_used = inspector.status(arguments.timeout).phase != "unknown"
-        closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
-        show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
-        if not was_used:
-            show("There is no trace of a node in it: if that is not as you expect, check the run id.")
+        try:
+            was_used = inspector.status(arguments.timeout).phase != "unknown"
+            closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
+            show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
+            if not was_used:
+                show("There is no trace of a node in it: if that is not as you expect, check the run id.")
+        except RendezvousStateError:
+            # A purge removes what it cannot read.
+            if not arguments.purge:
+                raise
         if arguments.purge:
             left = inspector.purge(deadline - time.monotonic())
             if left:
