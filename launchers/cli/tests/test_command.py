@@ -15,6 +15,7 @@ import rdzv
 from core.tests.memory import MemoryBackend, MemoryService
 from core.tests.test_rendezvous import Run, wait_until
 from rdzv import BackendPlugin, DynamicRendezvousHandler, RendezvousParameters, registered_backends
+from rdzv.text import printable
 
 from rdzv_cli import main, run
 from rdzv_cli.devices import processes
@@ -251,6 +252,21 @@ def test_what_cannot_be_meant_is_one_sentence(
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
     assert "geheim" not in line
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_program_that_cannot_be_started_is_named_before_the_run_is_joined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    for name in ("no-such-program", "./nowhere", "program", "./program", str(program), str(tmp_path), ""):
+        assert main(["run", *RUN, "--", name]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith(f"cannot start '{printable(name)}': there is no such program, or it is not executable")
+    program.chmod(0o755)
+    assert main(["run", *RUN, "--", "./program"]) == 0
 
 
 @pytest.mark.usefixtures("memory")
