@@ -162,6 +162,12 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; did you mean --run-id?"),
         (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
         (["run", "--log-dir", "x"], "rdzv run: error: there is no option --log-dir; see --help."),
+        (["run", "--join-timeout", "5"], "no option --join-timeout; did you mean --option join_timeout=VALUE?"),
+        (["run", "--labels=a=1"], "no option --labels; did you mean --option labels=VALUE?"),
+        (["run", "--last_call_timeout=5"], "there is no option --last_call_timeout; did you mean --option last_call_"),
+        (["run", "--timeout=5"], "there is no option --timeout; did you mean --option join_timeout=VALUE?"),
+        # A run that is only looked at joins nothing.
+        (["status", "--node-name", "x"], "rdzv status: error: there is no option --node-name; see --help."),
         (["status", "--runid=x"], "rdzv status: error: there is no option --runid; did you mean --run-id?"),
         (
             ["run", *RUN, "python", "x.py", "--epochs", "3"],
