@@ -43,7 +43,8 @@ def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str
     assert main(["close", *where]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"The run '{SHOWN}' is closed: no reason given (by the operator (")
-    assert second == "There is no trace of a node in it: if that is not as you expect, check the run id."
+    nothing = f"No node has left a trace under the run id '{SHOWN}': is it the right one?"
+    assert second == f"{nothing} `rdzv close --purge` takes this back."
     assert main(["status", *where]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"run {SHOWN}: closed, attempt 0, round 0"
@@ -52,6 +53,9 @@ def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str
     first, second = capsys.readouterr().err.splitlines()
     assert f": run '{SHOWN}', backend memory, " in first
     assert f": The rendezvous '{SHOWN}' was closed by the operator (" in second
+    # With a purge, nothing is left to be taken back.
+    assert main(["close", *where, "--purge"]) == main(["close", *where, "--purge"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [nothing, f"Every key of the run '{SHOWN}' is removed."]
 
 
 LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} rdzv\[(alpha\.[0-9a-f]+)\]: "

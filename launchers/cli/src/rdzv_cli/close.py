@@ -19,7 +19,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "close",
         help="end a run for everyone",
         description="Close a run: every node in it, and every one that comes later, gets an error with the reason. "
-        "A relaunch needs a higher attempt, another run id, or --purge.",
+        "A relaunch needs a higher attempt, another run id, or --purge. A run that no node has joined yet is closed, "
+        "too, and told from the others: its id may be mistyped.",
     )
     add_run_options(parser)
     parser.add_argument("--reason", default="no reason given", help="the reason that the nodes report")
@@ -38,7 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
             closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
             show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
             if not was_used:
-                show("There is no trace of a node in it: if that is not as you expect, check the run id.")
+                back = "" if arguments.purge else " `rdzv close --purge` takes this back."
+                show(f"No node has left a trace under the run id '{shown_id}': is it the right one?{back}")
         except RendezvousStateError:
             # A purge removes what it cannot read.
             if not arguments.purge:
