@@ -53,6 +53,7 @@ def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str
     first, second = capsys.readouterr().err.splitlines()
     assert f": run '{SHOWN}', backend memory, " in first
     assert f": The rendezvous '{SHOWN}' was closed by the operator (" in second
+    assert second.endswith("To run it again, use a higher attempt (`rdzv run --attempt 1`) or another run id.")
     # With a purge, nothing is left to be taken back.
     assert main(["close", *where, "--purge"]) == main(["close", *where, "--purge"]) == 0
     assert capsys.readouterr().out.splitlines()[-2:] == [nothing, f"Every key of the run '{SHOWN}' is removed."]
