@@ -281,6 +281,32 @@ def test_a_program_that_cannot_be_started_is_named_before_the_run_is_joined(
 
 
 @pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("command", ["status", "close"])
+def test_a_run_id_in_the_environment_is_used_and_named(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDZV_BACKEND", "memory")
+    monkeypatch.setenv("RDZV_RUN_ID", "job-7")
+    assert main([command]) == 0
+    assert "job-7" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize("missing", ["--run-id", "--nnodes"])
+def test_a_variable_that_is_empty_counts_as_not_given(
+    missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RDZV_BACKEND", "RDZV_RUN_ID", "RDZV_NNODES"):
+        monkeypatch.setenv(name, "")
+    given = {"--run-id": "job", "--nnodes": "1"}
+    del given[missing]
+    with pytest.raises(SystemExit):
+        main(["run", *next(iter(given.items())), "--", "true"])
+    assert f"the following arguments are required: {missing}\n" in capsys.readouterr().err
+    assert main(["status", "--run-id", "job", "--endpoint", "nope.db"]) == 2
+    assert "There is no database" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("memory")
 def test_an_old_attempt_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", *RUN, "--option", "attempt=3", "--attempt", "3", "--", "true"]) == 0
     assert main(["run", *RUN, "--", "true"]) == 4

@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which run on which service."""
+    """Add the options that say which run on which service. A variable that is empty counts as not given."""
     parser.add_argument(
         "--backend",
-        default=os.environ.get("RDZV_BACKEND", "sqlite"),
+        default=os.environ.get("RDZV_BACKEND") or "sqlite",
         metavar="NAME",
         help="see `rdzv backends` (default: RDZV_BACKEND, else sqlite)",
     )
@@ -34,7 +34,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
     )
-    run_id = os.environ.get("RDZV_RUN_ID")
+    run_id = os.environ.get("RDZV_RUN_ID") or None
     parser.add_argument(
         "--run-id",
         default=run_id,

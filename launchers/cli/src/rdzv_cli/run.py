@@ -45,7 +45,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    nnodes = os.environ.get("RDZV_NNODES")
+    nnodes = os.environ.get("RDZV_NNODES") or None
     parser.add_argument(
         "--nnodes",
         default=nnodes,
