@@ -110,7 +110,7 @@ def read_options(
         given: What the user gave.
         known: The declarations.
         owner: Who knows them, for messages.
-        besides: Names that are no options, but may have been meant.
+        besides: Names that are given beside the options, and may have been meant.
 
     Raises:
         RendezvousParameterError: An option is unknown (the nearest right name is in the message)
@@ -120,8 +120,12 @@ def read_options(
     names = [option.name for option in with_files(known)]
     for name in given:
         if name not in names:
-            near = near_name(name, [*names, *besides])
-            hint = f"Did you mean '{near}'?" if near else f"It knows: {', '.join(sorted(names))}."
+            if name in besides:
+                hint = "It is given beside the options."
+            elif near := near_name(name, [*names, *besides]):
+                hint = f"Did you mean '{near}'?"
+            else:
+                hint = f"It knows: {', '.join(sorted(names))}."
             raise RendezvousParameterError(f"{owner} knows no option '{name}'. {hint}")
     return parse_options(given, known)
 

@@ -28,7 +28,7 @@ ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "
 
 _REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
 _NUMBERS: Final = ("min_nodes", "max_nodes")
-_SHORT: Final = ("nnodes", "min", "max")
+SHORT_NAMES: Final = ("nnodes", "min", "max")
 """What else says the two numbers."""
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
@@ -319,8 +319,8 @@ def _explain_missing(missing: list[str], source: str, spell: Callable[[str], str
     numbers = [spell(name) for name in missing if name in _NUMBERS]
     if len(numbers) == len(_NUMBERS):
         wanted[-2:] = [f"{spell('nnodes')}, such as 2:4 or 2 (or {' and '.join(numbers)})"]
-    spellings = {spell(name) for name in (*missing, *(_SHORT if numbers else ()))}
-    known = {spell(name) for name in (*ARGUMENTS, *_SHORT, "options")}
+    spellings = {spell(name) for name in (*missing, *(SHORT_NAMES if numbers else ()))}
+    known = {spell(name) for name in (*ARGUMENTS, *SHORT_NAMES, "options")}
     hints = [
         f" It has '{name}': did you mean '{near}'?"
         for name in map(str, given)

@@ -253,6 +253,10 @@ def test_a_command_that_does_not_exist_is_named_with_the_nearest(
         (["--nnodes", 5000 * "9"], f"--nnodes is '{LONG}'; MIN:MAX"),
         (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
         (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
+        (["--option", "endpoint=x"], "'endpoint' belongs neither into --option nor RDZV_OPTIONS: give --endpoint."),
+        (["--option", "run_id=x"], "'run_id' belongs neither into --option nor RDZV_OPTIONS: give --run-id."),
+        (["--option", "max_nodes=2"], "'max_nodes' belongs neither into --option nor RDZV_OPTIONS: give --nnodes."),
+        (["--option", "nnodes=2"], "The backend 'memory' knows no option 'nnodes'. It is given beside the options."),
         (["--option", "endpont=x"], "knows no option 'endpont'. Did you mean 'endpoint'?"),
     ],
 )
