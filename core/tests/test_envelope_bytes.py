@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine.envelope import NONCE_HISTORY, Envelope
+from rdzv.engine.envelope import NONCE_HISTORY, Envelope, OtherVersionError
 from rdzv.errors import RendezvousStateError
 
 FIRST = Envelope(b"\n\0 anything", "a", "0a1b2c")
@@ -56,6 +56,16 @@ def test_header_of_other_types_is_refused(field: str, value: Any) -> None:
     assert field in fields
     with pytest.raises(RendezvousStateError):
         Envelope.unpack(json.dumps(fields | {field: value}).encode() + b"\n" + payload)
+
+
+def test_another_version_of_the_header_is_named_whatever_stands_in_it() -> None:
+    with pytest.raises(
+        OtherVersionError, match=r"^A value in the service was written by .*\(schema 2, this one reads 1\)"
+    ):
+        Envelope.unpack(b'{"rdzv":2,"who":"a"}\n')
+    with pytest.raises(RendezvousStateError, match="was not written by rdzv") as refused:
+        Envelope.unpack(b'{"rdzv":2,"who":"a"}')
+    assert type(refused.value) is RendezvousStateError
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04\x95\n", FIRST.pack().partition(b"\n")[0]])

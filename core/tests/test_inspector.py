@@ -11,6 +11,7 @@ import pytest
 from rdzv import DynamicRendezvousHandler
 from rdzv.backend import BackendPlugin, Expect, Lease, PutResult, Token
 from rdzv.engine.client import RetryingClient
+from rdzv.engine.envelope import Envelope
 from rdzv.engine.handler import adapt, create_handler
 from rdzv.engine.records import NodeRecord
 from rdzv.errors import (
@@ -18,6 +19,7 @@ from rdzv.errors import (
     RendezvousConnectionError,
     RendezvousGracefulExitError,
     RendezvousParameterError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 from rdzv.inspector import RunInspector
@@ -30,6 +32,8 @@ from .test_rendezvous import LeaselessBackend, wait_until
 
 OPTIONS = {"keep_alive_interval": 0.1, "join_timeout": 10.0, "last_call_timeout": 0.2, "close_timeout": 5.0}
 WHERE = ("--backend", "shared", "--run-id", "run")
+UNREADABLE = [Envelope(b'{"schema":3}', "new", "1").pack(), b'{"rdzv":2}\n', b"not ours"]
+"""A state of another version, one in an envelope of another version, and no state."""
 OUTAGE = [Fault.REQUEST_LOST] * 3
 
 
@@ -251,6 +255,66 @@ class TestPurging:
             assert self.during_purge(shared, ("delete", "control/status"), come) == ()
             waiting.append(pool.submit(shared.node(attempt=1, nodes=2).next_rendezvous))
             assert {future.result(15).world_size for future in waiting} == {2}
+
+    def overwrite(self, shared: Shared, value: bytes) -> None:
+        """Write something else in place of the state."""
+        line = b"\n" if issubclass(shared.kind, LeaselessBackend) else b""
+        with shared.service.changed:
+            shared.service.write("run/control/state", line + value, None)
+
+    @pytest.mark.parametrize("key", ["store", "control/pending"])
+    @pytest.mark.parametrize("value", UNREADABLE)
+    def test_a_run_whose_state_cannot_be_read_goes_too(self, shared: Shared, value: bytes, key: str) -> None:
+        for attempt in range(2):
+            node = shared.node(attempt=attempt)
+            node.next_rendezvous().store.set("key", "value")
+            crash(node)
+        with shared.service.changed:
+            shared.service.write(f"run/{key}/17", b"left behind", None)
+        self.overwrite(shared, value)
+        with RunInspector(shared.params()) as observer:
+            with pytest.raises(RendezvousStateError):
+                observer.close("the test", "enough", 5.0)
+            assert observer.purge(10.0) == ()
+        assert not shared.service.entries
+        assert shared.node().next_rendezvous().round == 1
+
+    def test_a_node_of_another_version_keeps_what_it_has(self, shared: Shared) -> None:
+        self.overwrite(shared, UNREADABLE[1])
+        settings = RendezvousSettings.from_parameters(shared.params())
+        client = RetryingClient(adapt(shared.kind(shared.service), settings), "new")
+        deadline = time.monotonic() + 5
+        # Whether it lives another version knows; here it does as long as its lease does.
+        lease = client.open_lease(60.0, deadline)
+        assert client.put("nodes/1/new", b'{"schema":3}', deadline, previous=None, lease=lease)[0]
+        with RunInspector(shared.params()) as observer:
+            assert observer.purge(0.3) == ("new",)
+            assert len(shared.service.under("run/control/state")) == 1
+            client.revoke(lease, deadline)
+            assert observer.purge(10.0) == ()
+        assert not shared.service.entries
+
+    def test_a_state_that_is_put_back_while_it_is_purged_is_closed_first(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        crash(node)
+        before = shared.service.under("run/control/state")
+        self.overwrite(shared, UNREADABLE[0])
+        with RunInspector(shared.params()) as observer:
+            purger, put = shared.clients[-1], []
+
+            def restore(client: MemoryBackend, method: str, key: str) -> None:
+                if client is purger and (method, key) == ("put", "control/state"):
+                    put.append(shared.service.under("run/control/state"))
+                    if len(put) == 1:
+                        with shared.service.changed:
+                            shared.service.write("run/control/state", before["run/control/state"].value, None)
+
+            shared.before = restore
+            assert observer.purge(10.0) == ()
+        # Written over without success, closed, taken away.
+        assert len(put) == 3
+        assert not shared.service.entries
 
     def test_what_a_purge_that_broke_off_has_left_is_removed_by_the_next(self, shared: Shared) -> None:
         def die() -> None:

@@ -7,6 +7,7 @@ import pytest
 from rdzv.errors import RendezvousParameterError
 from rdzv.options import Option, parse_options, read_options
 
+HUGE = 16**5000
 Kind = Literal["text", "integer", "seconds", "boolean", "path", "pairs"]
 
 
@@ -62,6 +63,22 @@ def test_a_value_is_parsed_by_kind(kind: Kind, given: Any, expected: Any) -> Non
 def test_an_impossible_value_names_option_and_value(kind: Kind, given: Any) -> None:
     with pytest.raises(RendezvousParameterError, match=re.escape(f"The option 'x' cannot be {given!r}: ")):
         Option("x", kind, None, "Help.").parse(given)
+
+
+@pytest.mark.parametrize("kind", ["text", "integer", "seconds", "boolean", "path", "pairs"])
+@pytest.mark.parametrize("given", [HUGE, -HUGE, [HUGE], {"a": HUGE}], ids=["above", "below", "listed", "mapped"])
+def test_an_integer_that_python_cannot_write_down_is_refused_as_any_other_value(kind: Kind, given: Any) -> None:
+    with pytest.raises(RendezvousParameterError, match=r"^The option 'x' cannot be what was given: "):
+        Option("x", kind, None, "Help.").parse(given)
+
+
+def test_an_integer_has_less_than_64_bits() -> None:
+    option = Option("x", "integer", None, "Help.")
+    for most in (2**63 - 1, 1 - 2**63):
+        assert option.parse(str(most)) == option.parse(most) == most
+    for more in (2**63, -(2**63), "9" * 4000):
+        with pytest.raises(RendezvousParameterError, match="an integer is expected, such as 3"):
+            option.parse(more)
 
 
 def test_a_value_without_end_is_shown_in_short() -> None:

@@ -174,7 +174,7 @@ def test_a_mapping_that_cannot_be_used_says_why(change: dict[Any, Any], message:
         RendezvousParameters.from_mapping(mapping)
 
 
-@pytest.mark.parametrize("text", ["", "two", "2:", ":4", "2:4:6", "2-4"])
+@pytest.mark.parametrize("text", ["", "two", "2:", ":4", "2:4:6", "2-4", "1:9223372036854775808"])
 def test_a_malformed_number_of_nodes_names_where_it_stands(text: str) -> None:
     with pytest.raises(RendezvousParameterError, match=re.escape(f"--nnodes is '{text}'; MIN:MAX")):
         parse_nnodes(text, "--nnodes")
@@ -279,6 +279,17 @@ def test_a_toml_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         f"The file '{path}' gives no nnodes, such as 2:4 or 2 (or min_nodes and max_nodes). "
         "It has 'nodes': did you mean 'nnodes'?"
     )
+
+
+@pytest.mark.parametrize("name", ["nnodes", "min", "max_nodes", "endpoint"])
+def test_an_integer_that_python_cannot_write_down_is_refused(name: str, tmp_path: Path) -> None:
+    path, huge = tmp_path / "job.toml", f"0x{5000 * 'f'}"
+    arguments = {"backend": "'b'", "run_id": "'r'", "min": "1", "max": "1", name: huge}
+    if name in ("nnodes", "max_nodes"):
+        del arguments["max"]
+    path.write_text("\n".join(f"{key} = {value}" for key, value in arguments.items()))
+    with pytest.raises(RendezvousParameterError, match=r"what was given.* expected"):
+        RendezvousParameters.from_toml(path)
 
 
 ENVIRONMENT = {"RDZV_BACKEND": "etcd-v3", "RDZV_ENDPOINT": "node1:2379", "RDZV_RUN_ID": "job-7"}

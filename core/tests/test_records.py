@@ -10,7 +10,7 @@ import pytest
 from rdzv.backend import Entry, Snapshot
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
-from rdzv.engine.envelope import Envelope
+from rdzv.engine.envelope import Envelope, OtherVersionError
 from rdzv.engine.records import (
     Closed,
     Departure,
@@ -77,8 +77,12 @@ def test_missing_field_is_refused(field: str) -> None:
 
 
 def test_another_schema_is_named_whatever_its_fields_are() -> None:
-    with pytest.raises(RendezvousStateError, match=r"holds a node record .*its schema is 3"):
+    with pytest.raises(OtherVersionError) as refused:
         decode(NodeRecord, b'{"schema":3,"name":"a"}')
+    assert str(refused.value) == (
+        "The node record in the service was written by another version of rdzv (schema 3, this one reads 2). Use "
+        "another run id, or remove the run with `rdzv close --purge`."
+    )
 
 
 def test_labels_may_be_any_mapping() -> None:

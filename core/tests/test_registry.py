@@ -159,6 +159,7 @@ def test_an_installed_backend_is_asked_with_the_parameters(asked: Callable[[], R
     ("options", "message"),
     [
         ({"colour": "red"}, "The backend 'painted' knows no option 'colour'. Did you mean 'color'?"),
+        ({"min": 2}, "The backend 'painted' knows no option 'min'. It is given beside the options."),
         ({"join_timout": "5"}, "The backend 'painted' knows no option 'join_timout'. Did you mean 'join_timeout'?"),
         (
             {"zzz": "5"},

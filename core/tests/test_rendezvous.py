@@ -13,6 +13,7 @@ import pytest
 
 from rdzv import DynamicRendezvousHandler, NodeRecord, errors
 from rdzv.backend import Capability, KeyValueBackend, Lease, RendezvousBackend, Token
+from rdzv.engine.envelope import Envelope, OtherVersionError
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.handler import RendezvousInfo, RendezvousStoreInfo
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
@@ -480,6 +481,18 @@ class TestFaults:
             simple.service.write(f"run/control/{key}", value, None)
         with pytest.raises(errors.RendezvousStateError):
             simple.node(join=5).next_rendezvous()
+
+    @pytest.mark.parametrize("written", [b'{"rdzv":2}\n', Envelope(b'{"schema":3}', "new", "1").pack()])
+    def test_a_state_of_another_version_is_refused_at_once_and_said_once(
+        self, simple: Run, written: bytes, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with simple.service.changed:
+            simple.service.write("run/control/state", written, None)
+        node = simple.node()
+        with pytest.raises(OtherVersionError, match="`rdzv close --purge`"):
+            node.next_rendezvous()
+        assert node._node.failures.count("watch") == 1
+        assert not caplog.records
 
     def test_a_corrupt_node_record_stops_no_node(self, simple: Run) -> None:
         with simple.service.changed:

@@ -1,6 +1,6 @@
 import pytest
 
-from rdzv.text import printable
+from rdzv.text import printable, shown
 
 
 @pytest.mark.parametrize(
@@ -16,3 +16,12 @@ from rdzv.text import printable
 )
 def test_what_is_shown_is_one_short_line(text: str, line: str) -> None:
     assert printable(text) == line
+
+
+def test_a_value_is_shown_as_it_is_written_as_far_as_it_can_be() -> None:
+    deep: list[object] = []
+    for _ in range(100_000):
+        deep = [deep]
+    assert shown("a\n") == r"'a\n'"
+    assert len(shown([0] * 1000)) == 79
+    assert shown(16**5000) == shown(deep) == "what was given"

@@ -2,6 +2,7 @@
 
 import copy
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -10,10 +11,16 @@ from .backend import STATE_KEY, KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.codec import decode
+from .engine.envelope import Envelope
 from .engine.handler import adapt
 from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
 from .engine.register_adapter import RegisterAdapter
-from .errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
+from .errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousParameterError,
+    RendezvousStateError,
+)
 from .parameters import RendezvousParameters
 from .plugins import create_backend, load_backend_plugin
 from .settings import RendezvousSettings
@@ -26,6 +33,9 @@ _LAST_LOOK: Final = 1.0
 """Seconds for the last look at the nodes of a run that is purged."""
 _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
 """Stands for the state where none is published."""
+_PURGED: Final = Closed("a purge", "its keys are being removed", done=False)
+_UNREAD: Final = Envelope(b"", "", "")
+"""Stands for an envelope that is written over, whatever it is."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +193,7 @@ class RunInspector:
 
         Raises:
             RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: The state is not readable; `purge` removes it all the same.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -202,6 +213,8 @@ class RunInspector:
     def purge(self, timeout: float) -> tuple[str, ...]:
         """Remove every key of the run, once no node is left. A run that is open is closed before.
 
+        What cannot be read is removed, too: bytes that are not rdzv's, or another version's.
+
         A node that comes meanwhile learns that the run is closed. One of a higher attempt keeps what it has
         written: only what belongs to this attempt and those before it is removed.
 
@@ -218,15 +231,19 @@ class RunInspector:
         deadline = time.monotonic() + timeout
         if live := self._await_end(deadline):
             return live
-        self.close("a purge", "its keys are being removed", deadline - time.monotonic())
+        try:
+            self.close(_PURGED.by, _PURGED.reason, deadline - time.monotonic())
+        except RendezvousStateError:
+            self._close_unread(deadline)
+            # Another client may have written meanwhile.
+            self.close(_PURGED.by, _PURGED.reason, deadline - time.monotonic())
         control = self._client.read_all(records.CONTROL, deadline)
         versioned = control.raw(STATE_KEY)
         if versioned is None:
             # Another purge was faster.
             return ()
-        nodes = self._client.read_all(records.NODES, deadline)
         # One that was on its way when the run was closed: it hears of that, and goes.
-        if live := _living(records.nodes_in(nodes)):
+        if live := _holding(self._client.read_all(records.NODES, deadline)):
             return live
         state = decode(State, versioned.payload)
         for top, last in (
@@ -243,6 +260,23 @@ class RunInspector:
         self._remove_state(versioned, deadline)
         return ()
 
+    def _close_unread(self, deadline: float) -> None:
+        """Write a closed state over one that cannot be read; which attempt and round it was of, other keys tell."""
+        entry = self._client.read_all(STATE_KEY, deadline).encoded.entries.get(STATE_KEY)
+        if entry is not None:
+            attempt = self._highest((records.NODES, records.HEARTBEATS), deadline)
+            last = self._highest((records.STORE, records.PENDING), deadline)
+            closed = State(attempt, last, (), "", 0, 1, 1, _PURGED)
+            unread = VersionedValue(_UNREAD, entry.token, entry.order)
+            self._client.put(STATE_KEY, closed.encode(), deadline, previous=unread)
+
+    def _highest(self, tops: Iterable[str], deadline: float) -> int:
+        """The highest number of a folder under these prefixes."""
+        names = [
+            name[len(top) + 1 :].split("/")[0] for top in tops for name in self._raw.read_all(top, deadline).names()
+        ]
+        return max((int(name) for name in names if name.isdecimal()), default=0)
+
     def _sweep(self, deadline: float) -> None:
         """Remove what a service without leases keeps unseen: heartbeats, dead records, the service's own notes of them.
 
@@ -258,9 +292,9 @@ class RunInspector:
         # A last look needs time: what a service that is away last said of its nodes is no answer.
         until = deadline - min(_LAST_LOOK, (deadline - time.monotonic()) / 2)
         snapshot = self._client.wait_for(
-            lambda now: not _living(records.nodes_in(now)), records.NODES, snapshot, until, deadline - until
+            lambda now: not _holding(now), records.NODES, snapshot, until, deadline - until
         )
-        return _living(self._nodes(deadline)) if _living(records.nodes_in(snapshot)) else ()
+        return _holding(self._client.read_all(records.NODES, deadline)) if _holding(snapshot) else ()
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
@@ -286,6 +320,13 @@ class RunInspector:
 
 def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
     return tuple(node.id for node in nodes if node.left is None)
+
+
+def _holding(snapshot: DecodedSnapshot) -> tuple[str, ...]:
+    """For whom a purge waits: who is here, and whose record cannot be read, since it may be another version's."""
+    known = records.read_nodes(snapshot)
+    unread = [key.rpartition("/")[2] for key in snapshot.valid_entries() if key not in known]
+    return (*_living([record for _, record in known.values()]), *unread)
 
 
 def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal
 from .credentials import file_option, take_secrets, variable
 from .errors import RendezvousParameterError
 from .near import near_name
-from .parameters import parse_boolean
-from .text import printable
+from .parameters import parse_boolean, parse_integer
+from .text import shown
 
 __all__ = ["PREFIX", "Option", "parse_options", "read_options", "secret_names", "with_files"]
 
@@ -27,8 +27,8 @@ class Option:
 
     Attributes:
         name: As the user writes it.
-        kind: ``text``, ``integer``, ``seconds`` (any number above zero, up to a billion), ``boolean``
-            (PyTorch's spellings: 1/true/t/yes/y and 0/false/f/no/n), ``path`` (a file that must be
+        kind: ``text``, ``integer`` (of less than 64 bits), ``seconds`` (any number above zero, up to a billion),
+            ``boolean`` (PyTorch's spellings: 1/true/t/yes/y and 0/false/f/no/n), ``path`` (a file that must be
             readable) or ``pairs`` (``name=value;name=value``, or a mapping; parsed to a dict).
         default: The value when it is not given; None means unset.
         help: One sentence.
@@ -57,7 +57,7 @@ class Option:
         try:
             return self._parse(value)
         except (ValueError, TypeError, OSError) as error:
-            given = "what was given" if self.secret else printable(repr(value))
+            given = "what was given" if self.secret else shown(value)
             raise RendezvousParameterError(f"The option '{self.name}' cannot be {given}: {error}.") from error
 
     def _parse(self, value: Any) -> Any:
@@ -66,10 +66,7 @@ class Option:
         if isinstance(value, bool):
             raise TypeError(f"{self.kind} is expected")
         if self.kind == "integer":
-            with suppress(ValueError, TypeError, OverflowError):
-                if not isinstance(value, float):
-                    return int(value)
-            raise ValueError("an integer is expected, such as 3")
+            return parse_integer(value)
         if self.kind == "seconds":
             return self._parse_seconds(value)
         if self.kind == "pairs":
@@ -113,7 +110,7 @@ def read_options(
         given: What the user gave.
         known: The declarations.
         owner: What knows them, for messages.
-        besides: Names that are no options, but may have been meant.
+        besides: Names that are given beside the options, and may have been meant.
 
     Raises:
         RendezvousParameterError: An option is unknown (the nearest right name is in the message)
@@ -123,8 +120,12 @@ def read_options(
     names = [option.name for option in with_files(known)]
     for name in given:
         if name not in names:
-            near = near_name(name, [*names, *besides])
-            hint = f"Did you mean '{near}'?" if near else f"It knows: {', '.join(sorted(names))}."
+            if name in besides:
+                hint = "It is given beside the options."
+            elif near := near_name(name, [*names, *besides]):
+                hint = f"Did you mean '{near}'?"
+            else:
+                hint = f"It knows: {', '.join(sorted(names))}."
             raise RendezvousParameterError(f"{owner} knows no option '{name}'. {hint}")
     return parse_options(given, known)
 

@@ -10,13 +10,14 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote
 
 from .endpoints import hide_login
 from .errors import RendezvousParameterError
 from .near import near_name
-from .text import printable
+from .text import printable, shown
 
 __all__ = ["RendezvousParameters", "options_of", "parse_nnodes"]
 
@@ -27,7 +28,7 @@ ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "
 
 _REQUIRED: Final = ("backend", "run_id", "min_nodes", "max_nodes")
 _NUMBERS: Final = ("min_nodes", "max_nodes")
-_SHORT: Final = ("nnodes", "min", "max")
+SHORT_NAMES: Final = ("nnodes", "min", "max")
 """What else says the two numbers."""
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
@@ -250,6 +251,18 @@ def parse_boolean(value: Any) -> bool:
     return text in _TRUE
 
 
+def parse_integer(value: Any) -> int:
+    """Read an integer, typed or as text. One of thousands of digits could neither be shown nor written down.
+
+    Raises:
+        ValueError: It is something else, or has 64 bits or more.
+    """
+    with suppress(ValueError, TypeError, OverflowError):
+        if not isinstance(value, bool | float) and (number := int(value)).bit_length() < 64:
+            return number
+    raise ValueError("an integer is expected, such as 3")
+
+
 def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
     """Read ``MIN:MAX``, or one number for both.
 
@@ -263,7 +276,7 @@ def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:
     low, colon, high = text.partition(":")
     expected = f"{name} is '{printable(text)}'; MIN:MAX, such as 2:4, or one number is expected"
     try:
-        least, most = int(low), int(high if colon else low)
+        least, most = parse_integer(low), parse_integer(high if colon else low)
     except ValueError as error:
         raise RendezvousParameterError(f"{expected}.") from error
     if not 1 <= least <= most:
@@ -287,7 +300,8 @@ def _arguments(
     if not isinstance(options, Mapping):
         raise RendezvousParameterError(f"{source} has something else than a table of options as 'options'.")
     if "nnodes" in items:
-        least, most = parse_nnodes(str(items.pop("nnodes")))
+        nnodes = items.pop("nnodes")
+        least, most = parse_nnodes(nnodes if isinstance(nnodes, str) else shown(nnodes))
         items = _merge(items, {"min": least, "max": most}, source)
     short = {f"{name}_nodes": items.pop(name) for name in ("min", "max") if name in items}
     items = _merge(items, short, source)
@@ -305,8 +319,8 @@ def _explain_missing(missing: list[str], source: str, spell: Callable[[str], str
     numbers = [spell(name) for name in missing if name in _NUMBERS]
     if len(numbers) == len(_NUMBERS):
         wanted[-2:] = [f"{spell('nnodes')}, such as 2:4 or 2 (or {' and '.join(numbers)})"]
-    spellings = {spell(name) for name in (*missing, *(_SHORT if numbers else ()))}
-    known = {spell(name) for name in (*ARGUMENTS, *_SHORT, "options")}
+    spellings = {spell(name) for name in (*missing, *(SHORT_NAMES if numbers else ()))}
+    known = {spell(name) for name in (*ARGUMENTS, *SHORT_NAMES, "options")}
     hints = [
         f" It has '{name}': did you mean '{near}'?"
         for name in map(str, given)
@@ -323,18 +337,18 @@ def _merge(items: dict[str, Any], more: Mapping[str, Any], source: str) -> dict[
 
 def _check_type(name: str, value: Any, source: str, spell: Callable[[str], str]) -> Any:
     if not isinstance(name, str):
-        raise RendezvousParameterError(f"{source} has the name {name!r}; every name must be text.")
+        raise RendezvousParameterError(f"{source} has the name {shown(name)}; every name must be text.")
     if name in _NUMBERS:
         try:
-            if isinstance(value, int | str) and not isinstance(value, bool):
-                return int(value)
-            raise ValueError("neither a number nor text")
+            return parse_integer(value)
         except ValueError as error:
             raise RendezvousParameterError(
-                f"{source} has {value!r} as {spell(name)}; an integer is expected."
+                f"{source} has {shown(value)} as {spell(name)}; an integer is expected."
             ) from error
     if name in ARGUMENTS and not isinstance(value, str) and (name, value) != ("local_addr", None):
-        raise RendezvousParameterError(f"{source} has {value!r} as {spell(name)}; text is expected: put it in quotes.")
+        raise RendezvousParameterError(
+            f"{source} has {shown(value)} as {spell(name)}; text is expected: put it in quotes."
+        )
     return value
 
 

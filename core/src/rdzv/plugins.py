@@ -13,7 +13,7 @@ from .errors import RendezvousError, RendezvousParameterError
 from .hooks import naming_package
 from .near import near_name
 from .options import read_options, secret_names
-from .parameters import ARGUMENTS, RendezvousParameters
+from .parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
 from .settings import CORE_OPTIONS
 
 __all__ = [
@@ -77,7 +77,7 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
     # Files are read once: the plugin finds the secrets themselves.
     params = with_secrets(params, secret_names(plugin.options))
     known = (*CORE_OPTIONS, *plugin.options)
-    read_options(params.config, known, owner=f"The backend '{params.backend}'", besides=ARGUMENTS)
+    read_options(params.config, known, owner=f"The backend '{params.backend}'", besides=(*ARGUMENTS, *SHORT_NAMES))
     if not params.endpoint:
         if plugin.default_endpoint is None:
             raise RendezvousParameterError(

@@ -1,6 +1,8 @@
 """How text that others chose is shown: on one short line, which no terminal can be disturbed by."""
 
-__all__ = ["printable"]
+from typing import Any
+
+__all__ = ["printable", "shown"]
 
 
 def printable(text: str, most: int = 80) -> str:
@@ -13,3 +15,15 @@ def printable(text: str, most: int = 80) -> str:
     line = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
     half = (most - 3) // 2
     return line if len(line) <= most else f"{line[:half]}...{line[-half:]}"
+
+
+def shown(value: Any) -> str:
+    """What was given for something, as `repr` writes it, or just that: Python writes no integer of thousands of digits.
+
+    Args:
+        value: Anything.
+    """
+    try:
+        return printable(repr(value))
+    except (ValueError, RecursionError):
+        return "what was given"

@@ -15,6 +15,7 @@ import rdzv
 from core.tests.memory import MemoryBackend, MemoryService
 from core.tests.test_rendezvous import Run, wait_until
 from rdzv import BackendPlugin, DynamicRendezvousHandler, RendezvousParameters, registered_backends
+from rdzv.text import printable
 
 from rdzv_cli import main, run
 from rdzv_cli.devices import processes
@@ -42,7 +43,8 @@ def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str
     assert main(["close", *where]) == 0
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith(f"The run '{SHOWN}' is closed: no reason given (by the operator (")
-    assert second == "There is no trace of a node in it: if that is not as you expect, check the run id."
+    nothing = f"No node has left a trace under the run id '{SHOWN}': is it the right one?"
+    assert second == f"{nothing} `rdzv close --purge` takes this back."
     assert main(["status", *where]) == 0
     first, second, *_ = capsys.readouterr().out.splitlines()
     assert first == f"run {SHOWN}: closed, attempt 0, round 0"
@@ -51,6 +53,10 @@ def test_any_run_id_is_shown_on_one_short_line(capsys: pytest.CaptureFixture[str
     first, second = capsys.readouterr().err.splitlines()
     assert f": run '{SHOWN}', backend memory, " in first
     assert f": The rendezvous '{SHOWN}' was closed by the operator (" in second
+    assert second.endswith("To run it again, use a higher attempt (`rdzv run --attempt 1`) or another run id.")
+    # With a purge, nothing is left to be taken back.
+    assert main(["close", *where, "--purge"]) == main(["close", *where, "--purge"]) == 0
+    assert capsys.readouterr().out.splitlines()[-2:] == [nothing, f"Every key of the run '{SHOWN}' is removed."]
 
 
 LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} rdzv\[(alpha\.[0-9a-f]+)\]: "
@@ -161,6 +167,12 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         (["run", "--rdzv-id", "x"], "rdzv run: error: there is no option --rdzv-id; did you mean --run-id?"),
         (["run", "--runid=x"], "rdzv run: error: there is no option --runid; did you mean --run-id?"),
         (["run", "--log-dir", "x"], "rdzv run: error: there is no option --log-dir; see --help."),
+        (["run", "--join-timeout", "5"], "no option --join-timeout; did you mean --option join_timeout=VALUE?"),
+        (["run", "--labels=a=1"], "no option --labels; did you mean --option labels=VALUE?"),
+        (["run", "--last_call_timeout=5"], "there is no option --last_call_timeout; did you mean --option last_call_"),
+        (["run", "--timeout=5"], "there is no option --timeout; did you mean --option join_timeout=VALUE?"),
+        # A run that is only looked at joins nothing.
+        (["status", "--node-name", "x"], "rdzv status: error: there is no option --node-name; see --help."),
         (["status", "--runid=x"], "rdzv status: error: there is no option --runid; did you mean --run-id?"),
         (
             ["run", *RUN, "python", "x.py", "--epochs", "3"],
@@ -241,6 +253,10 @@ def test_a_command_that_does_not_exist_is_named_with_the_nearest(
         (["--nnodes", 5000 * "9"], f"--nnodes is '{LONG}'; MIN:MAX"),
         (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
         (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
+        (["--option", "endpoint=x"], "'endpoint' belongs neither into --option nor RDZV_OPTIONS: give --endpoint."),
+        (["--option", "run_id=x"], "'run_id' belongs neither into --option nor RDZV_OPTIONS: give --run-id."),
+        (["--option", "max_nodes=2"], "'max_nodes' belongs neither into --option nor RDZV_OPTIONS: give --nnodes."),
+        (["--option", "nnodes=2"], "The backend 'memory' knows no option 'nnodes'. It is given beside the options."),
         (["--option", "endpont=x"], "knows no option 'endpont'. Did you mean 'endpoint'?"),
     ],
 )
@@ -251,6 +267,47 @@ def test_what_cannot_be_meant_is_one_sentence(
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
     assert "geheim" not in line
+
+
+@pytest.mark.usefixtures("memory")
+def test_a_program_that_cannot_be_started_is_named_before_the_run_is_joined(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\n")
+    for name in ("no-such-program", "./nowhere", "program", "./program", str(program), str(tmp_path), ""):
+        assert main(["run", *RUN, "--", name]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.endswith(f"cannot start '{printable(name)}': there is no such program, or it is not executable")
+    program.chmod(0o755)
+    assert main(["run", *RUN, "--", "./program"]) == 0
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize("command", ["status", "close"])
+def test_a_run_id_in_the_environment_is_used_and_named(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDZV_BACKEND", "memory")
+    monkeypatch.setenv("RDZV_RUN_ID", "job-7")
+    assert main([command]) == 0
+    assert "job-7" in capsys.readouterr().out.splitlines()[0]
+
+
+@pytest.mark.parametrize("missing", ["--run-id", "--nnodes"])
+def test_a_variable_that_is_empty_counts_as_not_given(
+    missing: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RDZV_BACKEND", "RDZV_RUN_ID", "RDZV_NNODES"):
+        monkeypatch.setenv(name, "")
+    given = {"--run-id": "job", "--nnodes": "1"}
+    del given[missing]
+    with pytest.raises(SystemExit):
+        main(["run", *next(iter(given.items())), "--", "true"])
+    assert f"the following arguments are required: {missing}\n" in capsys.readouterr().err
+    assert main(["status", "--run-id", "job", "--endpoint", "nope.db"]) == 2
+    assert "There is no database" in capsys.readouterr().err
 
 
 @pytest.mark.usefixtures("memory")

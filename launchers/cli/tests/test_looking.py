@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from core.tests.memory import MemoryBackend
-from core.tests.test_inspector import OUTAGE, WHERE, Shared, crash
+from core.tests.test_inspector import OUTAGE, UNREADABLE, WHERE, Shared, crash
 from core.tests.test_rendezvous import listening, wait_until
 from rdzv import EventKind, RendezvousParameterError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
@@ -189,6 +189,17 @@ def test_closing_and_purging_have_one_deadline(shared: Shared) -> None:
     assert not shared.service.entries
     # What a busy machine adds is less than what the slow call took.
     assert max(shared.deadlines) - min(shared.deadlines) < 0.9
+
+
+@pytest.mark.parametrize("state", UNREADABLE)
+def test_a_run_that_cannot_be_read_is_purged(shared: Shared, state: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    with shared.service.changed:
+        shared.service.write("run/control/state", state, None)
+    assert main(["close", *WHERE]) == 7
+    assert "written by" in capsys.readouterr().err or state == b"not ours"
+    assert main(["close", *WHERE, "--purge"]) == 0
+    assert capsys.readouterr().out == "Every key of the run 'run' is removed.\n"
+    assert not shared.service.entries
 
 
 def test_a_run_can_still_be_looked_at_closed_and_purged(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from types import UnionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ..errors import RendezvousStateError
+from .envelope import OtherVersionError
 
 _SCHEMA: Final = 2
 
@@ -37,8 +38,8 @@ def decode(kind: type[_R], payload: bytes) -> _R:
     """
     try:
         value, hint = json.loads(payload), cast("Any", kind)
-        if _natural(_object(value)["schema"]) != _SCHEMA:
-            raise ValueError(f"its schema is {value['schema']}")
+        if (schema := _natural(_object(value)["schema"])) != _SCHEMA:
+            raise OtherVersionError(f"The {_spelled(kind)} in the service", schema, _SCHEMA)
         record: _R = _reader(hint)(value)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(

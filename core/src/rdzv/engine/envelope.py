@@ -13,12 +13,24 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ..errors import RendezvousStateError
+from ..text import printable
 
 _SCHEMA: Final = 1
 NONCE_HISTORY: Final = 48
 """How many earlier nonces a value carries: so many writers may overtake the one whose reply was
 lost before it can no longer learn that it was applied. The last is always the nonce of the key's first write,
 so a writer that tried to make the key learns that from any later value."""
+
+
+class OtherVersionError(RendezvousStateError):
+    """What the service holds was written by another version of rdzv: unlike corrupt bytes, that does not heal."""
+
+    def __init__(self, what: str, schema: int, known: int) -> None:
+        """Name `what` was read, its schema, and the one that is known."""
+        super().__init__(
+            f"{what} was written by another version of rdzv (schema {printable(str(schema))}, this one reads {known}). "
+            "Use another run id, or remove the run with `rdzv close --purge`."
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +98,10 @@ class Envelope:
         header_bytes, newline, payload = data.partition(b"\n")
         try:
             header = json.loads(header_bytes)
-            if not newline or header["rdzv"] != _SCHEMA:
-                raise ValueError(f"schema {header['rdzv']!r}")
+            if type(schema := header["rdzv"]) is not int or not newline:
+                raise ValueError("no envelope")
+            if schema != _SCHEMA:
+                raise OtherVersionError("A value in the service", schema, _SCHEMA)
             envelope = cls(
                 payload,
                 header["writer"],
@@ -99,7 +113,7 @@ class Envelope:
             envelope._check_types()
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise RendezvousStateError(
-                f"A value in the service was not written by this version of rdzv ({error}): {data[:80]!r}"
+                f"A value in the service was not written by rdzv ({error!r}): {data[:80]!r}"
             ) from error
         return envelope
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, again
+from .envelope import OtherVersionError
 
 WATCH, KEEP, LEAD = "watch", "keep", "lead"
 """The loops of a node."""
@@ -14,7 +15,7 @@ LASTING = 1.0
 LASTING_TIMES = 4
 """The same in failures, one after the other: a single one may have taken long. A leader fails so often in two terms."""
 
-_FINAL = (RendezvousDeniedError, RendezvousParameterError)
+_FINAL = (RendezvousDeniedError, RendezvousParameterError, OtherVersionError)
 """What trying again does not mend: the caller gets it at once."""
 
 

@@ -51,7 +51,7 @@ def _refuse_what_is_over(node: Node, state: State) -> None:
             raise RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
         raise RendezvousClosedError(
             f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
-            f"than {mine} or another run id."
+            f"(`rdzv run --attempt {mine + 1}`) or another run id."
         )
 
 

@@ -5,7 +5,7 @@ import getpass
 import os
 import time
 
-from rdzv.errors import RendezvousTimeoutError
+from rdzv.errors import RendezvousStateError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
 from rdzv.text import printable
 
@@ -19,7 +19,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "close",
         help="end a run for all nodes",
         description="Close a run: every node in it, and every one that comes later, gets an error with the reason. "
-        "A relaunch needs a higher attempt, another run id, or --purge.",
+        "A relaunch needs a higher attempt, another run id, or --purge. A run that no node has joined yet is closed, "
+        "too, and told from the others: its id may be mistyped.",
     )
     add_run_options(parser)
     parser.add_argument("--reason", default="no reason given", help="the reason that the nodes report")
@@ -33,11 +34,17 @@ def run(arguments: argparse.Namespace) -> int:
     with RunInspector(parameters(arguments)) as inspector:
         deadline = time.monotonic() + arguments.timeout
         shown_id = printable(arguments.run_id)
-        was_used = inspector.status(arguments.timeout).phase != "unknown"
-        closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
-        show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
-        if not was_used:
-            show("There is no trace of a node in it: if that is not as you expect, check the run id.")
+        try:
+            was_used = inspector.status(arguments.timeout).phase != "unknown"
+            closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
+            show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
+            if not was_used:
+                back = "" if arguments.purge else " `rdzv close --purge` takes this back."
+                show(f"No node has left a trace under the run id '{shown_id}': is it the right one?{back}")
+        except RendezvousStateError:
+            # A purge removes what it cannot read.
+            if not arguments.purge:
+                raise
         if arguments.purge:
             left = inspector.purge(deadline - time.monotonic())
             if left:

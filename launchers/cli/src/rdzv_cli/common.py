@@ -10,7 +10,7 @@ from typing import Any, Final
 from rdzv.credentials import file_option, variable
 from rdzv.errors import RendezvousParameterError
 from rdzv.options import secret_names
-from rdzv.parameters import RendezvousParameters, options_of
+from rdzv.parameters import ARGUMENTS, RendezvousParameters, options_of
 from rdzv.plugins import load_backend_plugin
 from rdzv.text import printable
 
@@ -21,10 +21,10 @@ logger = logging.getLogger(__name__)
 
 
 def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which run on which service."""
+    """Add the options that say which run on which service. A variable that is empty counts as not given."""
     parser.add_argument(
         "--backend",
-        default=os.environ.get("RDZV_BACKEND", "sqlite"),
+        default=os.environ.get("RDZV_BACKEND") or "sqlite",
         metavar="NAME",
         help="see `rdzv backends` (default: RDZV_BACKEND, else sqlite)",
     )
@@ -34,7 +34,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
     )
-    run_id = os.environ.get("RDZV_RUN_ID")
+    run_id = os.environ.get("RDZV_RUN_ID") or None
     parser.add_argument(
         "--run-id",
         default=run_id,
@@ -66,8 +66,8 @@ def parameters(
         options: More options.
 
     Raises:
-        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE``, RDZV_OPTIONS cannot be read, or
-            no other process could find the service.
+        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE`` or no option, RDZV_OPTIONS cannot
+            be read, or no other process could find the service.
     """
     given: dict[str, Any] = {}
     for position, item in enumerate(arguments.option, start=1):
@@ -88,6 +88,9 @@ def parameters(
     plugin = load_backend_plugin(arguments.backend)
     known = plugin.options
     options = _overruled(options_of(os.environ), given, secret_names(known)) | given | options
+    if misplaced := next((name for name in ARGUMENTS if name in options), None):
+        flag = "nnodes" if misplaced.endswith("_nodes") else misplaced.replace("_", "-")
+        raise RendezvousParameterError(f"'{misplaced}' belongs neither into --option nor RDZV_OPTIONS: give --{flag}.")
     if not create and any(option.name == "create" for option in known):
         options.setdefault("create", False)
     params = RendezvousParameters(

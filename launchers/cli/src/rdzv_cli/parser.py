@@ -3,12 +3,22 @@
 import argparse
 import itertools
 import sys
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from rdzv.near import near_name
+from rdzv.settings import CORE_OPTIONS
 from rdzv.text import printable
 
 from .output import show
+
+_AS_FLAGS: Final = {
+    f"--{option.name.replace('_', '-')}": f"--option {option.name}=VALUE"
+    for option in CORE_OPTIONS
+    # Torchrun's own: who gives it means another.
+    if option.name != "timeout"
+}
+"""How the options of the core are given, by the flags that a user may take them for."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -19,15 +29,19 @@ class _Parser(argparse.ArgumentParser):
         else:
             super()._print_message(message, file)
 
-    def refuse(self, name: str, hint: str = "") -> None:
+    def refuse(self, name: str, hint: str = "", others: Mapping[str, str] | None = None) -> None:
         """End with an error if this is an option that this parser does not have.
 
-        The hint follows if no option of it has a similar name: it may be one of another parser.
+        Args:
+            name: What may be one.
+            hint: Follows if no option has a similar name: it may be one of another parser.
+            others: What else may have been meant, and how that is given.
         """
-        known = [option for option in self._option_string_actions if option.startswith("--")]
-        if name.startswith("--") and not any(option.startswith(name) for option in known):
+        own = {option: option for option in self._option_string_actions if option.startswith("--")}
+        if name.startswith("--") and not any(option.startswith(name) for option in own):
+            known = {**(others or {}), **own}
             near = near_name(name, known)
-            self.error(f"there is no option {name}; {f'did you mean {near}?' if near else f'see --help.{hint}'}")
+            self.error(f"there is no option {name}; {f'did you mean {known[near]}?' if near else f'see --help.{hint}'}")
 
 
 class RootParser(_Parser):
@@ -64,7 +78,8 @@ class CommandParser(_Parser):
         given = [str(item) for item in args or ()]
         starts = any(action.dest == "program" for action in self._actions)
         for name in itertools.takewhile(lambda item: item != "--", given):
-            self.refuse(name.partition("=")[0], " Options of CMD come after --." if starts else "")
+            flag = name.partition("=")[0]
+            self.refuse(flag, " Options of CMD come after --." if starts else "", _AS_FLAGS if starts else None)
         parsed, more = super().parse_known_args(args, namespace)
         # With nothing behind it, a separator is left over.
         if more and not (starts and more == ["--"]):

@@ -45,7 +45,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    nnodes = os.environ.get("RDZV_NNODES")
+    nnodes = os.environ.get("RDZV_NNODES") or None
     parser.add_argument(
         "--nnodes",
         default=nnodes,
@@ -94,6 +94,10 @@ def run(arguments: argparse.Namespace) -> int:
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
     attempt = {} if arguments.attempt is None else {"attempt": arguments.attempt}
     params = parameters(arguments, low, high, create=True, **attempt)
+    # As the workers will be looked for. Without it no other node needs to be disturbed.
+    if shutil.which(arguments.program, path=os.pathsep.join(os.get_exec_path())) is None:
+        say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
+        return ExitStatus.FAILED.value
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
