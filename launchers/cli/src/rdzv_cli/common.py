@@ -10,7 +10,7 @@ from typing import Any, Final
 from rdzv.credentials import file_option, variable
 from rdzv.errors import RendezvousParameterError
 from rdzv.options import secret_names
-from rdzv.parameters import ARGUMENTS, RendezvousParameters, options_of
+from rdzv.parameters import RendezvousParameters, options_of
 from rdzv.plugins import load_backend_plugin
 from rdzv.text import printable
 
@@ -88,20 +88,20 @@ def parameters(
     plugin = load_backend_plugin(arguments.backend)
     known = plugin.options
     options = _overruled(options_of(os.environ), given, secret_names(known)) | given | options
-    if misplaced := next((name for name in ARGUMENTS if name in options), None):
-        flag = "nnodes" if misplaced.endswith("_nodes") else misplaced.replace("_", "-")
-        raise RendezvousParameterError(f"'{misplaced}' belongs neither into --option nor RDZV_OPTIONS: give --{flag}.")
     if not create and any(option.name == "create" for option in known):
         options.setdefault("create", False)
-    params = RendezvousParameters(
-        arguments.backend,
-        arguments.endpoint,
-        arguments.run_id,
-        min_nodes,
-        max_nodes,
-        getattr(arguments, "local_addr", None),
-        **options,
-    )
+    beside = {
+        "backend": arguments.backend,
+        "endpoint": arguments.endpoint,
+        "run_id": arguments.run_id,
+        "min_nodes": min_nodes,
+        "max_nodes": max_nodes,
+        "local_addr": getattr(arguments, "local_addr", None),
+    }
+    if misplaced := next((name for name in beside if name in options), None):
+        flag = "nnodes" if misplaced.endswith("_nodes") else misplaced.replace("_", "-")
+        raise RendezvousParameterError(f"'{misplaced}' belongs neither into --option nor RDZV_OPTIONS: give --{flag}.")
+    params = RendezvousParameters(**beside, **options)
     plugin.check_shared(params)
     return params
 
