@@ -237,7 +237,7 @@ ROUND: Final = (
     Step(NODE, SERVICE, Put, "nodes/0/<id>", "on the lease: here I am, in no round"),
     Step(SERVICE, LEADER, Wait, "nodes", "the records have changed"),
     Step(LEADER, LEADER, None, "rules.decide", "are they enough? is the last call over?"),
-    Step(LEADER, SERVICE, Put, "control/pending/<round>", "only before it evicts a member", rare=True),
+    Step(LEADER, SERVICE, Put, "control/pending/<round>", "before it evicts a member, or another attempt begins", rare=True),
     Step(LEADER, SERVICE, ReadAll, "nodes", "once more, the state's token in hand"),
     Step(LEADER, LEADER, None, "rules.decide", "still so?"),
     Step(LEADER, SERVICE, Put, "control/state", "the world, if the token still matches"),
