@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rdzv import DynamicRendezvousHandler
-from rdzv.backend import BackendPlugin, Expect, Lease, PutResult, Token
+from rdzv.backend import ABSENT, BackendPlugin, Expect, Lease, PutOutcome, PutResult, Token
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.handler import adapt, create_handler
@@ -124,6 +124,21 @@ class TestOutages:
             node.shutdown()
             assert purged.result(30) == ()
         assert not shared.service.entries
+
+    def test_a_service_that_answers_reads_only_is_not_polled_without_a_pause(
+        self, shared: Shared, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*arguments: Any, **options: Any) -> Any:
+            raise RendezvousConnectionError("no watch here")
+
+        with RunInspector(shared.params()) as observer:
+            observer.status(5.0)
+            client = shared.clients[-1]
+            monkeypatch.setattr(client, "wait", refuse)
+            before, began = client.calls["read_all"], time.monotonic()
+            observer.wait(1.0)
+            assert time.monotonic() - began >= 1.0
+            assert client.calls["read_all"] - before <= 10
 
     def test_a_service_that_stays_away_is_an_error_of_the_next_read(self, shared: Shared) -> None:
         with RunInspector(shared.params()) as observer:
@@ -279,20 +294,30 @@ class TestPurging:
         assert not shared.service.entries
         assert shared.node().next_rendezvous().round == 1
 
-    def test_a_node_of_another_version_keeps_what_it_has(self, shared: Shared) -> None:
+    @pytest.mark.parametrize("record", [b'{"rdzv":2}\n{}', Envelope(b'{"schema":3}', "new", "1").pack()])
+    def test_a_node_of_another_version_keeps_what_it_has(self, shared: Shared, record: bytes) -> None:
         self.overwrite(shared, UNREADABLE[1])
         settings = RendezvousSettings.from_parameters(shared.params())
-        client = RetryingClient(adapt(shared.kind(shared.service), settings), "new")
-        deadline = time.monotonic() + 5
+        backend = adapt(shared.kind(shared.service), settings)
         # Whether it lives another version knows; here it does as long as its lease does.
-        lease = client.open_lease(60.0, deadline)
-        assert client.put("nodes/1/new", b'{"schema":3}', deadline, previous=None, lease=lease)[0]
+        lease = backend.open_lease(60.0, timeout=5)
+        assert backend.put("nodes/1/new", record, expect=ABSENT, lease=lease, timeout=5).outcome is PutOutcome.APPLIED
         with RunInspector(shared.params()) as observer:
             assert observer.purge(0.3) == ("new",)
             assert len(shared.service.under("run/control/state")) == 1
-            client.revoke(lease, deadline)
+            lease.revoke(5)
             assert observer.purge(10.0) == ()
         assert not shared.service.entries
+
+    def test_a_state_that_is_put_back_before_it_is_written_over_is_closed(self, shared: Shared) -> None:
+        node = shared.node()
+        number = node.next_rendezvous().round
+        crash(node)
+        before = shared.service.under("run/control/state")
+        with RunInspector(shared.params()) as observer:
+            observer._close_unread(time.monotonic() + 5.0)
+            assert shared.service.under("run/control/state") == before
+            assert (observer.status(5.0).phase, observer.status(5.0).round) == ("running", number)
 
     def test_a_state_that_is_put_back_while_it_is_purged_is_closed_first(self, shared: Shared) -> None:
         node = shared.node()
@@ -428,6 +453,14 @@ class TestUnreadableRecord:
         assert f"1 of at least 2 nodes is here ({node.node_id}), 1 is missing." in str(raised.value)
         assert "last error" not in str(raised.value)
         assert node.leave()
+
+    def test_a_purge_removes_it(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        assert node.shutdown()
+        with RunInspector(shared.params()) as observer:
+            assert observer.purge(5.0) == ()
+        assert not shared.service.entries
 
     def test_the_last_one_out_still_cleans_up(self, shared: Shared) -> None:
         node = shared.node()

@@ -545,8 +545,18 @@ class TestNews:
         # Its watch has not shown the leader yet that the run is closed.
         harness.publish(running("a", "b", "c", closed=Closed("c", "done", done=True)))
         take_away(harness, "c")
-        assert [one.departures for one in self.published(lead, 0.4)] == [()]
-        assert lead.node.closed() == Closed("c", "done", done=True)
+        published = decode(RunStatus, lead.coroutine.to_write(STATUS_KEY).payload)
+        assert (published.phase, published.departures) == ("closed", ())
+
+    def test_a_leader_that_learns_of_its_successor_while_it_reads_the_state_publishes_nothing(
+        self, harness: Harness, lead: Leader
+    ) -> None:
+        take_away(harness, "c")
+        assert isinstance(lead.coroutine.to(Read), Read)
+        lead.node.apply_leader(claim("b"))
+        before = harness.writes(STATUS_KEY)
+        lead.coroutine.end()
+        assert harness.writes(STATUS_KEY) == before
 
     def test_the_state_is_read_again_for_a_loss_and_not_for_a_reason(self, harness: Harness, lead: Leader) -> None:
         before = len(lead.coroutine.taken)

@@ -11,7 +11,7 @@ import pytest
 from rdzv.backend import STATE_KEY, Entry, Snapshot
 from rdzv.engine import refusals
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
-from rdzv.engine.envelope import Envelope, OtherVersionError
+from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
 from rdzv.engine.records import LEADER_KEY, STATUS_KEY, Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
@@ -626,10 +626,7 @@ class TestFailures:
         assert node.failures.latest is None
         node.failures.raise_lasting()
 
-    @pytest.mark.parametrize(
-        "error",
-        [RendezvousDeniedError("password"), RendezvousParameterError("option"), OtherVersionError("a state", 3, 2)],
-    )
+    @pytest.mark.parametrize("error", [RendezvousDeniedError("password"), RendezvousParameterError("option")])
     def test_what_trying_again_does_not_mend_lasts_at_once_and_stays(self, node: Node, error: RendezvousError) -> None:
         node.failures.add(KEEP, error)
         assert node.failures.lasting is error

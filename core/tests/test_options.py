@@ -1,4 +1,6 @@
 import re
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
 
@@ -77,8 +79,14 @@ def test_an_integer_has_less_than_64_bits() -> None:
     for most in (2**63 - 1, 1 - 2**63):
         assert option.parse(str(most)) == option.parse(most) == most
     for more in (2**63, -(2**63), "9" * 4000):
-        with pytest.raises(RendezvousParameterError, match="an integer is expected, such as 3"):
+        with pytest.raises(RendezvousParameterError, match="an integer of less than 64 bits is expected"):
             option.parse(more)
+
+
+@pytest.mark.parametrize("given", [2.5, Decimal(2), Fraction(5, 2), b"3", "2.0", "", "9" * 5000])
+def test_what_only_looks_like_an_integer_is_none(given: Any) -> None:
+    with pytest.raises(RendezvousParameterError, match="an integer is expected, such as 3"):
+        Option("x", "integer", None, "Help.").parse(given)
 
 
 def test_a_value_without_end_is_shown_in_short() -> None:

@@ -494,6 +494,20 @@ class TestFaults:
         assert node._node.failures.count("watch") == 1
         assert not caplog.records
 
+    def test_a_state_of_another_version_that_heals_ends_no_node_that_has_read_the_run(self, simple: Run) -> None:
+        node = simple.node(1, 1)
+        number = node.next_rendezvous().round
+        before = simple.service.under("run/control/state")["run/control/state"]
+        with simple.service.changed:
+            simple.service.write("run/control/state", b'{"rdzv":3}\n', None)
+        wait_until(lambda: node._node.failures.count("watch") > 0)
+        assert node.num_nodes_waiting() == 0
+        assert not node.is_closed()
+        with simple.service.changed:
+            simple.service.write("run/control/state", before.value, None)
+        wait_until(lambda: node._node.failures.count("watch") == 0)
+        assert node.next_rendezvous().round == number + 1
+
     def test_a_corrupt_node_record_stops_no_node(self, simple: Run) -> None:
         with simple.service.changed:
             simple.service.write("run/nodes/evil", b"\x80\x04K\x01.", None)

@@ -74,6 +74,31 @@ def test_nothing_is_violated(folder: Path, tmp_path: Path, backend: str) -> None
     chaos.leaves_nothing()
 
 
+class LateChaos(Chaos):
+    """The same, whose agents take longer to begin than a world may take to form."""
+
+    command = (
+        sys.executable,
+        "-c",
+        """
+import sys, time
+from rdzv_conformance.chaos import agent, command
+begin = agent.Agent.__init__
+agent.Agent.__init__ = lambda *arguments: (time.sleep(7), begin(*arguments))[1]
+sys.exit(command.main())
+""",
+    )
+
+
+@pytest.mark.soak
+def test_the_time_in_which_an_agent_begins_is_no_nodes_delay(folder: Path) -> None:
+    chaos = LateChaos(folder, "--backend", "sqlite", "--minutes", "0.05", "--agents", "4", "--bound", "6")
+    code, said = chaos.ends()
+    assert code == 0, said
+    assert " 0 violations" in said
+    chaos.leaves_nothing()
+
+
 def test_ctrl_c_leaves_nothing(folder: Path) -> None:
     require_service(EtcdServer)
     chaos = Chaos(folder, "--backend", "etcd-v3", "--minutes", "10")

@@ -45,7 +45,7 @@ class RendezvousConnectionError(RendezvousError, ConnectionError):
 
 
 class RendezvousStateError(RendezvousError):
-    """What the service holds is corrupt, hostile, or written by something that is not rdzv."""
+    """What the service holds is corrupt, hostile, or written by something else than this version of rdzv."""
 
 
 class RendezvousGracefulExitError(RendezvousError):

@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -11,7 +12,7 @@ from .backend import STATE_KEY, KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.codec import decode
-from .engine.envelope import Envelope
+from .engine.envelope import Envelope, OtherVersionError
 from .engine.handler import adapt
 from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
 from .engine.register_adapter import RegisterAdapter
@@ -36,6 +37,8 @@ _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
 _PURGED: Final = Closed("a purge", "its keys are being removed", done=False)
 _UNREAD: Final = Envelope(b"", "", "")
 """Stands for an envelope that is written over, whatever it is."""
+_DIGITS: Final = 20
+"""A name with so many digits is no number of rdzv's."""
 
 
 @dataclass(frozen=True)
@@ -183,7 +186,12 @@ class RunInspector:
         """
         try:
             if (seen := self._control) is not None:
-                self._client.wait_for(lambda now: now is not seen, records.CONTROL, seen, time.monotonic() + timeout)
+                self._client.wait_for(
+                    lambda now: now.encoded.entries != seen.encoded.entries,
+                    records.CONTROL,
+                    seen,
+                    time.monotonic() + timeout,
+                )
         except RendezvousConnectionError as error:
             if isinstance(error, RendezvousDeniedError):
                 raise
@@ -243,7 +251,7 @@ class RunInspector:
             # Another purge was faster.
             return ()
         # One that was on its way when the run was closed: it hears of that, and goes.
-        if live := _holding(self._client.read_all(records.NODES, deadline)):
+        if live := _awaited(self._client.read_all(records.NODES, deadline)):
             return live
         state = decode(State, versioned.payload)
         for top, last in (
@@ -261,21 +269,27 @@ class RunInspector:
         return ()
 
     def _close_unread(self, deadline: float) -> None:
-        """Write a closed state over one that cannot be read; which attempt and round it was of, other keys tell."""
-        entry = self._client.read_all(STATE_KEY, deadline).encoded.entries.get(STATE_KEY)
-        if entry is not None:
-            attempt = self._highest((records.NODES, records.HEARTBEATS), deadline)
-            last = self._highest((records.STORE, records.PENDING), deadline)
-            closed = State(attempt, last, (), "", 0, 1, 1, _PURGED)
-            unread = VersionedValue(_UNREAD, entry.token, entry.order)
-            self._client.put(STATE_KEY, closed.encode(), deadline, previous=unread)
+        """Write a closed state over one that cannot be read; of which attempt and round, as far as other keys tell."""
+        snapshot = self._client.read_all(STATE_KEY, deadline)
+        with suppress(RendezvousStateError):
+            read_record(State, snapshot.raw(STATE_KEY))
+            # It has been put back.
+            return
+        entry = snapshot.encoded.entries[STATE_KEY]
+        attempt = self._highest_number((records.NODES, records.HEARTBEATS), deadline)
+        last = self._highest_number((records.STORE, records.PENDING), deadline)
+        closed = State(attempt, last, (), "", 0, 1, 1, _PURGED)
+        unread = VersionedValue(_UNREAD, entry.token, entry.order)
+        self._client.put(STATE_KEY, closed.encode(), deadline, previous=unread)
 
-    def _highest(self, tops: Iterable[str], deadline: float) -> int:
-        """The highest number of a folder under these prefixes."""
+    def _highest_number(self, prefixes: Iterable[str], deadline: float) -> int:
+        """The highest number that names a folder under one of these prefixes."""
         names = [
-            name[len(top) + 1 :].split("/")[0] for top in tops for name in self._raw.read_all(top, deadline).names()
+            name[len(prefix) + 1 :].split("/")[0]
+            for prefix in prefixes
+            for name in self._raw.read_all(prefix, deadline).names()
         ]
-        return max((int(name) for name in names if name.isdecimal()), default=0)
+        return max((int(name) for name in names if name.isdecimal() and len(name) < _DIGITS), default=0)
 
     def _sweep(self, deadline: float) -> None:
         """Remove what a service without leases keeps unseen: heartbeats, dead records, the service's own notes of them.
@@ -292,9 +306,9 @@ class RunInspector:
         # A last look needs time: what a service that is away last said of its nodes is no answer.
         until = deadline - min(_LAST_LOOK, (deadline - time.monotonic()) / 2)
         snapshot = self._client.wait_for(
-            lambda now: not _holding(now), records.NODES, snapshot, until, deadline - until
+            lambda now: not _awaited(now), records.NODES, snapshot, until, deadline - until
         )
-        return _holding(self._client.read_all(records.NODES, deadline)) if _holding(snapshot) else ()
+        return _awaited(self._client.read_all(records.NODES, deadline)) if _awaited(snapshot) else ()
 
     def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
         """Remove the closed state, unless the next attempt has written its own over it."""
@@ -322,11 +336,20 @@ def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
     return tuple(node.id for node in nodes if node.left is None)
 
 
-def _holding(snapshot: DecodedSnapshot) -> tuple[str, ...]:
-    """For whom a purge waits: who is here, and whose record cannot be read, since it may be another version's."""
-    known = records.read_nodes(snapshot)
-    unread = [key.rpartition("/")[2] for key in snapshot.valid_entries() if key not in known]
-    return (*_living([record for _, record in known.values()]), *unread)
+def _awaited(snapshot: DecodedSnapshot) -> tuple[str, ...]:
+    """The nodes for which a purge waits: those that have not left, and those of another version of rdzv."""
+    found = []
+    for key in snapshot.names():
+        try:
+            record = read_record(NodeRecord, snapshot.get(key))
+            if record is not None and record.left is None:
+                found.append(record.id)
+        except OtherVersionError:
+            # Whether it has left that version knows.
+            found.append(key.rpartition("/")[2])
+        except RendezvousStateError:
+            continue
+    return tuple(found)
 
 
 def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:

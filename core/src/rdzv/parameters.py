@@ -6,11 +6,11 @@ Every other name is an option.
 """
 
 import json
+import operator
 import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import unquote
 
@@ -257,10 +257,15 @@ def parse_integer(value: Any) -> int:
     Raises:
         ValueError: It is something else, or has 64 bits or more.
     """
-    with suppress(ValueError, TypeError, OverflowError):
-        if not isinstance(value, bool | float) and (number := int(value)).bit_length() < 64:
-            return number
-    raise ValueError("an integer is expected, such as 3")
+    try:
+        number = int(value) if isinstance(value, str) else operator.index(value)
+    except (ValueError, TypeError):
+        number = None
+    if number is None or isinstance(value, bool):
+        raise ValueError("an integer is expected, such as 3")
+    if number.bit_length() >= 64:
+        raise ValueError("an integer of less than 64 bits is expected")
+    return number
 
 
 def parse_nnodes(text: str, name: str = "nnodes") -> tuple[int, int]:

@@ -391,8 +391,8 @@ while leads() and not node.stopped:
     "late-closing": _bug(
         "A leader reports members as lost before it has read that the run is closed.",
         {10},
-        leader._LeaderTerm.is_outdated,
-        {"return self.node.run.state is not before": "return False"},
+        leader._LeaderTerm.refresh_state,
+        {"node.run.state is not before or": "False or"},
     ),
 }
 """By name; see ``python3 dev.py simulate --bug NAME``."""

@@ -199,6 +199,10 @@ def forget(context: SimulationContext, event: FaultEvent) -> None:
         context.timeline.after(seconds, _fail, context, one)
 
 
+_GARBAGE: Final = (b"not ours", b'{"rdzv":3}\n')
+"""Bytes that are not rdzv's, and an envelope as another version may write it."""
+
+
 def corrupt(context: SimulationContext, event: FaultEvent) -> None:
     """Another client writes over the state, and puts it back: at once, or just when a node that was away comes back."""
     seconds = (0.3, 0.6, 1.5, 4.0)[int(event.amount * 4)]
@@ -213,16 +217,18 @@ def corrupt(context: SimulationContext, event: FaultEvent) -> None:
 
 def _corrupt(context: SimulationContext, seconds: float) -> None:
     key = state_key(context.plan.level)
-    before = context.service.overwrite(key, b"not ours")
-    if before is None or before == b"not ours":
+    before = context.service.everything().get(key)
+    if before is None or before in _GARBAGE:
         return
+    garbage = _GARBAGE[seconds < 1]
+    context.service.overwrite(key, garbage)
     context.trace.log("the state is overwritten for {:.1f} s", seconds)
     context.corrupt = True
     # A register holds the heartbeats as well.
     context.unreliable = context.unreliable or context.plan.level != "leases"
 
     def restore() -> None:
-        if context.service.everything().get(key) == b"not ours":
+        if context.service.everything().get(key) == garbage:
             context.service.overwrite(key, before)
 
     context.timeline.after(seconds, restore)
@@ -231,7 +237,7 @@ def _corrupt(context: SimulationContext, seconds: float) -> None:
 def garble(context: SimulationContext, event: FaultEvent) -> None:
     """Another client writes over a heartbeat, of a node that lives or not. Its owner writes the next one."""
     level, there = context.plan.level, context.service.everything()
-    if level == "leases" or there.get(state_key(level), b"not ours") == b"not ours":
+    if level == "leases" or there.get(state_key(level), b"not ours") in _GARBAGE:
         return
     # Heartbeat leases have an id.
     owners = {f"{HEARTBEATS}/{getattr(one.node.registration.lease, 'id', None)}": one for one in context.machines}

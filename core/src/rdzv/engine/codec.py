@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
 from ..errors import RendezvousStateError
-from .envelope import OtherVersionError
+from .envelope import other_version
 
 _SCHEMA: Final = 2
 
@@ -39,7 +39,7 @@ def decode(kind: type[_R], payload: bytes) -> _R:
     try:
         value, hint = json.loads(payload), cast("Any", kind)
         if (schema := _natural(_object(value)["schema"])) != _SCHEMA:
-            raise OtherVersionError(f"The {_spelled(kind)} in the service", schema, _SCHEMA)
+            raise other_version(f"The {_spelled(kind)} in the service", schema, _SCHEMA)
         record: _R = _reader(hint)(value)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise RendezvousStateError(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from ..errors import RendezvousStateError
-from ..text import printable
+from ..text import shown
 
 _SCHEMA: Final = 1
 NONCE_HISTORY: Final = 48
@@ -23,14 +23,15 @@ so a writer that tried to make the key learns that from any later value."""
 
 
 class OtherVersionError(RendezvousStateError):
-    """What the service holds was written by another version of rdzv: unlike corrupt bytes, that does not heal."""
+    """What the service holds was written by another version of rdzv."""
 
-    def __init__(self, what: str, schema: int, known: int) -> None:
-        """Name `what` was read, its schema, and the one that is known."""
-        super().__init__(
-            f"{what} was written by another version of rdzv (schema {printable(str(schema))}, this one reads {known}). "
-            "Use another run id, or remove the run with `rdzv close --purge`."
-        )
+
+def other_version(what: str, schema: int, known: int) -> OtherVersionError:
+    """The error for `what` was read: its schema is not the one that is known."""
+    return OtherVersionError(
+        f"{what} was written by another version of rdzv (schema {shown(schema)}, this one reads {known}). "
+        "Use another run id, or remove the run with `rdzv close --purge`."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Envelope:
             if type(schema := header["rdzv"]) is not int or not newline:
                 raise ValueError("no envelope")
             if schema != _SCHEMA:
-                raise OtherVersionError("A value in the service", schema, _SCHEMA)
+                raise other_version("A value in the service", schema, _SCHEMA)
             envelope = cls(
                 payload,
                 header["writer"],

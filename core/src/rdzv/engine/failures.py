@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, again
-from .envelope import OtherVersionError
 
 WATCH, KEEP, LEAD = "watch", "keep", "lead"
 """The loops of a node."""
@@ -15,7 +14,7 @@ LASTING = 1.0
 LASTING_TIMES = 4
 """The same in failures, one after the other: a single one may have taken long. A leader fails so often in two terms."""
 
-_FINAL = (RendezvousDeniedError, RendezvousParameterError, OtherVersionError)
+_FINAL = (RendezvousDeniedError, RendezvousParameterError)
 """What trying again does not mend: the caller gets it at once."""
 
 
@@ -54,7 +53,7 @@ class Failures:
         Args:
             loop: Which: it owns the error until it goes well again.
             error: Why.
-            lasts: It has ended for good.
+            lasts: Trying again does not mend it.
 
         Returns:
             How many times it has failed now, one after the other.

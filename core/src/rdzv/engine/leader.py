@@ -317,11 +317,11 @@ class _LeaderTerm:
         moments = [self.node.interval, defer.recheck_after, self.node.connection.grace_remaining() or None]
         return min(moment for moment in moments if moment is not None)
 
-    def is_outdated(self) -> Coroutine[bool]:
-        """Whether the state has changed since the watch showed it: a member may have closed the run before it left."""
-        before = self.node.run.state
-        yield from apply_and_emit(self.node, (yield Read(STATE_KEY, self.node.background_deadline())))
-        return self.node.run.state is not before
+    def refresh_state(self) -> Coroutine[bool]:
+        """Read the state again; returns whether what was decided is outdated, or this node leads no more."""
+        node, before = self.node, self.node.run.state
+        yield from apply_and_emit(node, (yield Read(STATE_KEY, node.background_deadline())))
+        return node.run.state is not before or not node.leading
 
     def publish_status(self, status: RunStatus) -> Coroutine[float]:
         """Publish the status if it is worth waking every node; returns seconds until it may be."""
@@ -340,7 +340,8 @@ class _LeaderTerm:
         if status == last_status and not taken:
             return self.node.interval
         new = set(status.departures) - set(last_status.departures)
-        if any(not departure.left for departure in new) and (yield from self.is_outdated()):
+        # A member may have closed the run before it left, and the watch be late.
+        if any(not departure.left for departure in new) and (yield from self.refresh_state()):
             return 0.0
         urgent = status.departures != last_status.departures or (status.waiting > 0) != (last_status.waiting > 0)
         due = 0.0 if urgent else self.last_status_at + STATUS_INTERVAL - now

@@ -31,7 +31,7 @@ from ..deadline import pause_within, time_left
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from ..handler import default_source_address
 from .client import backoff
-from .envelope import NONCE_HISTORY, Envelope
+from .envelope import NONCE_HISTORY, Envelope, other_version
 
 _SCHEMA: Final = 1
 _SLICE: Final = 0.5
@@ -249,8 +249,10 @@ def _decode(data: bytes) -> tuple[_Keys, Envelope]:
     envelope = Envelope.unpack(data)
     try:
         value: Any = json.loads(envelope.payload)
-        if value["rdzv"] != _SCHEMA:
-            raise ValueError("another schema")
+        if type(schema := value["rdzv"]) is not int:
+            raise TypeError("no table")
+        if schema != _SCHEMA:
+            raise other_version("The register", schema, _SCHEMA)
         keys = {str(key): _entry(there) for key, there in value["keys"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise RendezvousStateError(f"The register holds what rdzv did not write ({error!r}): {data[:80]!r}") from error

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 from .effects import Coroutine, Sleep
+from .envelope import OtherVersionError
 from .node import Node
 
 logger = logging.getLogger(__name__)
@@ -40,7 +41,9 @@ def supervised(
                 logger.debug("the loop '%s' of node '%s': %s", loop, node.id, error)
             elif not node.stopped:
                 failures += 1
-                first = node.failures.add(loop, error) == 1
+                # To a node that has read the run before, such bytes are corrupt like any others, and may heal.
+                refused = isinstance(error, OtherVersionError) and node.run.snapshot is None
+                first = node.failures.add(loop, error, lasts=refused) == 1
                 logger.log(
                     # What lasts at once is for the caller to say.
                     logging.WARNING if first and node.failures.lasting is None else logging.DEBUG,

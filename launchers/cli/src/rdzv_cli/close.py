@@ -20,7 +20,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="end a run for all nodes",
         description="Close a run: every node in it, and every one that comes later, gets an error with the reason. "
         "A relaunch needs a higher attempt, another run id, or --purge. A run that no node has joined yet is closed, "
-        "too, and told from the others: its id may be mistyped.",
+        "too; the command says so, since its id may be mistyped.",
     )
     add_run_options(parser)
     parser.add_argument("--reason", default="no reason given", help="the reason that the nodes report")
@@ -35,7 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
         deadline = time.monotonic() + arguments.timeout
         shown_id = printable(arguments.run_id)
         try:
-            was_used = inspector.status(arguments.timeout).phase != "unknown"
+            was_used = _was_used(inspector, arguments.timeout)
             closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
             show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
             if not was_used:
@@ -54,6 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
                 )
             show(f"Every key of the run '{shown_id}' is removed.")
     return 0
+
+
+def _was_used(inspector: RunInspector, timeout: float) -> bool:
+    """Whether a node has left a trace in the run."""
+    try:
+        return inspector.status(timeout).phase != "unknown"
+    except RendezvousStateError:
+        # Closing needs the state alone; what else there is was written by something.
+        return True
 
 
 def _user() -> str:

@@ -17,6 +17,9 @@ from rdzv.text import printable
 MOST: Final = 999_999_999
 """The highest number that the command line takes."""
 
+_SHORT: Final = ("nnodes", "min", "max")
+"""What the numbers of nodes are also called where parameters are written."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -66,8 +69,8 @@ def parameters(
         options: More options.
 
     Raises:
-        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE`` or no option, RDZV_OPTIONS cannot
-            be read, or no other process could find the service.
+        RendezvousParameterError: An ``--option`` is not of the form ``NAME=VALUE`` or names no option, RDZV_OPTIONS
+            cannot be read, or no other process could find the service.
     """
     given: dict[str, Any] = {}
     for position, item in enumerate(arguments.option, start=1):
@@ -98,9 +101,10 @@ def parameters(
         "max_nodes": max_nodes,
         "local_addr": getattr(arguments, "local_addr", None),
     }
-    if misplaced := next((name for name in beside if name in options), None):
-        flag = "nnodes" if misplaced.endswith("_nodes") else misplaced.replace("_", "-")
-        raise RendezvousParameterError(f"'{misplaced}' belongs neither into --option nor RDZV_OPTIONS: give --{flag}.")
+    if misplaced := next((name for name in (*beside, *_SHORT) if name in options), None):
+        flag = "nnodes" if misplaced in _SHORT or misplaced.endswith("_nodes") else misplaced
+        way = f"give --{flag.replace('_', '-')}" if hasattr(arguments, flag) else "leave it out"
+        raise RendezvousParameterError(f"'{misplaced}' belongs neither in --option nor in RDZV_OPTIONS: {way}.")
     params = RendezvousParameters(**beside, **options)
     plugin.check_shared(params)
     return params

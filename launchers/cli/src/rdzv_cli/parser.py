@@ -15,7 +15,7 @@ from .output import show
 _AS_FLAGS: Final = {
     f"--{option.name.replace('_', '-')}": f"--option {option.name}=VALUE"
     for option in CORE_OPTIONS
-    # Torchrun's own: who gives it means another.
+    # It has the name of a flag of torchrun's, which means another.
     if option.name != "timeout"
 }
 """How the options of the core are given, by the flags that a user may take them for."""

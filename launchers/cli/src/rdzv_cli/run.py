@@ -94,8 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
     attempt = {} if arguments.attempt is None else {"attempt": arguments.attempt}
     params = parameters(arguments, low, high, create=True, **attempt)
-    # As the workers will be looked for. Without it no other node needs to be disturbed.
-    if shutil.which(arguments.program, path=os.pathsep.join(os.get_exec_path())) is None:
+    # No other node needs to be disturbed by one that cannot start it.
+    if shutil.which(arguments.program) is None:
         say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
         return ExitStatus.FAILED.value
     handler = get_rendezvous_handler(params)
