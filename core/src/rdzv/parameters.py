@@ -218,10 +218,10 @@ class RendezvousParameters:
         return isinstance(other, RendezvousParameters) and vars(self) == vars(other)
 
     def __repr__(self) -> str:
-        shown = vars(self) | {"endpoint": hide_login(str(self.endpoint))}
-        options = shown.pop("config")
-        shown |= {name: "***" if SECRET_NAME.search(name) else value for name, value in options.items()}
-        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in shown.items())})"
+        values = vars(self) | {"endpoint": hide_login(str(self.endpoint))}
+        options = values.pop("config")
+        values |= {name: "***" if SECRET_NAME.search(name) else value for name, value in options.items()}
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 def check_limits(min_nodes: int, max_nodes: int, nodes: str) -> None:

@@ -18,10 +18,9 @@ def printable(text: str, most: int = 80) -> str:
 
 
 def shown(value: Any) -> str:
-    """What was given for something, as `repr` writes it, or just that: Python writes no integer of thousands of digits.
+    """The `repr` of a value on one short line; ``what was given`` if it has none.
 
-    Args:
-        value: Anything.
+    Python writes no integer of thousands of digits, and nothing that is too deep.
     """
     try:
         return printable(repr(value))

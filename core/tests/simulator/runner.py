@@ -164,7 +164,7 @@ class SimulatedRunner:
         except (Exception, KeyboardInterrupt) as raised:
             self._end(running, None, raised)
         else:
-            # As the real runner: who only looks and waits on has changed nothing.
+            # As the real runner: a coroutine that only looks and waits on has changed nothing.
             if not (isinstance(before, effects.WaitForChange) and isinstance(running.effect, effects.WaitForChange)):
                 self._notify(running)
             self._take(running, running.effect)

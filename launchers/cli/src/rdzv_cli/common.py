@@ -64,8 +64,8 @@ def parameters(
         arguments: The command line.
         min_nodes: The smallest world.
         max_nodes: The largest.
-        create: Whether a service that is a file is made if it is not there: who only looks makes none, so that
-            a mistyped path is no empty run.
+        create: Whether a service that is a file is made if it is not there; a command that only looks makes none, so
+            that a mistyped path is no empty run.
         options: More options.
 
     Raises:
