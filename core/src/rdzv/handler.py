@@ -3,6 +3,7 @@
 import logging
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from types import TracebackType
 from typing import Any, ClassVar, Final, Self
@@ -62,6 +63,21 @@ class RendezvousStoreInfo:
             raise RendezvousStateError(f"Rank 0 cannot be at {address!r}, port {port!r}: {error}.") from error
 
 
+class _Members:
+    """The ids of a world, or a function that reads them: it is called when they are asked for, once."""
+
+    def __get__(self, info: "RendezvousInfo | None", owner: type | None = None) -> tuple[str, ...]:
+        if info is None:
+            return ()
+        found: tuple[str, ...] | Callable[[], tuple[str, ...]] = info.__dict__["_members"]
+        if callable(found):
+            found = info.__dict__["_members"] = found()
+        return found
+
+    def __set__(self, info: "RendezvousInfo", members: tuple[str, ...] | Callable[[], tuple[str, ...]]) -> None:
+        info.__dict__["_members"] = members
+
+
 @dataclass(frozen=True, eq=False)
 class RendezvousInfo:
     """The world that a node got.
@@ -73,7 +89,8 @@ class RendezvousInfo:
         bootstrap_store_info: Where rank 0 is, for what the nodes set up among themselves.
         round: Which world of the run this is; every new one has a higher number.
         run_id: Which run.
-        nodes: The ids of all nodes, in rank order.
+        nodes: The ids of all nodes, in rank order. Those of a large world are read from the service when they are asked
+            for.
     """
 
     store: Any
@@ -83,7 +100,7 @@ class RendezvousInfo:
     _: KW_ONLY
     round: int = 0
     run_id: str = ""
-    nodes: tuple[str, ...] = ()
+    nodes: _Members = _Members()
 
 
 class RendezvousHandler(ABC):

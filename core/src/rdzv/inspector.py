@@ -16,6 +16,7 @@ from .engine.envelope import Envelope, OtherVersionError
 from .engine.handler import adapt
 from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
 from .engine.register_adapter import RegisterAdapter
+from .engine.worlds import with_world
 from .errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -172,6 +173,8 @@ class RunInspector:
         state = read_record(State, control.get(STATE_KEY))
         leader = read_record(LeaderRecord, control.get(records.LEADER_KEY))
         published = read_record(RunStatus, control.get(records.STATUS_KEY))
+        if state is not None and state.pages is not None:
+            state = with_world(state, self._client.read_all(state.pages.folder, deadline))
         return _describe(self._run_id, state, leader, published, nodes)
 
     def wait(self, timeout: float) -> None:
@@ -255,7 +258,7 @@ class RunInspector:
             return live
         state = decode(State, versioned.payload)
         for top, last in (
-            (records.STORE, state.round),
+            (records.ROUNDS, state.round),
             (records.NODES, state.attempt),
             (records.HEARTBEATS, state.attempt),
         ):
@@ -277,7 +280,7 @@ class RunInspector:
             return
         entry = snapshot.encoded.entries[STATE_KEY]
         attempt = self._highest_number((records.NODES, records.HEARTBEATS), deadline)
-        last = self._highest_number((records.STORE, records.PENDING), deadline)
+        last = self._highest_number((records.ROUNDS, records.PENDING), deadline)
         closed = State(attempt, last, (), "", 0, 1, 1, _PURGED)
         unread = VersionedValue(_UNREAD, entry.token, entry.order)
         self._client.put(STATE_KEY, closed.encode(), deadline, previous=unread)
@@ -297,7 +300,7 @@ class RunInspector:
         That goes by whole prefixes only, so not if the next attempt has begun: what is left then goes with it.
         """
         if not any(self._client.read_all(top, deadline).names() for top in (records.NODES, records.LEADER_KEY)):
-            for top in (records.NODES, records.HEARTBEATS, records.STORE):
+            for top in (records.NODES, records.HEARTBEATS, records.ROUNDS):
                 self._client.delete(top, deadline)
 
     def _await_end(self, deadline: float) -> tuple[str, ...]:

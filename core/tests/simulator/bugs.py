@@ -89,7 +89,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A node that lost its lease writes its record again, and does not fence the state.",
         {2},
         register._fence,
-        {"if not _is_round_pending(control, decode(State, versioned.payload).round):": "if True:"},
+        {"if not restored and not _is_round_pending(control, decode_state(versioned.payload).round):": "if True:"},
         "near_miss",
     ),
     "unannounced-round": _bug(

@@ -8,7 +8,7 @@ from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Effect, Put, ReadAll
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import CONTROL, HEARTBEATS, STORE, State, pending_key
+from rdzv.engine.records import CONTROL, HEARTBEATS, State, pending_key, round_folder
 
 from .connection import garbled, names, state_key
 from .machine import Machine, SimulationContext
@@ -365,7 +365,7 @@ def _purge(context: SimulationContext) -> None:
         return
     context.trace.log("what attempt {} has left is removed", state.attempt)
     for number in range(state.round + 2):
-        context.service.delete(f"{STORE}/{number}", timeout=1.0)
+        context.service.delete(round_folder(number), timeout=1.0)
         context.service.delete(pending_key(number), timeout=1.0)
     tombstone = Envelope.wrap(b"", writer="purge", previous=before, deleted=True)
     context.purged = True

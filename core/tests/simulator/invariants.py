@@ -1,14 +1,20 @@
 """What must hold, checked after every step. The numbers are those of docs/guarantees.md."""
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from rdzv import errors
 from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
-from rdzv.engine.records import LEADER_KEY, PENDING, STATUS_KEY, STORE, LeaderRecord, RunStatus, State
+from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, RunStatus, State
 from rdzv.hooks import Event, EventKind
 
 from .connection import written
 from .machine import Machine, SimulationContext
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _WATCHED = frozenset({STATE_KEY, STATUS_KEY, LEADER_KEY})
 
@@ -46,6 +52,7 @@ class Invariants:
         self._leads = ""
         self._lost: set[str] = set()
         self._seen: dict[str, bytes] = {}
+        self._pages: dict[str, Mapping[str, int]] = {}
         self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
 
     # What is written to the service.
@@ -53,8 +60,10 @@ class Invariants:
     def wrote(self, key: str, value: bytes) -> None:
         """A write was applied."""
         for name, data in written(self._context.plan.level, key, value):
-            if name.startswith((f"{STORE}/", f"{PENDING}/")) and self._is_over(name):
+            if name.startswith((f"{ROUNDS}/", f"{PENDING}/")) and self._is_over(name):
                 self.late.add(name)
+            if name.startswith(f"{ROUNDS}/") and "/world/" in name:
+                self._pages[name] = decode(Page, Envelope.unpack(data).payload).ranks
             if name in _WATCHED and self._seen.get(name) != data:
                 self._seen[name] = data
                 self._look_at(name, Envelope.unpack(data))
@@ -62,7 +71,7 @@ class Invariants:
     def _is_over(self, key: str) -> bool:
         """Whether what belongs to a round may have been removed."""
         number = int(key.removeprefix(f"{PENDING}/") if key.startswith(PENDING) else key.split("/")[1])
-        ends = number + (2 if key.startswith(STORE) else 0)
+        ends = number + (2 if key.startswith(ROUNDS) else 0)
         return self.state is not None and (self.state.closed is not None or self.state.round >= ends)
 
     def _look_at(self, key: str, envelope: Envelope) -> None:
@@ -73,12 +82,27 @@ class Invariants:
                 self.state = None
             return
         if key == STATE_KEY:
-            self._wrote_state(decode(State, envelope.payload))
+            self._wrote_state(self.whole(decode(State, envelope.payload)))
         elif key == STATUS_KEY:
             self._wrote_status(decode(RunStatus, envelope.payload))
         else:
             self._leads = decode(LeaderRecord, envelope.payload).node
             self._context.trace.log("{} leads", self._leads)
+
+    def whole(self, state: State) -> State:
+        """The same state with all members of its world."""
+        if state.pages is None:
+            return state
+        ranks: dict[str, int] = {}
+        for number in range(state.pages.count):
+            page = self._pages.get(f"{state.pages.folder}/{number}")
+            if page is None:
+                raise Violation(1, f"round {state.round} is published, and its page {number} was never written")
+            ranks |= page
+        world = tuple(sorted(ranks, key=ranks.__getitem__))
+        if [ranks[node] for node in world] != list(range(state.pages.size)) or world[0] != state.pages.first:
+            raise Violation(1, f"the pages of round {state.round} hold {ranks}")
+        return replace(state, world=world, pages=None)
 
     def _wrote_state(self, state: State) -> None:
         before, self.state = self.state, state
@@ -186,13 +210,15 @@ class Invariants:
         if trusts and self._context.plan.level != "register" and not self._context.service.holds(machine.stored):
             raise Violation(7, f"{machine.name} is in round {machine.round}, but the round's store was removed")
 
-    def returned(self, machine: Machine, state: State) -> None:
+    def returned(self, machine: Machine, state: State, rank: int) -> None:
         """See `Watcher`."""
+        state = self.whole(state)
         got = (state.world, state.address, state.port)
         published = self._worlds.get(state.round)
         if (got != published and not self._context.data_lost) or machine.name not in state.world:
             raise Violation(1, f"{machine.name} got {got} as round {state.round}, which is {published}")
-        rank = state.world.index(machine.name)
+        if rank != state.world.index(machine.name):
+            raise Violation(1, f"{machine.name} got rank {rank} in round {state.round} of {state.world}")
         if rank == 0 and not self._context.data_lost and (state.address, state.port) != machine.place:
             raise Violation(1, f"{machine.name} returns round {state.round} as its rank 0, and offers {machine.place}")
         self._context.trace.log("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)

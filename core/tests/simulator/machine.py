@@ -9,7 +9,7 @@ from rdzv import Event, EventKind, RendezvousError, RendezvousSettings, Rendezvo
 from rdzv.engine import join, keep_alive, leave, watch
 from rdzv.engine.effects import Coroutine, Put
 from rdzv.engine.node import Node
-from rdzv.engine.records import STORE, State
+from rdzv.engine.records import State, round_folder
 
 from .clock import NodeClock, Timeline
 from .connection import connect
@@ -35,7 +35,7 @@ class Watcher(Protocol):
     def stepped(self, machine: "Machine") -> None:
         """A coroutine has run a piece."""
 
-    def returned(self, machine: "Machine", state: State) -> None:
+    def returned(self, machine: "Machine", state: State, rank: int) -> None:
         """The program got a world."""
 
     def overdue(self, machine: "Machine") -> None:
@@ -145,12 +145,12 @@ class Machine:
         self.place = place = (f"{self.name}.host{number}", number)
         self.places.add(place)
 
-        def coroutine() -> Coroutine[State]:
+        def coroutine() -> Coroutine[tuple[State, int]]:
             yield from watch.wait_until_connected(self.node, deadline)
-            state = yield from join.join(self.node, *place, deadline)
+            joined = yield from join.join(self.node, *place, deadline)
             # It had given up already, and its lease: the others may have missed it.
             self.disturbed |= self.clock() >= deadline
-            return state
+            return joined
 
         self._joining = True
         self._waiting_coroutine = running = self.runner.start(coroutine(), self._joined, kind="join")
@@ -213,21 +213,22 @@ class Machine:
     def _soon(self) -> float:
         return self.clock() + 5.0
 
-    def _joined(self, state: State | None, error: BaseException | None) -> None:
+    def _joined(self, joined: tuple[State, int] | None, error: BaseException | None) -> None:
         self._joining = False
         if self._ending:
             return
-        if state is None:
+        if joined is None:
             assert error is not None
             self._context.trace.log("{} does not join: {!r}", self.name, error)
             self._watcher.refused(self, error)
             self.leave("it failed to join")
             return
+        state, rank = joined
         self.round = state.round
         self.stored = ""
-        self._watcher.returned(self, state)
+        self._watcher.returned(self, state, rank)
         if self._context.stores:
-            self.runner.start(self._store(f"{STORE}/{state.round}/{self.name}"), _tolerate)
+            self.runner.start(self._store(f"{round_folder(state.round)}/store/{self.name}"), _tolerate)
 
     def _store(self, key: str) -> Coroutine[None]:
         """Write something into the round's store, as long as this is the round."""

@@ -4,6 +4,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rdzv.engine.worlds import PAGE
+
 __all__ = ["FaultEvent", "Plan", "chance"]
 
 
@@ -52,6 +54,7 @@ class Plan:
         leases_sleep: Whether leases stand still while the service is away.
         lag: Seconds between the end of a lease and its keys' vanishing.
         drift: How much faster or slower clocks may run.
+        page: How many ids fit on a page of a world, and into the state itself.
     """
 
     seed: str
@@ -70,6 +73,7 @@ class Plan:
     leases_sleep: bool = True
     lag: float = 0.0
     drift: float = 0.0
+    page: int = PAGE
 
     @classmethod
     def draw(cls, seed: int, faults: Sequence[str] = ()) -> "Plan":
@@ -99,6 +103,8 @@ class Plan:
             lag=rng.choice((0.0, 0.5)),
             drift=rng.choice((0.0, 5e-5)),
             mute=rng.choice((0.0, 0.2, 1.0)),
+            # By a chance of its own, so that existing seeds give the same plans otherwise.
+            page=chance(str(seed), "page").choice((1, 2, PAGE, PAGE)),
         )
 
 

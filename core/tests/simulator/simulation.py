@@ -4,8 +4,10 @@ Everything that happens follows from the plan.
 """
 
 from typing import TYPE_CHECKING
+from unittest.mock import patch
 
 from rdzv.backend import STATE_KEY
+from rdzv.engine import worlds
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
@@ -57,14 +59,15 @@ class Simulation:
             Violation: An invariant does not hold.
         """
         try:
-            self.fault_phase()
-            self.quiet_phase()
-            self._demand_world(peace=0.0)
-            self.context.trace.log("all programs fail once more")
-            for machine in self.context.living():
-                machine.fail()
-            self._demand_world(peace=2 * self.context.plan.ttl)
-            self._end()
+            with patch.object(worlds, "PAGE", self.context.plan.page):
+                self.fault_phase()
+                self.quiet_phase()
+                self._demand_world(peace=0.0)
+                self.context.trace.log("all programs fail once more")
+                for machine in self.context.living():
+                    machine.fail()
+                self._demand_world(peace=2 * self.context.plan.ttl)
+                self._end()
         except Violation:
             raise
         except (Exception, OvertimeError) as error:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 
 from .. import hooks
 from ..backend import Capability, KeyValueBackend, RendezvousBackend
@@ -21,9 +22,10 @@ from . import join, keep_alive, leave, rules, watch
 from .client import RetryingClient
 from .heartbeats import HeartbeatLeases
 from .node import Node
-from .records import STORE, Closed, NodeRecord, RunStatus, State
+from .records import ROUNDS, Closed, NodeRecord, RunStatus, State
 from .register_adapter import RegisterAdapter
 from .runner import Runner
+from .worlds import read_world
 
 logger = logging.getLogger(__name__)
 
@@ -188,11 +190,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if not self._joining.acquire(blocking=False):
             raise RendezvousError("Another thread waits in next_rendezvous() of this handler; a node waits once.")
         try:
-            return self._info(self._join())
+            return self._info(*self._join())
         finally:
             self._joining.release()
 
-    def _join(self) -> State:
+    def _join(self) -> tuple[State, int]:
         deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
         hooks.check_health(self._settings.run_id, self._settings.labels)
         self._start()
@@ -308,27 +310,31 @@ class DynamicRendezvousHandler(RendezvousHandler):
                 self._runner.start("watch", watch.watch_loop(self._node))
                 self._runner.start("keep", keep_alive.keep_alive_loop(self._node))
 
-    def _info(self, state: State) -> RendezvousInfo:
+    def _info(self, state: State, rank: int) -> RendezvousInfo:
         return RendezvousInfo(
             round_store(self._store, self.get_run_id(), state.round),
-            state.world.index(self._node.id),
-            len(state.world),
+            rank,
+            state.size,
             RendezvousStoreInfo(state.address, state.port),
             round=state.round,
             run_id=self.get_run_id(),
-            nodes=state.world,
+            nodes=state.world if state.pages is None else partial(self._members, state),
         )
+
+    def _members(self, state: State) -> tuple[str, ...]:
+        deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
+        return self._runner.run(read_world(state, deadline)).world
 
 
 def run_store(store: Store | None, keys: KeyValueBackend) -> Store:
     """What the rounds' stores of a run are made of: `store`, or without one the run's keys (see `adapt`)."""
-    return KeyValueStore(keys, STORE) if store is None else store
+    return KeyValueStore(keys, ROUNDS) if store is None else store
 
 
 def round_store(store: Store, run_id: str, number: int) -> Store:
     """The part of `store` that belongs to one round."""
     if isinstance(store, KeyValueStore):
-        return store.scoped(str(number))
+        return store.scoped(str(number)).scoped("store")
     return PrefixStore(f"rdzv.{run_id}.{number}", store)
 
 

@@ -13,12 +13,13 @@ from .register import apply_and_emit, deregister, register, reregister
 from .rules import MembershipState
 from .supervisor import is_passing
 from .watch import NO_LEADER_TIMEOUT, wait_until_connected
+from .worlds import read_world
 
 logger = logging.getLogger(__name__)
 
 
-def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[State]:
-    """Take part in the next round; returns the state whose world includes this node.
+def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tuple[State, int]]:
+    """Take part in the next round; returns the state whose world includes this node, and its rank there.
 
     Raises:
         RendezvousTimeoutError: There was no such world until the deadline.
@@ -57,13 +58,14 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[Stat
         # Ctrl-C too: a node that does not wait any more must not be counted.
         yield from deregister(node, node.clock() + node.interval / 2)
         raise
-    state = node.run.state
+    state, rank = node.run.state, node.run.rank
     assert state is not None  # noqa: S101 - a member has seen the state
+    assert rank is not None  # noqa: S101 - and its rank
     node.round = state.round
-    if node.id == state.world[0] and (state.address, state.port) != (address, port):
+    if rank == 0 and (state.address, state.port) != (address, port):
         # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
         return (yield from join(node, address, port, deadline))
-    return state
+    return state, rank
 
 
 def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
@@ -118,9 +120,12 @@ def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[Non
     # The deadline is over: what is left to do takes less than an interval in all.
     patience = node.clock() + node.interval / 2
     live: list[NodeRecord] | None = None
+    running = node.run.running()
     try:
         snapshot = yield ReadAll(NODES, node.clock() + node.interval / 4)
         live = [record for record in nodes_in(snapshot) if record.left is None]
+        if running is not None:
+            running = yield from read_world(running, node.clock() + node.interval / 4)
         yield from deregister(node, patience)
         yield from apply_and_emit(node, (yield Read(STATE_KEY, patience)))
         if node.membership() is MembershipState.MEMBER:
@@ -132,4 +137,4 @@ def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[Non
     except Exception as error:
         logger.debug("node '%s' gives up: %r", node.id, error)
         reason = error
-    raise refusals.timed_out(node, live, waited, alone=alone, reason=reason) from reason
+    raise refusals.timed_out(node, live, running, waited, alone=alone, reason=reason) from reason

@@ -21,9 +21,9 @@ from .records import (
     LEADER_KEY,
     NODES,
     STATUS_KEY,
-    STORE,
     LeaderRecord,
     NodeRecord,
+    Pages,
     ReadNodes,
     RunStatus,
     State,
@@ -31,9 +31,11 @@ from .records import (
     pending_rounds,
     read_nodes,
     read_record,
+    round_folder,
 )
 from .register import apply_and_emit
 from .supervisor import is_passing, supervised
+from .worlds import is_whole, read_world, write_world
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +165,8 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
 
 
 def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | None) -> Coroutine[None]:
-    applied, now = yield Put(STATE_KEY, decision.state.encode(), node.background_deadline(), previous=versioned)
+    state = yield from write_world(decision.state, node.background_deadline())
+    applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
     for member in decision.evicted if applied else ():
         logger.warning(
             "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
@@ -173,8 +176,7 @@ def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | No
             member.rank,
             member.cause,
         )
-    if events := node.apply_state(now):
-        yield Emit(tuple(events))
+    yield from apply_and_emit(node, now)
     if now is None:
         # Trying again at once is of no use: first the keep-alive loop finds out what became of the state.
         yield WaitForChange(node.clock() + node.interval)
@@ -221,6 +223,8 @@ class _LeaderTerm:
     removed: set[str] = field(default_factory=set)
     swept: int = 0
     done_at: float = 0.0
+    whole: State | None = None
+    pages: Pages | None = None
 
     def __post_init__(self) -> None:
         self.done_at = self.node.clock()
@@ -233,12 +237,12 @@ class _LeaderTerm:
     def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
         """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""
         node = self.node
+        state, versioned = yield from self.read_state()
         records = self.read(snapshot)
-        if events := self.arrivals(records):
+        if events := self.arrivals(state, records):
             yield Emit(events)
-        decision = self.decide(node.run.state, records)
+        decision = self.decide(state, records)
         if isinstance(decision, rules.Publish):
-            state, versioned = node.run.state, node.run.version
             if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
                 yield from _declare_pending_round(node, state, decision.state.round)
             # The snapshot may be older than the state: read again with the token in hand.
@@ -257,14 +261,24 @@ class _LeaderTerm:
             yield Sleep(node.clock() + COALESCE * len(records))
         return snapshot
 
+    def read_state(self) -> Coroutine[tuple[State | None, VersionedValue | None]]:
+        """The state with all members of its world, and the value that it came from."""
+        state, versioned = self.node.run.state, self.node.run.version
+        if state is not None and state.pages is not None:
+            # What a service has lost with its data the members write again.
+            if self.whole is None or self.pages != state.pages or not is_whole(self.whole):
+                self.whole, self.pages = (yield from read_world(state, self.node.background_deadline())), state.pages
+            state = replace(state, world=self.whole.world, pages=None)
+        return state, versioned
+
     def read(self, snapshot: DecodedSnapshot) -> list[NodeRecord]:
         """The records in a snapshot; those that did not change are not parsed again."""
         self.parsed = read_nodes(snapshot, self.parsed)
         return [record for _, record in self.parsed.values()]
 
-    def arrivals(self, records: Collection[NodeRecord]) -> tuple[Event, ...]:
+    def arrivals(self, state: State | None, records: Collection[NodeRecord]) -> tuple[Event, ...]:
         """An event for each waiting node that was not there before."""
-        world = frozenset(self.node.run.state.world if self.node.run.state else ())
+        world = frozenset(state.world if state else ())
         new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
         self.known = {node.id for node in records}
         return tuple(
@@ -308,7 +322,7 @@ class _LeaderTerm:
         # After a service has forgotten its data the numbers jump: there is nothing far back.
         self.swept = max(self.swept, state.round - SWEPT)
         for number in range(self.swept + 1, state.round - 1):
-            yield Delete(f"{STORE}/{number}", self.node.background_deadline())
+            yield Delete(round_folder(number), self.node.background_deadline())
             self.swept = number
 
     def recheck_after(self, defer: rules.Defer) -> float:
@@ -328,8 +342,8 @@ class _LeaderTerm:
         last_status = self.last_status
         if last_status is None or last_status.round != status.round:
             # What nodes take for granted: all of the world are there.
-            world = self.node.run.state.world if self.node.run.state else ()
-            last_status = RunStatus(status.round, "running", len(world), 0)
+            members = self.node.run.state.size if self.node.run.state else 0
+            last_status = RunStatus(status.round, "running", members, 0)
         now = self.node.clock()
         # A delete that was applied too late may have removed the status.
         taken = (

@@ -6,7 +6,7 @@ The last one to leave says why the round ended, and removes what no node will ne
 from dataclasses import replace
 
 from ..backend import STATE_KEY, Lease
-from . import leader, rules
+from . import leader, rules, worlds
 from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
 from .node import Node
@@ -17,7 +17,6 @@ from .records import (
     NODES,
     PENDING,
     STATUS_KEY,
-    STORE,
     Closed,
     NodeRecord,
     RunStatus,
@@ -25,10 +24,13 @@ from .records import (
     node_key,
     nodes_in,
     read_record,
+    round_folder,
+    world_folder,
 )
 from .register import apply_and_emit, deregister
 from .registration import NodeState
 from .rules import MembershipState
+from .worlds import read_world
 
 
 def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[None]:
@@ -124,6 +126,7 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         if control.get(STATE_KEY) is None:
             return
         known = read_record(RunStatus, status)
+        state = yield from read_world(state, deadline)
         last = rules.last_status(state, records, known, node.id, reason).encode()
         applied, _ = yield Put(STATUS_KEY, last, deadline, previous=status)
         if applied:
@@ -140,15 +143,27 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     """
     state, attempt = node.run.state, node.settings.attempt
     number = state.round if state is not None else 0
-    ended = [f"{STORE}/{number}" for number in range(max(1, number - 2), number + 1)]
+    ended = [round_folder(one) for one in range(max(1, number - 2), number + 1)]
     if state is not None and node.closed() is not None:
         # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
         pending = yield ReadAll(PENDING, deadline)
+        if state.max_nodes > worlds.PAGE:
+            ended += yield from _unpublished_worlds(state, deadline)
         ended += [LEADER_KEY, STATUS_KEY, f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
         return ended + leader.garbage(pending, state, state.round + 1)
     if state is None:
         return [*ended, STATUS_KEY, *(record.key for record in records)]
+    state = yield from read_world(state, deadline)
     if rules.has_ended(state, records, node.run.status, node.id):
         return ended + [record.key for record in records]
     # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
     return []
+
+
+def _unpublished_worlds(state: State, deadline: float) -> Coroutine[list[str]]:
+    """The pages that leaders of this attempt, which is closed, and of those before have written for a further round."""
+    folder = world_folder(state.round + 1)
+    snapshot = yield ReadAll(folder, deadline)
+    found = {key.removeprefix(f"{folder}/").split("/")[0] for key in snapshot.names()}
+    attempts = {name: name.partition(".")[0] for name in found}
+    return [f"{folder}/{name}" for name, one in attempts.items() if one.isdecimal() and int(one) <= state.attempt]

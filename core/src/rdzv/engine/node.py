@@ -13,10 +13,9 @@ from ..keys import escape
 from ..settings import RendezvousSettings
 from . import rules
 from .client import DecodedSnapshot, VersionedValue, backoff
-from .codec import decode
 from .connection import Connection
 from .failures import LEAD, Failures
-from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, RunStatus, State, read_record
+from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStatus, decode_state, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import Presence, RunView
@@ -94,37 +93,47 @@ class Node:
 
     # What is there.
 
-    def apply_snapshot(self, snapshot: DecodedSnapshot) -> list[Event]:
-        """Apply a new snapshot of ``control``; returns what has happened since the last one."""
+    def apply_snapshot(self, snapshot: DecodedSnapshot, page: Page | None = None) -> list[Event]:
+        """Apply a new snapshot of ``control``; returns what has happened since the last one. See `apply_state`."""
         events = self.apply_leader(read_record(LeaderRecord, snapshot.get(LEADER_KEY)))
-        events += self.apply_state(snapshot.get(STATE_KEY))
+        events += self.apply_state(snapshot.get(STATE_KEY), page)
         events += self._apply_status(read_record(RunStatus, snapshot.get(STATUS_KEY)))
         # Last, so that what cannot be read is looked at again.
         self.run.snapshot = snapshot
         return events
 
-    def apply_state(self, versioned: VersionedValue | None) -> list[Event]:
-        """Apply the state, from the watch or from a write of this node, whichever is newer."""
+    def is_news(self, versioned: VersionedValue) -> bool:
+        """Whether this is a newer state than the one that is known."""
+        return self.run.version is None or versioned.envelope.supersedes(self.run.version.envelope)
+
+    def apply_state(self, versioned: VersionedValue | None, page: Page | None = None) -> list[Event]:
+        """Apply the state, from the watch or from a write of this node, whichever is newer.
+
+        Args:
+            versioned: The state; None: there is none.
+            page: The page on which this node stands, if its world stands on pages.
+        """
         if versioned is None:
             # Only deleting the whole run, or a service that forgot, takes a state away; but a snapshot
             # may also be older than this node's own write. The keep-alive loop finds out.
             self.run.found(self.run.version is None)
             return []
         self.run.found(True)
-        if self.run.version is not None and not versioned.envelope.supersedes(self.run.version.envelope):
+        if self.run.version is not None and not self.is_news(versioned):
             if versioned.envelope.nonce == self.run.version.envelope.nonce:
                 # The same value may have been put back by other means: then it has another token.
                 self.run.version = versioned
             return []
-        before, state = self.run.state, decode(State, versioned.payload)
-        self.run.state, self.run.version = state, versioned
+        before, state = self.run.state, decode_state(versioned.payload)
+        self.run.state, self.run.version, self.run.page = state, versioned, page
+        self.run.rank = rules.rank_of(state, page, self.id)
         if self._is_finished():
             # There is nothing to lead any more.
             self.failures.clear(LEAD)
         events = []
-        if state.round > (before.round if before else 0) and state.world:
-            cause = f"a world of {len(state.world)}, with rank 0 at {state.address}:{state.port}"
-            events.append(self.event(EventKind.ROUND_PUBLISHED, state.world[0], cause))
+        if state.round > (before.round if before else 0) and state.size:
+            cause = f"a world of {state.size}, with rank 0 at {state.address}:{state.port}"
+            events.append(self.event(EventKind.ROUND_PUBLISHED, state.first, cause))
         if state.closed and not (before and before.closed == state.closed):
             events.append(self.event(EventKind.CLOSED, state.closed.by, state.closed.reason))
         if self.is_evicted() and self.evicted_from != self.round:
@@ -181,7 +190,7 @@ class Node:
 
     def membership(self) -> MembershipState:
         """What the state means to this node."""
-        return rules.membership(self.run.state, self.id, self.settings.attempt, self.round)
+        return rules.membership(self.run.state, self.run.rank, self.settings.attempt, self.round)
 
     def is_evicted(self) -> bool:
         """Whether a later round was formed while this node believed itself in its own."""
@@ -205,7 +214,7 @@ class Node:
 
     def alone_until(self) -> float:
         """Until when to wait although all others of this node's world have left; infinite while that is not certain."""
-        alone = rules.is_alone(self.run.state, self.run.status, self.id)
+        alone = rules.is_alone(self.run.state, self.run.status, self.run.rank)
         if not (alone and self.is_waiting() and self.connection.error is None):
             self.alone_since = None
             return math.inf

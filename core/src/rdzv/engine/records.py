@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from ..errors import RendezvousStateError
@@ -21,7 +22,8 @@ NODES: Final = "nodes"
 """What only the leader watches: one record for each live node, in a folder for each attempt."""
 HEARTBEATS: Final = "heartbeats"
 """The same for their heartbeats, where a service has no leases."""
-STORE: Final = "store"
+ROUNDS: Final = "rounds"
+"""What belongs to one round, in a folder for each: its store, and its world if that is a large one."""
 
 _R = TypeVar("_R", bound=Record)
 
@@ -35,6 +37,16 @@ def read_record(kind: type[_R], versioned: VersionedValue | None) -> _R | None:
     return None if versioned is None or versioned.envelope.deleted else decode(kind, versioned.payload)
 
 
+@lru_cache(maxsize=16)
+def decode_state(payload: bytes) -> "State":
+    """Read a state; many parts of a process ask for the same one.
+
+    Raises:
+        RendezvousStateError: It is none.
+    """
+    return decode(State, payload)
+
+
 def pending_key(number: int) -> str:
     """Where a leader says that it is about to form this round; no round has the number of another."""
     return f"{PENDING}/{number}"
@@ -46,6 +58,16 @@ def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]
         if key.startswith(f"{PENDING}/"):
             name = key.removeprefix(f"{PENDING}/")
             yield key, int(name) if name.isdecimal() else None
+
+
+def round_folder(number: int) -> str:
+    """What is removed when the round after the next one is published."""
+    return f"{ROUNDS}/{number}"
+
+
+def world_folder(number: int) -> str:
+    """Where the pages of a round's world stand: those of each leader that has tried, in a folder of their own."""
+    return f"{round_folder(number)}/world"
 
 
 def node_key(attempt: int, node_id: str) -> str:
@@ -69,19 +91,45 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class Pages:
+    """Where the members of a large world stand.
+
+    Attributes:
+        folder: The prefix of the pages, which are numbered from 0.
+        count: How many pages there are.
+        size: How many members.
+        first: The id of rank 0.
+    """
+
+    folder: str
+    count: int
+    size: int
+    first: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Record):
+    """Some members of a world, each with its rank."""
+
+    ranks: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class State(Record):
     """The published state of a run: one value, replaced as a whole and never edited.
 
     Attributes:
         attempt: The scheduler's restart count that this state belongs to.
         round: The number of worlds published so far in this run; grows over attempts too.
-        world: The node ids of this round in rank order; empty before the first round of an attempt. (An
-            attempt that is closed before it has any keeps that of the one before: some may still be in it.)
+        world: The node ids of this round in rank order; empty before the first round of an attempt, and if the world
+            stands on pages. (An attempt that is closed before it has any world keeps that of the one before: some may
+            still be in it.)
         address: Where rank 0 of this round can be reached.
         port: A port that rank 0 kept free for the job's own use.
         min_nodes: The smallest world of this attempt.
         max_nodes: The largest world of this attempt.
         closed: Set when the attempt is over.
+        pages: Where the world stands, if it is a large one.
     """
 
     attempt: int
@@ -92,6 +140,17 @@ class State(Record):
     min_nodes: int
     max_nodes: int
     closed: Closed | None = None
+    pages: Pages | None = None
+
+    @property
+    def size(self) -> int:
+        """How many members the world has; 0: there is none."""
+        return len(self.world) if self.pages is None else self.pages.size
+
+    @property
+    def first(self) -> str:
+        """The id of rank 0."""
+        return self.world[0] if self.pages is None else self.pages.first
 
 
 @dataclass(frozen=True, slots=True)

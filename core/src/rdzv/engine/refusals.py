@@ -91,30 +91,38 @@ def unregistered(node: Node, since: float, error: RendezvousError) -> Rendezvous
 
 
 def timed_out(
-    node: Node, live: Collection[NodeRecord] | None, waited: float, *, alone: bool, reason: Exception | None
+    node: Node,
+    live: Collection[NodeRecord] | None,
+    running: State | None,
+    waited: float,
+    *,
+    alone: bool,
+    reason: Exception | None,
 ) -> RendezvousTimeoutError:
     """The error for a world that did not come.
 
     Args:
         node: The node that gives up.
         live: The records of the nodes that have not left; None: they could not be read.
+        running: The state with all members of its world, while a round runs.
         waited: For how many seconds the node has waited.
         alone: It ends because all others of its world are gone, and no other has come.
         reason: The last error; None: there was none.
     """
     because = f" The last error: {reason}" if reason else ""
-    error = RendezvousTimeoutError(f"{_missing_nodes(node, live or (), waited, alone=alone)}{because}")
+    error = RendezvousTimeoutError(f"{_missing_nodes(node, live or (), running, waited, alone=alone)}{because}")
     least = node.settings.min_nodes
     short = live is not None and len(live) < least
     error.summary = f"gave up after {waited:.1f} s" + (f": {len(live or ())} of at least {least} nodes" * short)
     return error
 
 
-def _missing_nodes(node: Node, live: Collection[NodeRecord], waited: float, *, alone: bool) -> str:
+def _missing_nodes(
+    node: Node, live: Collection[NodeRecord], running: State | None, waited: float, *, alone: bool
+) -> str:
     needed = node.settings.min_nodes
     missing = max(0, needed - len(live))
-    state = node.run.running()
-    inside = rules.active_members(state, live) if state is not None else []
+    inside = rules.active_members(running, live) if running is not None else []
     names = ", ".join(sorted(record.id for record in live)) or "none"
     message = (
         f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "

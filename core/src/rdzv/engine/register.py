@@ -10,13 +10,13 @@ from ..backend import STATE_KEY
 from ..deadline import pause_within
 from ..errors import RendezvousConnectionError, RendezvousError
 from .client import DecodedSnapshot, VersionedValue, same_version
-from .codec import decode
 from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
 from .failures import LEAD, has_lasted
 from .node import Node
-from .records import CONTROL, State, pending_rounds
+from .records import CONTROL, Page, decode_state, pending_rounds
 from .registration import NodeState, Trigger
 from .supervisor import is_passing
+from .worlds import read_page, restore_page
 
 logger = logging.getLogger(__name__)
 
@@ -120,11 +120,13 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
         versioned = control.get(STATE_KEY)
         if versioned is not None:
             yield from apply_and_emit(node, versioned)
-            if not _is_round_pending(control, decode(State, versioned.payload).round):
+            restored = yield from _restore_page(node)
+            if not restored and not _is_round_pending(control, decode_state(versioned.payload).round):
                 return
             payload = versioned.payload
         elif node.run.state is not None:
             # The service has lost its data: write the last known state again.
+            yield from _restore_page(node)
             node.run.version = None
             payload = node.run.state.encode()
         else:
@@ -133,6 +135,14 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
         yield from apply_and_emit(node, now)
         if applied:
             return
+
+
+def _restore_page(node: Node) -> Coroutine[bool]:
+    """Write the page again on which this node stands, if it is gone: a leader that reads it not takes it for new."""
+    state = node.run.state
+    if state is None:
+        return False
+    return (yield from restore_page(state, node.run.page, node.id, node.background_deadline()))
 
 
 def _is_round_pending(control: DecodedSnapshot, number: int) -> bool:
@@ -171,6 +181,16 @@ def _lose_lease(node: Node) -> None:
 
 def apply_and_emit(node: Node, versioned: VersionedValue | None) -> Coroutine[None]:
     """Apply the state that was read or written, and emit what has happened by that."""
-    events = node.apply_state(versioned)
-    if events:
+    page = yield from page_in(node, versioned)
+    if events := node.apply_state(versioned, page):
         yield Emit(tuple(events))
+
+
+def page_in(node: Node, versioned: VersionedValue | None) -> Coroutine[Page | None]:
+    """The page on which this node stands in a state that is to be applied, if its world stands on pages."""
+    if versioned is None or not node.is_news(versioned):
+        return None
+    state, known = decode_state(versioned.payload), node.run.state
+    if known is not None and known.pages == state.pages and node.run.page is not None:
+        return node.run.page
+    return (yield from read_page(state, node.id, node.background_deadline()))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from .records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
+from .records import Closed, Departure, LeaderRecord, NodeRecord, Page, RunStatus, State
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
@@ -54,15 +54,28 @@ class MembershipState(Enum):
     SUPERSEDED = "a newer attempt has taken over"
 
 
-def membership(state: State | None, node_id: str, attempt: int, last_round: int) -> MembershipState:
-    """What `state` means to a node whose last round was `last_round`."""
+def rank_of(state: State, page: Page | None, node_id: str) -> int | None:
+    """A node's rank in the world of a state; None: it is no member.
+
+    Args:
+        state: The state.
+        page: The page on which the node stands, if the world stands on pages.
+        node_id: The node.
+    """
+    if page is not None:
+        return page.ranks.get(node_id)
+    return state.world.index(node_id) if node_id in state.world else None
+
+
+def membership(state: State | None, rank: int | None, attempt: int, last_round: int) -> MembershipState:
+    """What `state` means to a node with that rank in it (None: it is no member), whose last round was `last_round`."""
     if state is None or state.attempt < attempt:
         return MembershipState.WAITING
     if state.attempt > attempt:
         return MembershipState.SUPERSEDED
     if state.closed:
         return MembershipState.CLOSED
-    if state.round > last_round and node_id in state.world:
+    if state.round > last_round and rank is not None:
         return MembershipState.MEMBER
     return MembershipState.WAITING
 
@@ -110,19 +123,16 @@ def last_status(
     return RunStatus(state.round, "abandoned", 0, 0, tuple(lost))
 
 
-def is_alone(state: State | None, status: RunStatus | None, survivor: str) -> bool:
-    """Whether all others of the survivor's world have left for good, no other node is there, and one is too few.
+def is_alone(state: State | None, status: RunStatus | None, rank: int | None) -> bool:
+    """Whether all others of the world of the node with that rank have left for good, no other node is there, and one is
+    too few.
 
     A member that is lost may only be cut off, or be replaced soon.
     """
     if state is None or status is None or status.round != state.round or state.closed or state.min_nodes < 2:
         return False
-    others = set(state.world) - {survivor}
-    return (
-        status.present <= 1
-        and survivor in state.world
-        and {departure.node for departure in status.departures if departure.left} == others
-    )
+    left = sum(departure.left for departure in status.departures)
+    return status.present <= 1 and rank is not None and left == state.size - 1
 
 
 def decide(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .client import DecodedSnapshot, VersionedValue
-from .records import LeaderRecord, RunStatus, State
+from .records import LeaderRecord, Page, RunStatus, State
 
 
 class Presence(Enum):
@@ -22,6 +22,8 @@ class RunView:
     Attributes:
         snapshot: What it holds under ``control``; None until it was seen once.
         state: The published state, None before the first.
+        rank: This node's rank in the world of the state; None: it is no member.
+        page: The page of that world on which it stands, if the world stands on pages.
         version: The versioned value that the state came from: its token is the condition of the next write. None: a
             state would be the first.
         presence: Whether it is still there.
@@ -31,6 +33,8 @@ class RunView:
 
     snapshot: DecodedSnapshot | None = None
     state: State | None = None
+    rank: int | None = None
+    page: Page | None = None
     version: VersionedValue | None = None
     presence: Presence = Presence.THERE
     status: RunStatus | None = None
@@ -38,7 +42,7 @@ class RunView:
 
     def running(self) -> State | None:
         """The state while a round is running; else None."""
-        return self.state if self.state is not None and self.state.world and self.state.closed is None else None
+        return self.state if self.state is not None and self.state.size and self.state.closed is None else None
 
     def found(self, there: bool) -> None:
         """Note whether the state was found in the service. A run that was removed stays so."""

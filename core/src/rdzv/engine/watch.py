@@ -1,11 +1,13 @@
 """The coroutine that watches a run, and its first look."""
 
+from ..backend import STATE_KEY
 from ..errors import RendezvousClosedError, again
 from . import leader, refusals
 from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
 from .failures import WATCH
 from .node import Node
 from .records import CONTROL
+from .register import page_in
 from .supervisor import supervised
 
 WATCH_TIMEOUT = 30.0
@@ -25,7 +27,8 @@ def watch_loop(node: Node) -> Coroutine[None]:
         else:
             patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
             snapshot = yield Wait(CONTROL, node.run.snapshot, node.clock() + patience)
-        if events := node.apply_snapshot(snapshot):
+        page = yield from page_in(node, snapshot.get(STATE_KEY))
+        if events := node.apply_snapshot(snapshot, page):
             yield Emit(tuple(events))
         yield from leader.elect(node, node.background_deadline())
 

@@ -1,0 +1,87 @@
+"""How a world is written down: a small one in the state, a large one on pages beside it, of which a node reads one."""
+
+import secrets
+from dataclasses import replace
+from typing import Final
+from zlib import crc32
+
+from .client import DecodedSnapshot
+from .effects import Coroutine, Put, Read, ReadAll
+from .records import Page, Pages, State, read_record, world_folder
+
+PAGE: Final = 128
+"""Ids that fit on a page, and into the state itself: some 5 KB."""
+
+UNKNOWN: Final = "?"
+"""What the name of a member begins with that is not known any more; an id never does."""
+
+
+def page_key(pages: Pages, node_id: str) -> str:
+    """The page on which a node stands, if it is in the world. Not by rank: a node does not know that yet."""
+    return f"{pages.folder}/{crc32(node_id.encode()) % pages.count}"
+
+
+def write_world(state: State, deadline: float) -> Coroutine[State]:
+    """Write a large world onto pages; returns the state that is then to be published.
+
+    Nothing counts until a state names the folder, and no other leader ever writes into it.
+    """
+    if len(state.world) <= PAGE:
+        return state
+    folder = f"{world_folder(state.round)}/{state.attempt}.{secrets.token_hex(8)}"
+    pages = Pages(folder, -(-len(state.world) // PAGE), len(state.world), state.world[0])
+    ranks: dict[str, dict[str, int]] = {f"{folder}/{number}": {} for number in range(pages.count)}
+    for rank, node_id in enumerate(state.world):
+        ranks[page_key(pages, node_id)][node_id] = rank
+    for key, page in ranks.items():
+        yield Put(key, Page(page).encode(), deadline, previous=None)
+    return replace(state, world=(), pages=pages)
+
+
+def read_page(state: State, node_id: str, deadline: float) -> Coroutine[Page | None]:
+    """The page of a state's world on which a node stands, if it is a member; None: there is none.
+
+    Then the world stands in the state; or the round is over, and a newer state comes; or a service has lost its data,
+    and the members write page and state again.
+    """
+    if state.pages is None:
+        return None
+    return read_record(Page, (yield Read(page_key(state.pages, node_id), deadline)))
+
+
+def restore_page(state: State, page: Page | None, node_id: str, deadline: float) -> Coroutine[bool]:
+    """Write a node's page again if a service that lost its data has lost it; returns whether it had to be."""
+    if state.pages is None or page is None:
+        return False
+    key = page_key(state.pages, node_id)
+    if (yield Read(key, deadline)) is not None:
+        return False
+    yield Put(key, page.encode(), deadline, previous=None)
+    return True
+
+
+def read_world(state: State, deadline: float) -> Coroutine[State]:
+    """The same state with all members of its world, wherever they stand; see `with_world`."""
+    if state.pages is None:
+        return state
+    return with_world(state, (yield ReadAll(state.pages.folder, deadline)))
+
+
+def with_world(state: State, snapshot: DecodedSnapshot) -> State:
+    """The same state with the members that stand in a snapshot of its pages.
+
+    What a service has lost with its data has the name of no node: `UNKNOWN` and its rank.
+    """
+    pages = state.pages
+    assert pages is not None  # noqa: S101 - asked for large worlds alone
+    world = [f"{UNKNOWN}{rank}" for rank in range(pages.size)]
+    for number in range(pages.count):
+        page = read_record(Page, snapshot.get(f"{pages.folder}/{number}"))
+        for node_id, rank in page.ranks.items() if page is not None else ():
+            world[rank] = node_id
+    return replace(state, world=tuple(world), pages=None)
+
+
+def is_whole(state: State) -> bool:
+    """Whether all members of a world are known."""
+    return not any(node_id.startswith(UNKNOWN) for node_id in state.world)
