@@ -254,7 +254,7 @@ class TestPurging:
         with pytest.raises(RendezvousParameterError, match="goes on with attempt 1"):
             self.during_purge(shared, at, come)
         assert shared.service.under(f"run/nodes/1/{nodes[0].node_id}")
-        assert shared.service.under("run/store/2/key")
+        assert shared.service.under("run/rounds/2/store/key")
         assert not nodes[0].is_closed()
         nodes[0].shutdown()
 
@@ -277,7 +277,7 @@ class TestPurging:
         with shared.service.changed:
             shared.service.write("run/control/state", line + value, None)
 
-    @pytest.mark.parametrize("key", ["store", "control/pending"])
+    @pytest.mark.parametrize("key", ["rounds", "control/pending"])
     @pytest.mark.parametrize("value", UNREADABLE)
     def test_a_run_whose_state_cannot_be_read_goes_too(self, shared: Shared, value: bytes, key: str) -> None:
         for attempt in range(2):
@@ -466,7 +466,7 @@ class TestUnreadableRecord:
         node = shared.node()
         node.next_rendezvous().store.set("key", "value")
         assert node.leave("drained")
-        assert not shared.service.under("run/store")
+        assert not shared.service.under("run/rounds")
         with RunInspector(shared.params()) as observer:
             status = observer.status(5.0)
         assert (status.phase, [node.left for node in status.missing]) == ("abandoned", ["drained"])

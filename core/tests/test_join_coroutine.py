@@ -76,7 +76,7 @@ def test_world_that_comes_while_a_node_asks_to_lead_is_taken_at_once() -> None:
     node.apply_state(held(world.encode()))
     with pytest.raises(StopIteration) as end:
         another_leads(coroutine)
-    assert end.value.value == world
+    assert end.value.value == (world, 1)
 
 
 def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None:
@@ -256,7 +256,7 @@ def test_world_that_comes_while_a_node_gives_up_is_returned() -> None:
     _, coroutine, world = given_up_when_its_world_came()
     with pytest.raises(StopIteration) as end:
         coroutine.send(control(world))
-    assert end.value.value == world
+    assert end.value.value == (world, 1)
 
 
 def test_world_that_is_over_before_a_node_is_back_in_it_is_not_returned() -> None:
@@ -318,10 +318,10 @@ def running(*world: str) -> State:
 class TestRegistering:
     """A service that takes no record."""
 
-    def join(self, harness: Harness, node: Node) -> Stepper[State]:
+    def join(self, harness: Harness, node: Node) -> Stepper[tuple[State, int]]:
         return harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
 
-    def fail(self, harness: Harness, coroutine: Stepper[State], error: Exception) -> None:
+    def fail(self, harness: Harness, coroutine: Stepper[tuple[State, int]], error: Exception) -> None:
         """Let every write fail; what is slept is slept."""
         while coroutine.effect is not None:
             if isinstance(coroutine.effect, OpenLease):
@@ -383,7 +383,7 @@ def test_a_node_that_leaves_while_it_waits_waits_no_more(harness: Harness) -> No
         coroutine.end()
 
 
-def waits_for(harness: Harness, state: State) -> Stepper[State]:
+def waits_for(harness: Harness, state: State) -> Stepper[tuple[State, int]]:
     """The coroutine of a node, which offers port 1 of a.host, once this world was published."""
     node = harness.node()
     coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
@@ -409,22 +409,22 @@ def test_a_world_that_is_where_its_rank_0_was_when_it_waited_before_is_not_retur
     "state", [State(0, 1, ("a", "b"), "a.host", 1, 2, 4), State(0, 1, ("b", "a"), "b.host", 29500, 2, 4)]
 )
 def test_a_world_that_is_where_its_rank_0_is_now_is_returned(harness: Harness, state: State) -> None:
-    assert waits_for(harness, state).end() == state
+    assert waits_for(harness, state).end() == (state, state.world.index("a"))
 
 
 class TestElecting:
     """An election is a matter of the watch: to who joins it is only quicker."""
 
     @pytest.fixture
-    def coroutine(self, harness: Harness) -> Stepper[State]:
+    def coroutine(self, harness: Harness) -> Stepper[tuple[State, int]]:
         coroutine = harness.stepper(join.join(harness.node(), "a.host", 1, harness.now + 1.0))
         assert coroutine.to_write(LEADER_KEY).deadline == harness.now + 1.0
         return coroutine
 
-    def test_one_that_fails_is_left_to_the_others(self, coroutine: Stepper[State]) -> None:
+    def test_one_that_fails_is_left_to_the_others(self, coroutine: Stepper[tuple[State, int]]) -> None:
         assert isinstance(coroutine.throw(RendezvousConnectionError("away")), WaitForChange)
 
-    def test_what_others_cannot_mend_is_raised(self, coroutine: Stepper[State]) -> None:
+    def test_what_others_cannot_mend_is_raised(self, coroutine: Stepper[tuple[State, int]]) -> None:
         coroutine.throw(RendezvousDeniedError("no"))
         assert isinstance(coroutine.effect, Revoke)
         with pytest.raises(RendezvousDeniedError):

@@ -15,7 +15,6 @@ from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
     STATUS_KEY,
-    STORE,
     Closed,
     Departure,
     LeaderRecord,
@@ -24,6 +23,7 @@ from rdzv.engine.records import (
     State,
     node_key,
     pending_key,
+    round_folder,
 )
 from rdzv.engine.run_view import Presence
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
@@ -660,7 +660,7 @@ class TestRemoving:
     ) -> None:
         write(harness, "b")
         lead = Leader(harness, state=running("a", "b", round=number))
-        assert self.removed(lead) == [f"{STORE}/{store}" for store in stores]
+        assert self.removed(lead) == [round_folder(store) for store in stores]
         lead.until(60.0)
         assert len([effect for effect in lead.coroutine.taken if isinstance(effect, Delete)]) == len(stores)
 
@@ -672,7 +672,7 @@ class TestRemoving:
         harness.show(lead.node)
         lead.until(60.0)
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores == [f"{STORE}/{number}" for number in (2, 3)]
+        assert stores == [round_folder(number) for number in (2, 3)]
 
     def test_what_could_not_be_removed_is_tried_again(self, harness: Harness) -> None:
         write(harness, "b")
@@ -681,7 +681,7 @@ class TestRemoving:
         lead.coroutine.throw(AWAY)
         lead.until(60.0)
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores == [f"{STORE}/{number}" for number in (2, 2)]
+        assert stores == [round_folder(number) for number in (2, 2)]
 
     def test_rounds_that_jump_are_not_removed_one_by_one(self, harness: Harness) -> None:
         write(harness, "b")
@@ -691,7 +691,7 @@ class TestRemoving:
         harness.show(lead.node)
         lead.until(60.0)
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores[1:] == [f"{STORE}/{number}" for number in range(991, 999)]
+        assert stores[1:] == [round_folder(number) for number in range(991, 999)]
 
     def test_the_attempt_before_goes_with_its_pending_round_last(self, harness: Harness) -> None:
         write(harness, "b", attempt=1)

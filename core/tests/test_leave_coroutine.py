@@ -185,23 +185,23 @@ class TestLeaving:
     def test_while_another_leads_nothing_is_removed(self, harness: Harness) -> None:
         node = harness.registered()
         harness.publish(running("a"))
-        harness.put("store/1/key", b"value")
+        harness.put("rounds/1/store/key", b"value")
         harness.put(LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
         harness.show(node)
         leaving = self.leave(node, harness)
         leaving.to(Read)
         assert leaving.go() is None
-        assert {LEADER_KEY, "store/1/key"} <= harness.names()
+        assert {LEADER_KEY, "rounds/1/store/key"} <= harness.names()
 
     def test_a_superseded_node_removes_what_it_has_written_itself(self, harness: Harness) -> None:
         node = harness.registered()
         harness.publish(running("b", "c", attempt=1))
-        harness.put("store/1/key", b"value")
+        harness.put("rounds/1/store/key", b"value")
         harness.show(node)
         leaving = self.leave(node, harness)
         assert leaving.to(Delete) == Delete(node_key(0, "a"), harness.now + 30.0)
         leaving.end()
-        assert harness.names() == {STATE_KEY, "store/1/key"}
+        assert harness.names() == {STATE_KEY, "rounds/1/store/key"}
 
 
 class TestCleaningUp:
@@ -217,7 +217,7 @@ class TestCleaningUp:
         if state is not None:
             harness.publish(state)
             for number in range(state.round + 1):
-                harness.put(f"store/{number}/key", b"value")
+                harness.put(f"rounds/{number}/store/key", b"value")
         write(harness, *records)
         harness.put(STATUS_KEY, more.get("status", RunStatus(0, "gathering", 1, 0)).encode())
         harness.show(node)
@@ -235,7 +235,7 @@ class TestCleaningUp:
     def test_the_store_of_a_round_that_it_has_not_heard_of_stays(
         self, harness: Harness, node: Node, state: State | None
     ) -> None:
-        unheard = f"store/{1 if state is None else 2}/key"
+        unheard = f"rounds/{1 if state is None else 2}/store/key"
         harness.put(unheard, b"value")
         assert unheard in self.leave(harness, node, record("b", left="drained"), state=state)
 
@@ -247,20 +247,20 @@ class TestCleaningUp:
         state = running("a", "b", round=5)
         there = self.leave(harness, node, record("b", left="drained"), state=state)
         # A leader removes the earlier ones.
-        assert there == {STATE_KEY, STATUS_KEY, *(f"store/{number}/key" for number in (0, 1, 2))}
+        assert there == {STATE_KEY, STATUS_KEY, *(f"rounds/{number}/store/key" for number in (0, 1, 2))}
 
     def test_the_stores_of_the_first_rounds_have_low_numbers(self, harness: Harness, node: Node) -> None:
         there = self.leave(harness, node, record("b", left="drained"), state=running("a", "b"))
-        assert there == {STATE_KEY, STATUS_KEY, "store/0/key"}
+        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key"}
 
     def test_a_member_without_a_record_keeps_its_store(self, harness: Harness, node: Node) -> None:
         there = self.leave(harness, node, state=running("a", "b"))
-        assert there == {STATE_KEY, STATUS_KEY, "store/0/key", "store/1/key", node_key(0, "a")}
+        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key", "rounds/1/store/key", node_key(0, "a")}
 
     def test_a_member_that_is_known_to_have_left_keeps_nothing(self, harness: Harness, node: Node) -> None:
         status = RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "drained"),))
         there = self.leave(harness, node, state=running("a", "b"), status=status)
-        assert there == {STATE_KEY, STATUS_KEY, "store/0/key"}
+        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key"}
 
     def test_the_last_status_says_who_has_left_and_why(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
@@ -325,13 +325,13 @@ class TestCleaningUp:
         harness.put(pending_key(2), LeaderRecord("b", 0, 2, 4).encode())
         harness.put(LEADER_KEY, b"", deleted=True)
         there = self.leave(harness, node, record("b", left="drained"), state=running("a", "b", closed=ENOUGH))
-        assert there == {STATE_KEY, "store/0/key"}
+        assert there == {STATE_KEY, "rounds/0/store/key"}
         assert not harness.memory.under("run/control/leader")
 
     def test_a_closed_run_is_cleaned_by_who_goes_last(self, harness: Harness, node: Node) -> None:
         state = running("a", "b", closed=ENOUGH)
         there = self.leave(harness, node, record("b"), state=state)
-        assert there == {STATE_KEY, STATUS_KEY, "store/0/key", "store/1/key", node_key(0, "b")}
+        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key", "rounds/1/store/key", node_key(0, "b")}
 
     def test_what_an_attempt_before_has_left_goes_with_the_run(self, harness: Harness) -> None:
         node = harness.registered(attempt=1)
@@ -341,4 +341,4 @@ class TestCleaningUp:
             harness.put(pending_key(number), LeaderRecord("b", 0, 2, 4).encode())
         state = running("a", "b", attempt=1, closed=ENOUGH)
         # The pending round after this one is of a leader that knows more.
-        assert self.leave(harness, node, state=state) == {STATE_KEY, "store/0/key", pending_key(3)}
+        assert self.leave(harness, node, state=state) == {STATE_KEY, "rounds/0/store/key", pending_key(3)}

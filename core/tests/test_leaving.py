@@ -36,7 +36,7 @@ def leader(run: Run) -> int:
 
 def stores(run: Run) -> set[str]:
     """The keys of the rounds' stores."""
-    return {key for key in run.all_keys() if key.startswith("store/")}
+    return {key for key in run.all_keys() if key.startswith("rounds/")}
 
 
 def gather(run: Run, *nodes: DynamicRendezvousHandler) -> int:

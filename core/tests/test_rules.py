@@ -242,6 +242,10 @@ class TestRanks:
         assert published(decide(state("w", "x", "y", "z"), node("a", order=1), *back)).world == ("w", "x", "y", "z")
 
 
+def rank_of_a(current: State | None) -> int | None:
+    return None if current is None else rules.rank_of(current, None, "a")
+
+
 class TestStanding:
     @pytest.mark.parametrize(
         ("current", "expected"),
@@ -255,11 +259,11 @@ class TestStanding:
         ],
     )
     def test_what_the_state_means_to_a_node(self, current: State | None, expected: MembershipState) -> None:
-        assert rules.membership(current, "a", attempt=0, last_round=3) is expected
+        assert rules.membership(current, rank_of_a(current), attempt=0, last_round=3) is expected
 
     def test_an_older_attempt_means_nothing(self) -> None:
         closed = state("a", closed=Closed("a", "done", True))
-        assert rules.membership(closed, "a", attempt=1, last_round=0) is MembershipState.WAITING
+        assert rules.membership(closed, 0, attempt=1, last_round=0) is MembershipState.WAITING
 
 
 class TestClosing:
@@ -332,7 +336,7 @@ class TestAlone:
         return RunStatus(round, "re-forming", present, 0, tuple(Departure(name, 0, left, "drained") for name in lost))
 
     def test_a_member_is_once_all_others_have_left(self) -> None:
-        assert rules.is_alone(state("a", "b", "c"), self.status("b", "c"), "a")
+        assert rules.is_alone(state("a", "b", "c"), self.status("b", "c"), 0)
 
     @pytest.mark.parametrize(
         "status",
@@ -347,14 +351,14 @@ class TestAlone:
         ids=["no news", "one is left", "another has come", "another round", "itself is gone", "they are lost"],
     )
     def test_a_member_is_not_while_another_is_there_or_may_be(self, status: RunStatus | None) -> None:
-        assert not rules.is_alone(state("a", "b", "c"), status, "a")
+        assert not rules.is_alone(state("a", "b", "c"), status, 0)
 
     def test_a_newcomer_is_not(self) -> None:
-        assert not rules.is_alone(state("b", "c"), self.status("b", "c"), "a")
+        assert not rules.is_alone(state("b", "c"), self.status("b", "c"), None)
 
     def test_a_member_for_which_a_world_of_one_would_do_is_not(self) -> None:
-        assert not rules.is_alone(state("a", "b", min_nodes=1), self.status("b"), "a")
+        assert not rules.is_alone(state("a", "b", min_nodes=1), self.status("b"), 0)
 
     def test_a_member_is_not_in_a_closed_attempt_or_before_the_first_world(self) -> None:
-        assert not rules.is_alone(state("a", "b", closed=Closed("a", "enough", False)), self.status("b"), "a")
-        assert not rules.is_alone(None, self.status("b"), "a")
+        assert not rules.is_alone(state("a", "b", closed=Closed("a", "enough", False)), self.status("b"), 0)
+        assert not rules.is_alone(None, self.status("b"), 0)

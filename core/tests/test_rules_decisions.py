@@ -102,7 +102,7 @@ class TestRanks:
 
 class TestStanding:
     def test_a_later_world_without_the_node_means_waiting(self) -> None:
-        assert rules.membership(state("b", round=4), "a", attempt=0, last_round=3) is MembershipState.WAITING
+        assert rules.membership(state("b", round=4), None, attempt=0, last_round=3) is MembershipState.WAITING
 
 
 class TestClosing:

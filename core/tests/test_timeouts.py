@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rdzv import DynamicRendezvousHandler
-from rdzv.engine.records import STORE
+from rdzv.engine.records import ROUNDS
 from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 from rdzv.store import KeyValueStore
@@ -134,7 +134,7 @@ def test_the_service_is_away_when_the_store_is_used(store: tuple[Any, MemoryBack
 
 def test_others_are_always_faster(store: tuple[Any, MemoryBackend], monkeypatch: pytest.MonkeyPatch) -> None:
     one, backend = store
-    other = KeyValueStore(MemoryBackend(backend.service), STORE).scoped("1")
+    other = KeyValueStore(MemoryBackend(backend.service), ROUNDS).scoped("1").scoped("store")
     put = backend.put
 
     def overtaken(key: str, value: bytes, **how: Any) -> Any:

@@ -1,0 +1,219 @@
+"""A large world stands on pages beside the state: each node reads one, leaders read all, nothing of them stays."""
+
+from typing import Any
+
+import pytest
+
+from rdzv.backend import STATE_KEY
+from rdzv.engine import join, leave, worlds
+from rdzv.engine.effects import Emit, Put, Read, ReadAll, Wait, WaitForChange
+from rdzv.engine.node import Node
+from rdzv.engine.records import Closed, Page, State, decode_state, round_folder, world_folder
+from rdzv.engine.register import apply_and_emit, register
+from rdzv.engine.registration import NodeState
+from rdzv.keys import escape
+
+from .coroutines import Harness, Stepper
+from .test_lead_coroutine import Leader, take_away, write
+
+NAMES = tuple(f"node{number}" for number in range(300))
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+@pytest.fixture
+def two_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "PAGE", 2)
+
+
+def world_of(*names: str, **more: Any) -> State:
+    """The state of a first round."""
+    return State(0, 1, names, f"{names[0]}.host", 1, 2, max(4, len(names)), **more)
+
+
+def publish(harness: Harness, state: State) -> State:
+    """Publish a state as a leader would; returns it as it stands in the service."""
+    written = harness.run(worlds.write_world(state, harness.now + 1.0))
+    harness.publish(written)
+    return written
+
+
+@pytest.mark.parametrize("size", [1, 2, worlds.PAGE])
+def test_a_small_world_stands_in_the_state(harness: Harness, size: int) -> None:
+    state = world_of(*NAMES[:size])
+    assert publish(harness, state) is state
+    assert harness.names() == {STATE_KEY}
+    assert (state.size, state.first) == (size, "node0")
+    assert harness.run(worlds.read_world(state, harness.now)) is state
+    assert harness.run(worlds.read_page(state, "node0", harness.now)) is None
+
+
+@pytest.mark.parametrize("size", [worlds.PAGE + 1, 300])
+def test_a_large_world_stands_on_pages_of_which_a_node_reads_one(harness: Harness, size: int) -> None:
+    state = world_of(*NAMES[:size])
+    written = publish(harness, state)
+    assert (written.world, written.size, written.first) == ((), size, "node0")
+    assert len(written.encode()) < 300
+    assert decode_state(written.encode()) == written
+    for rank, name in enumerate(state.world):
+        reading = harness.stepper(worlds.read_page(written, name, harness.now))
+        page = reading.end()
+        assert [type(effect) for effect in reading.taken] == [Read]
+        assert page is not None
+        assert page.ranks[name] == rank
+        assert len(page.ranks) < 2 * worlds.PAGE
+    page = harness.run(worlds.read_page(written, "another", harness.now))
+    assert page is not None
+    assert "another" not in page.ranks
+    assert harness.run(worlds.read_world(written, harness.now)) == state
+
+
+def test_no_two_leaders_write_the_same_pages(harness: Harness) -> None:
+    one, other = (publish(harness, world_of(*NAMES)) for _ in range(2))
+    assert one.pages is not None
+    assert other.pages is not None
+    assert one.pages.folder != other.pages.folder
+    assert one.pages.folder.startswith(f"{world_folder(1)}/0.")
+
+
+@pytest.mark.usefixtures("two_a_page")
+class TestNode:
+    """What a node makes of a world on pages."""
+
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        return harness.registered("a")
+
+    def apply(self, harness: Harness, node: Node) -> Stepper[None]:
+        """Let it apply the state that stands there."""
+        applying = harness.stepper(apply_and_emit(node, harness.read(STATE_KEY)))
+        applying.end()
+        return applying
+
+    def test_it_knows_its_rank_by_one_more_call(self, harness: Harness, node: Node) -> None:
+        publish(harness, world_of("c", "b", "a"))
+        assert [type(effect) for effect in self.apply(harness, node).taken] == [Read, Emit]
+        assert node.run.rank == 2
+        assert self.apply(harness, node).taken == []
+
+    def test_it_keeps_its_page_when_the_state_alone_changes(self, harness: Harness, node: Node) -> None:
+        written = publish(harness, world_of("c", "b", "a"))
+        self.apply(harness, node)
+        harness.client.delete(round_folder(1), harness.now)
+        harness.publish(written)
+        assert self.apply(harness, node).taken == []
+        assert node.run.rank == 2
+
+    def test_of_a_round_whose_pages_are_gone_it_is_no_member(self, harness: Harness, node: Node) -> None:
+        publish(harness, world_of("c", "b", "a"))
+        harness.client.delete(round_folder(1), harness.now)
+        self.apply(harness, node)
+        assert (node.run.rank, node.run.page) == (None, None)
+
+    def test_a_joining_node_gets_the_state_and_its_rank(self, harness: Harness) -> None:
+        node = harness.node()
+        coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 60.0))
+        coroutine.to(WaitForChange)
+        written = publish(harness, world_of("c", "b", "a"))
+        self.apply(harness, node)
+        assert coroutine.end() == (written, 2)
+
+    def test_one_that_comes_back_writes_its_page_again_and_fences(self, harness: Harness, node: Node) -> None:
+        publish(harness, world_of("c", "b", "a"))
+        self.apply(harness, node)
+        epoch = harness.writes(STATE_KEY)
+        node.registration.lose_lease()
+        harness.client.delete(round_folder(1), harness.now)
+        harness.run(register(node, harness.now + 60.0))
+        assert node.registration.state is NodeState.REGISTERED
+        page = harness.run(worlds.read_page(node.run.state or world_of("a"), "a", harness.now))
+        assert page == node.run.page
+        assert harness.writes(STATE_KEY) == epoch + 1
+
+    def test_one_whose_page_is_there_writes_nothing(self, harness: Harness, node: Node) -> None:
+        publish(harness, world_of("c", "b", "a"))
+        self.apply(harness, node)
+        epoch = harness.writes(STATE_KEY)
+        node.registration.lose_lease()
+        harness.run(register(node, harness.now + 60.0))
+        assert node.registration.state is NodeState.REGISTERED
+        assert harness.writes(STATE_KEY) == epoch
+
+    def test_one_that_finds_everything_lost_writes_its_page_before_the_state(
+        self, harness: Harness, node: Node
+    ) -> None:
+        publish(harness, world_of("c", "b", "a"))
+        self.apply(harness, node)
+        harness.forget()
+        node.registration.lose_lease()
+        registering = harness.stepper(register(node, harness.now + 60.0))
+        registering.end()
+        puts = [effect.key for effect in registering.taken if isinstance(effect, Put)]
+        assert puts[-1] == STATE_KEY
+        assert puts[-2].startswith(world_folder(1))
+
+    def test_the_last_one_of_a_closed_run_removes_what_no_leader_has_published(self, harness: Harness) -> None:
+        node = harness.registered("a")
+        publish(harness, world_of("c", "b", "a", closed=Closed("a", "done", done=True)))
+        harness.put(f"{world_folder(2)}/0.abc/0", Page({"a": 0}).encode())
+        harness.put(f"{world_folder(2)}/1.abc/0", Page({"a": 0}).encode())
+        self.apply(harness, node)
+        harness.run(leave.leave(node, "done", harness.now + 60.0))
+        # What a later attempt writes is its own.
+        assert harness.names() == {STATE_KEY, f"{world_folder(2)}/1.abc/0"}
+
+
+@pytest.mark.usefixtures("two_a_page")
+class TestLeader:
+    """How a leader knows the members."""
+
+    def reads(self, lead: Leader) -> int:
+        """How often it has read all pages."""
+        taken = lead.coroutine.taken
+        return sum(isinstance(effect, ReadAll) and "/world/" in effect.prefix for effect in taken)
+
+    def test_it_writes_pages_before_the_state(self, harness: Harness) -> None:
+        write(harness, "bcd")
+        lead = Leader(harness)
+        lead.coroutine.to_write(STATE_KEY)
+        pages = [effect.key for effect in lead.coroutine.taken if isinstance(effect, Put) and "/world/" in effect.key]
+        assert [key.rpartition("/")[2] for key in pages] == ["0", "1"]
+        lead.coroutine.to(Wait)
+        state = lead.node.run.state
+        assert state is not None
+        assert (state.size, state.world, lead.node.run.rank) == (4, (), 0)
+        assert harness.run(worlds.read_world(state, harness.now)).world == ("a", "b", "c", "d")
+
+    def test_it_reads_the_members_once(self, harness: Harness) -> None:
+        write(harness, "bc")
+        lead = Leader(harness, state=publish(harness, world_of("a", "b", "c")))
+        lead.until(60.0)
+        assert self.reads(lead) == 1
+        take_away(harness, "c")
+        lead.until(60.0)
+        assert self.reads(lead) == 1
+        assert [departure.node for departure in lead.node.run.status.departures] == ["c"]  # type: ignore[union-attr]
+
+    def test_members_that_a_service_has_lost_are_read_until_they_are_known(self, harness: Harness) -> None:
+        write(harness, "bc")
+        written = publish(harness, world_of("a", "b", "c"))
+        assert written.pages is not None
+        key = worlds.page_key(written.pages, "c")
+        page = harness.read(key)
+        assert page is not None
+        harness.client.delete(key, harness.now)
+        lead = Leader(harness, state=written)
+        lead.until(30.0)
+        assert self.reads(lead) > 1
+        harness.put(key, page.payload)
+        lead.until(60.0)
+        before = self.reads(lead)
+        lead.until(60.0)
+        assert self.reads(lead) == before
+
+
+def test_no_node_is_named_like_an_unknown_member() -> None:
+    assert not escape(f"{worlds.UNKNOWN}1").startswith(worlds.UNKNOWN)
