@@ -43,7 +43,7 @@ def held(payload: bytes) -> VersionedValue:
     return VersionedValue(Envelope.wrap(payload, writer="service"), token=1, order=1)
 
 
-def writing_its_record() -> tuple[Node, Coroutine[State], Put]:
+def writing_its_record() -> tuple[Node, Coroutine[tuple[State, int]], Put]:
     """A node whose record is on its way to the service."""
     settings = RendezvousSettings("run", 2, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
     node = Node(settings, "memory", clock=lambda: 0.0)
@@ -55,7 +55,7 @@ def writing_its_record() -> tuple[Node, Coroutine[State], Put]:
     return node, coroutine, registered
 
 
-def asking_for_the_lead() -> tuple[Node, Coroutine[State]]:
+def asking_for_the_lead() -> tuple[Node, Coroutine[tuple[State, int]]]:
     """A node whose record is written, and that has just asked to lead."""
     node, coroutine, registered = writing_its_record()
     asked = coroutine.send((True, held(registered.payload)))
@@ -64,7 +64,7 @@ def asking_for_the_lead() -> tuple[Node, Coroutine[State]]:
     return node, coroutine
 
 
-def another_leads(coroutine: Coroutine[State]) -> Effect:
+def another_leads(coroutine: Coroutine[tuple[State, int]]) -> Effect:
     """Answer that its write is a conflict; what it asks for next, once the plugins have the event."""
     coroutine.send((False, held(OTHER)))
     return coroutine.send([None])
@@ -165,7 +165,7 @@ def test_node_that_leaves_after_its_lease_was_lost_does_not_insist() -> None:
     assert not isinstance(leaving.send((False, None)), Put)
 
 
-def given_up_when_its_world_came() -> tuple[Node, Coroutine[State], State]:
+def given_up_when_its_world_came() -> tuple[Node, Coroutine[tuple[State, int]], State]:
     """A node whose time was over when a world with it was published: it has registered again, and looks once more."""
     node, coroutine, registered = writing_its_record()
     node.clock = lambda: 600.0

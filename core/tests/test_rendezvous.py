@@ -13,6 +13,7 @@ import pytest
 
 from rdzv import DynamicRendezvousHandler, NodeRecord, errors
 from rdzv.backend import Capability, KeyValueBackend, Lease, RendezvousBackend, Token
+from rdzv.engine import worlds
 from rdzv.engine.envelope import Envelope, OtherVersionError
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.handler import RendezvousInfo, RendezvousStoreInfo
@@ -170,10 +171,12 @@ def listening(run_id: str = "run") -> Iterator[list[Event]]:
         unregister_hooks(listener)
 
 
-@pytest.fixture(params=["memory", "leaseless", "register"])
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
-    """A run on each kind of backend: with leases, without, and with only a register."""
-    run = Run(request.param)
+@pytest.fixture(params=["memory", "leaseless", "register", "pages"])
+def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
+    """A run on each kind of backend, with leases, without, and with only a register; and one whose worlds are large."""
+    if request.param == "pages":
+        monkeypatch.setattr(worlds, "PAGE", 1)
+    run = Run("memory" if request.param == "pages" else request.param)
     yield run
     run.close()
 

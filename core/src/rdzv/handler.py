@@ -90,7 +90,7 @@ class RendezvousInfo:
         round: Which world of the run this is; every new one has a higher number.
         run_id: Which run.
         nodes: The ids of all nodes, in rank order. Those of a large world are read from the service when they are asked
-            for.
+            for first: a `RendezvousError` says that it is away, or that two more rounds were formed meanwhile.
     """
 
     store: Any

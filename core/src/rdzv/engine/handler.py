@@ -13,7 +13,7 @@ from functools import partial
 from .. import hooks
 from ..backend import Capability, KeyValueBackend, RendezvousBackend
 from ..endpoints import check_address
-from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
+from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousStateError
 from ..handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from ..parameters import RendezvousParameters
 from ..settings import RendezvousSettings, RendezvousTimeout
@@ -25,7 +25,7 @@ from .node import Node
 from .records import ROUNDS, Closed, NodeRecord, RunStatus, State
 from .register_adapter import RegisterAdapter
 from .runner import Runner
-from .worlds import read_world
+from .worlds import is_whole, read_world
 
 logger = logging.getLogger(__name__)
 
@@ -323,7 +323,13 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     def _members(self, state: State) -> tuple[str, ...]:
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
-        return self._runner.run(read_world(state, deadline)).world
+        whole = self._runner.run(read_world(state, deadline))
+        if not is_whole(whole):
+            raise RendezvousStateError(
+                f"The ids of the nodes of round {state.round} are gone from the service: they stand there until two "
+                "more rounds were formed."
+            )
+        return whole.world
 
 
 def run_store(store: Store | None, keys: KeyValueBackend) -> Store:

@@ -25,6 +25,9 @@ HEARTBEATS: Final = "heartbeats"
 ROUNDS: Final = "rounds"
 """What belongs to one round, in a folder for each: its store, and its world if that is a large one."""
 
+_MOST: Final = 10_000_000
+"""Members of which no world has more."""
+
 _R = TypeVar("_R", bound=Record)
 
 
@@ -105,6 +108,11 @@ class Pages:
     count: int
     size: int
     first: str
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no leader writes: they are believed before the pages are read."""
+        if not 1 <= self.count <= self.size <= _MOST:
+            raise ValueError(f"no world of {self.size} members stands on {self.count} pages")
 
 
 @dataclass(frozen=True, slots=True)

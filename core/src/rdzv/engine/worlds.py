@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
+from ..errors import RendezvousStateError
 from .client import DecodedSnapshot
 from .effects import Coroutine, Put, Read, ReadAll
 from .records import Page, Pages, State, read_record, world_folder
@@ -71,6 +72,9 @@ def with_world(state: State, snapshot: DecodedSnapshot) -> State:
     """The same state with the members that stand in a snapshot of its pages.
 
     What a service has lost with its data has the name of no node: `UNKNOWN` and its rank.
+
+    Raises:
+        RendezvousStateError: The pages are not what a leader writes.
     """
     pages = state.pages
     assert pages is not None  # noqa: S101 - asked for large worlds alone
@@ -78,6 +82,8 @@ def with_world(state: State, snapshot: DecodedSnapshot) -> State:
     for number in range(pages.count):
         page = read_record(Page, snapshot.get(f"{pages.folder}/{number}"))
         for node_id, rank in page.ranks.items() if page is not None else ():
+            if rank >= pages.size:
+                raise RendezvousStateError(f"Round {state.round} has {pages.size} members, and none of rank {rank}.")
             world[rank] = node_id
     return replace(state, world=tuple(world), pages=None)
 
