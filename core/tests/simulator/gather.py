@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from rdzv.engine import client, node
+from rdzv.engine import client
 
 from .invariants import Violation
 from .plan import Plan, chance
@@ -147,13 +147,10 @@ def _check(cost: Cost) -> None:
 
 @contextmanager
 def _parsing_once() -> Iterator[None]:
-    """Let all nodes share what was parsed: ten thousand copies of a world of ten thousand fit nowhere."""
-    whole = [(client, "unwrap"), (node, "decode")]
-    originals = [getattr(module, name) for module, name in whole]
-    for (module, name), original in zip(whole, originals, strict=True):
-        setattr(module, name, lru_cache(None)(original))
+    """Let all nodes share what was parsed: ten thousand copies of a page fit nowhere."""
+    original = client.unwrap
+    client.unwrap = lru_cache(None)(original)
     try:
         yield
     finally:
-        for (module, name), original in zip(whole, originals, strict=True):
-            setattr(module, name, original)
+        client.unwrap = original

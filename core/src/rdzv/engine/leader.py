@@ -51,6 +51,12 @@ SWEPT = 10
 STATUS_INTERVAL = 1.0
 """Seconds between two updates of the status that are not urgent: each one wakes every node."""
 
+STATUS_INTERVAL_MOST = 5.0
+"""The same where many nodes are here."""
+
+WAKES = 500
+"""Nodes that these updates may wake in a second, as far as that interval allows."""
+
 
 def elect(node: Node, deadline: float) -> Coroutine[None]:
     """Stand for election if there is no leader: the node whose write comes first leads."""
@@ -180,6 +186,11 @@ def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | No
     if now is None:
         # Trying again at once is of no use: first the keep-alive loop finds out what became of the state.
         yield WaitForChange(node.clock() + node.interval)
+
+
+def status_interval(nodes: int) -> float:
+    """Seconds between two updates of the status that are not urgent, while so many nodes are here."""
+    return min(max(STATUS_INTERVAL, nodes / WAKES), STATUS_INTERVAL_MOST)
 
 
 def garbage(snapshot: DecodedSnapshot, state: State, until: int) -> list[str]:
@@ -358,7 +369,7 @@ class _LeaderTerm:
         if any(not departure.left for departure in new) and (yield from self.refresh_state()):
             return 0.0
         urgent = status.departures != last_status.departures or (status.waiting > 0) != (last_status.waiting > 0)
-        due = 0.0 if urgent else self.last_status_at + STATUS_INTERVAL - now
+        due = 0.0 if urgent else self.last_status_at + status_interval(status.present) - now
         if due > 0:
             return due
         before = (

@@ -11,7 +11,7 @@ from ..errors import (
     RendezvousTimeoutError,
 )
 from . import rules
-from .leader import STATUS_INTERVAL
+from .leader import status_interval
 from .node import Node
 from .records import NodeRecord, State
 from .run_view import Presence
@@ -137,7 +137,7 @@ def _missing_nodes(
             "early)."
         )
     elif not missing and not inside:
-        message += _why_no_world(node, waited)
+        message += _why_no_world(node, len(live), waited)
     return message
 
 
@@ -159,10 +159,10 @@ def _what_runs(node: Node, inside: int) -> str:
     return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
 
 
-def _why_no_world(node: Node, waited: float) -> str:
+def _why_no_world(node: Node, here: int, waited: float) -> str:
     """Why there is no world although nodes enough are here."""
     seconds = node.settings.timeout.last_call.total_seconds()
-    if waited > seconds + STATUS_INTERVAL and (node.run.status is None or node.run.status.phase != "last call"):
+    if waited > seconds + status_interval(here) and (node.run.status is None or node.run.status.phase != "last call"):
         return " No leader has published a world of them: the log of the node that leads says more."
     return (
         f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "
