@@ -143,7 +143,7 @@ class Run:
         keys = backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend)
         return {
             key
-            for prefix in ("control", "nodes", "heartbeats", "store")
+            for prefix in ("control", "nodes", "heartbeats", "rounds")
             for key in keys.read_all(prefix, timeout=1).entries
         }
 

@@ -515,7 +515,7 @@ def test_gives_up_when_others_never_let_it_write(
     preceded: Preceded, store: KeyValueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(preceded, "before", lambda: store.set("n", "1"))
-    with pytest.raises(RendezvousTimeoutError, match="store/n"):
+    with pytest.raises(RendezvousTimeoutError, match="rounds/n"):
         KeyValueStore(preceded, timeout=SHORT).add("n", 1)
 
 
@@ -730,10 +730,10 @@ def test_the_largest_value_fits(store: KeyValueStore) -> None:
 
 def test_a_full_queue_takes_no_more(backend: MemoryBackend, store: KeyValueStore) -> None:
     full = bytes(MAX_PAYLOAD)
-    RetryingClient(backend, "test").put("store/q/=queue", full, time.monotonic() + 10, previous=None)
+    RetryingClient(backend, "test").put("rounds/q/=queue", full, time.monotonic() + 10, previous=None)
     with pytest.raises(RendezvousParameterError, match="queue 'q' is full: it has 32768 items"):
         store.queue_push("q", "1")
-    assert list(backend.read_all("store", timeout=10).entries) == ["store/q/=queue"]
+    assert list(backend.read_all("rounds", timeout=10).entries) == ["rounds/q/=queue"]
 
 
 @pytest.mark.parametrize("value", ["x", "", "12x", "1.5", "0x10", "1_0", "\N{ARABIC-INDIC DIGIT ONE}", "9" * 5000])
@@ -807,7 +807,7 @@ def test_a_queue_is_no_value(store: KeyValueStore) -> None:
 
 def test_what_is_not_ours_is_an_error_or_left_out(backend: MemoryBackend, store: KeyValueStore) -> None:
     store.set("ours", "1")
-    backend.put("store/foreign", b"\x80\x04K\x01.", expect=ANY, timeout=10)
+    backend.put("rounds/foreign", b"\x80\x04K\x01.", expect=ANY, timeout=10)
     calls: list[Callable[[str], Any]] = [
         store.get,
         lambda key: store.set(key, "1"),
@@ -840,14 +840,14 @@ def test_all_of_a_scope_lies_under_its_prefix(backend: MemoryBackend, store: Key
     scope = store.scoped("3")
     for case in ANSWERS:
         take(ANSWERS[case], scope.scoped(case))
-    backend.delete("store/3", timeout=10)
-    assert list(backend.read_all("store", timeout=10).entries) == ["store/k"]
+    backend.delete("rounds/3", timeout=10)
+    assert list(backend.read_all("rounds", timeout=10).entries) == ["rounds/k"]
 
 
 def test_a_deleted_key_leaves_a_tombstone(backend: MemoryBackend, store: KeyValueStore) -> None:
     store.set("k", "1")
     store.delete_key("k")
-    assert backend.read("store/k", timeout=10) is not None
+    assert backend.read("rounds/k", timeout=10) is not None
     assert "delete" not in backend.calls
 
 
@@ -856,12 +856,12 @@ def test_items_that_were_taken_leave_nothing(backend: MemoryBackend, store: KeyV
         store.queue_push("q", str(number))
     for _ in range(5):
         store.queue_pop("q")
-    assert list(backend.read_all("store", timeout=10).entries) == ["store/q/=queue"]
+    assert list(backend.read_all("rounds", timeout=10).entries) == ["rounds/q/=queue"]
 
 
 def test_it_writes_with_the_given_deadline(backend: MemoryBackend) -> None:
     KeyValueStore(backend, writer="node-1").scoped("1").clone().set("k", "1")
-    held = RetryingClient(backend, "test").read("store/1/k", time.monotonic() + 10)
+    held = RetryingClient(backend, "test").read("rounds/1/k", time.monotonic() + 10)
     assert held is not None
     assert held.envelope.writer == "node-1"
 

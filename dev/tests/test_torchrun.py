@@ -134,7 +134,7 @@ class Nodes:
         backend, _ = create_backend(self.parameters)
         assert isinstance(backend, rdzv.KeyValueBackend)
         try:
-            parts = ("control", "nodes", "heartbeats", "store")
+            parts = ("control", "nodes", "heartbeats", "rounds")
             return sorted(key for part in parts for key in backend.read_all(part, timeout=10).entries)
         finally:
             backend.close()

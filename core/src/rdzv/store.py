@@ -182,7 +182,7 @@ class KeyValueStore(Store):
     def __init__(
         self,
         backend: KeyValueBackend,
-        prefix: str = "store",
+        prefix: str = "rounds",
         *,
         timeout: timedelta = timedelta(seconds=300),
         writer: str | None = None,

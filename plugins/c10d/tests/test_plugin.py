@@ -31,8 +31,8 @@ def test_parameters_make_backend_and_store(server: ForkedStore, connect: Connect
     backend, store = create_backend(params)
     store.set("greeting", b"hello")
     assert store.get("greeting") == b"hello"
-    assert connect(server.endpoint, "job/7").read_all("store", timeout=CALL).entries
-    assert not connect(server.endpoint, "job/8").read_all("store", timeout=CALL).entries
+    assert connect(server.endpoint, "job/7").read_all("rounds", timeout=CALL).entries
+    assert not connect(server.endpoint, "job/8").read_all("rounds", timeout=CALL).entries
     assert backend.local_address == "127.0.0.1"
     backend.close()
 

@@ -234,7 +234,7 @@ def remove_keys(backend: RendezvousBackend) -> None:
     """Leave no key behind; of a register backend only the service's owner can remove the register."""
     if isinstance(backend, KeyValueBackend):
         with contextlib.closing(backend):
-            for prefix in (ROOT, "control", "nodes", "store", "heartbeats"):
+            for prefix in (ROOT, "control", "nodes", "rounds", "heartbeats"):
                 backend.delete(prefix, timeout=CALL)
 
 

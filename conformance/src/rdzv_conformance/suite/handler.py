@@ -166,7 +166,7 @@ class HandlerConformance(Conformance):
         def left() -> set[str]:
             return {
                 name
-                for prefix in ("control", "nodes", "store", "heartbeats")
+                for prefix in ("control", "nodes", "rounds", "heartbeats")
                 for name in client.read_all(prefix, timeout=CALL).entries
             }
 
