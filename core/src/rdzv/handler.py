@@ -3,14 +3,16 @@
 import logging
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 from .endpoints import Endpoint, source_address
 from .errors import RendezvousConnectionError, RendezvousStateError
 from .text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
 
@@ -69,13 +71,16 @@ class _Members:
     def __get__(self, info: "RendezvousInfo | None", owner: type | None = None) -> tuple[str, ...]:
         if info is None:
             return ()
-        found: tuple[str, ...] | Callable[[], tuple[str, ...]] = info.__dict__["_members"]
+        found: "tuple[str, ...] | Callable[[], tuple[str, ...]]" = info.__dict__["_members"]
         if callable(found):
             found = info.__dict__["_members"] = found()
         return found
 
-    def __set__(self, info: "RendezvousInfo", members: tuple[str, ...] | Callable[[], tuple[str, ...]]) -> None:
-        info.__dict__["_members"] = members
+    def __set__(
+        self, info: "RendezvousInfo", members: "tuple[str, ...] | Callable[[], tuple[str, ...]] | _Members"
+    ) -> None:
+        # Without any, the dataclass gives the descriptor itself, which is its default.
+        info.__dict__["_members"] = () if isinstance(members, _Members) else members
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +105,7 @@ class RendezvousInfo:
     _: KW_ONLY
     round: int = 0
     run_id: str = ""
-    nodes: _Members = _Members()
+    nodes: _Members = field(default=_Members(), repr=False)  # to be shown, it may have to be read
 
 
 class RendezvousHandler(ABC):
