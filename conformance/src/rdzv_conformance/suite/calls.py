@@ -46,5 +46,5 @@ def held() -> tuple[int, int]:
 
 
 def holds_more_than(before: tuple[int, int]) -> bool:
-    """Whether this process has more threads or files than `held` said; what earlier tests left may go meanwhile."""
+    """Whether this process has more threads or files than `held` said."""
     return any(now > then for now, then in zip(held(), before, strict=True))
