@@ -71,7 +71,7 @@ class _Members:
     def __get__(self, info: "RendezvousInfo | None", owner: type | None = None) -> tuple[str, ...]:
         if info is None:
             return ()
-        found: "tuple[str, ...] | Callable[[], tuple[str, ...]]" = info.__dict__["_members"]
+        found: tuple[str, ...] | Callable[[], tuple[str, ...]] = info.__dict__["_members"]
         if callable(found):
             found = info.__dict__["_members"] = found()
         return found
