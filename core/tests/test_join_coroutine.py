@@ -6,13 +6,13 @@ from datetime import timedelta
 import pytest
 
 from rdzv.backend import STATE_KEY, Entry, Lease, Snapshot
-from rdzv.engine import join, leave, watch
+from rdzv.engine import join, leave
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
-from rdzv.engine.node import Node
+from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
 from rdzv.engine.records import LEADER_KEY, NODES, STATUS_KEY, Closed, Departure, NodeRecord, RunStatus, State
 from rdzv.errors import (
     RendezvousClosedError,
@@ -96,7 +96,7 @@ def test_node_that_has_missed_nothing_waits() -> None:
     assert another_leads(coroutine) == WaitForChange(600.0)
 
 
-@pytest.mark.parametrize(("now", "until"), [(0.0, watch.NO_LEADER_TIMEOUT), (599.5, 600.0)])
+@pytest.mark.parametrize(("now", "until"), [(0.0, NO_LEADER_TIMEOUT), (599.5, 600.0)])
 def test_node_without_a_leader_looks_again_soon_and_at_its_deadline(now: float, until: float) -> None:
     node, coroutine = asking_for_the_lead()
     node.clock = lambda: now

@@ -10,7 +10,7 @@ from rdzv.engine import keep_alive, register, watch
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Wait, WaitForChange
 from rdzv.engine.failures import KEEP, WATCH
-from rdzv.engine.node import Node
+from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
 from rdzv.engine.records import CONTROL, LEADER_KEY, Closed, LeaderRecord, NodeRecord, State, pending_key
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
@@ -69,7 +69,7 @@ class TestWatching:
         node = harness.registered()
         loop = harness.stepper(watch.watch_loop(node))
         assert isinstance(loop.effect, Wait)
-        assert loop.effect.deadline == harness.now + watch.NO_LEADER_TIMEOUT
+        assert loop.effect.deadline == harness.now + NO_LEADER_TIMEOUT
         loop.go()
         assert isinstance(loop.effect, Put)
         assert loop.effect.key == LEADER_KEY
@@ -147,9 +147,13 @@ class TestKeeping:
         node = harness.registered()
         began = harness.now
         keep = harness.stepper(keep_alive.keep_alive_loop(node))
-        for times in range(1, 4):
-            assert keep.effect == Sleep(began + times * INTERVAL)
-            sent = began + times * INTERVAL
+        assert isinstance(keep.effect, Sleep)
+        first = keep.effect.until
+        # Nodes that begin together do not ask together.
+        assert began + INTERVAL / 2 <= first < began + INTERVAL
+        for times in range(3):
+            sent = first + times * INTERVAL
+            assert keep.effect == Sleep(sent)
             assert node.registration.lease is not None
             assert keep.go() == KeepAlive(node.registration.lease, sent + INTERVAL)
             # What counts is when it was sent, not when the answer came.

@@ -106,7 +106,7 @@ def test_the_service_gets_its_time_to_answer_however_near_the_deadline_is(empty:
 def test_closing_ends_the_pause_after_a_wait_that_failed(
     backend: MemoryBackend, client: RetryingClient, empty: DecodedSnapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdzv.engine.client.backoff", lambda random: iter([LONG]))
+    monkeypatch.setattr("rdzv.engine.client.backoff", lambda random, most: iter([LONG]))
     backend.fail("wait", Fault.REQUEST_LOST)
     with ThreadPoolExecutor(1) as pool:
         began = time.monotonic()

@@ -109,7 +109,12 @@ class Adapted(Connection):
 
 
 def connect(
-    level: str, link: NetworkLink, fibers: Fibers, clock: Callable[[], float], settings: RendezvousSettings
+    level: str,
+    link: NetworkLink,
+    fibers: Fibers,
+    clock: Callable[[], float],
+    settings: RendezvousSettings,
+    observers: Callable[[], int] = lambda: 1,
 ) -> Connection:
     """Connect one node.
 
@@ -119,6 +124,7 @@ def connect(
         fibers: What blocks.
         clock: The node's own clock.
         settings: Its settings.
+        observers: See `HeartbeatLeases`.
     """
     if level == "leases":
         return Direct(link)
@@ -127,7 +133,8 @@ def connect(
     if level == "register":
         keys = RegisterAdapter(_Register(wire), clock=clock, sleep=wire.sleep, rng=link.rng)
     interval = settings.keep_alive_interval.total_seconds()
-    return Adapted(HeartbeatLeases(keys, interval, clock, folder=str(settings.attempt)), wire, fibers)
+    leases = HeartbeatLeases(keys, interval, clock, str(settings.attempt), observers, link.rng)
+    return Adapted(leases, wire, fibers)
 
 
 def written(level: str, key: str, value: bytes) -> Iterable[tuple[str, bytes]]:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Final
 
 from rdzv.engine import client
+from rdzv.engine.worlds import PAGE
 
 from .invariants import Violation
 from .plan import Plan, chance
@@ -18,6 +19,8 @@ __all__ = ["ENDS", "Cost", "gather"]
 
 CALLS = 6
 """What invariant 11 allows per node and round."""
+PAGE_READ = 1
+"""What a world on pages costs besides: each node reads one."""
 ONE_BY_ONE = 1
 """What the leader may spend on each arrival besides, when they do not come together: another look."""
 CONSTANT = 50
@@ -137,7 +140,7 @@ def _idle(simulation: Simulation) -> dict[str, float]:
 
 
 def _check(cost: Cost) -> None:
-    allowed = CALLS + ONE_BY_ONE + CONSTANT / cost.nodes
+    allowed = CALLS + ONE_BY_ONE + PAGE_READ * (cost.nodes > PAGE) + CONSTANT / cost.nodes
     if max(cost.calls) > allowed:
         raise Violation(11, f"{cost.nodes} nodes make {cost.calls} calls each, more than {allowed:.2f}")
     keep_alives = cost.idle.get("keep_alive", 0.0)

@@ -239,6 +239,9 @@ class Invariants:
                 return
             case errors.RendezvousStateError() if self._context.corrupt:
                 return
+            case errors.RendezvousError() if self._context.corrupt and _is_unexpected(error):
+                # Few unexpected errors are tolerated; together with what cannot be read they are many.
+                return
             case errors.RendezvousClosedError() | errors.RendezvousGracefulExitError() if self._is_over_for(machine):
                 return
         raise Violation(7, f"{machine.name} gets an error for no fault of its own: {error!r}")
@@ -251,3 +254,8 @@ class Invariants:
         """See `Watcher`."""
         if event.kind is EventKind.EVICTED and not machine.disturbed and not self._context.unreliable:
             raise Violation(10, f"{machine.name} was evicted although it was never away")
+
+
+def _is_unexpected(error: BaseException | None) -> bool:
+    """Whether an error says that a backend has raised what it should not."""
+    return error is not None and (isinstance(error, OSError) or _is_unexpected(error.__cause__))

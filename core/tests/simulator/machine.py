@@ -109,8 +109,10 @@ class Machine:
             context.timeline, rng.uniform(-1e6, 1e6), rng.uniform(-drift, drift), skew=rng.uniform(-7200, 7200)
         )
         self.link = NetworkLink(self.process, context.service, context.timeline, context.conditions, rng)
-        connection = connect(context.plan.level, self.link, context.fibers, self.clock, self.settings)
         self.node = Node(self.settings, "simulated", self.clock, rng=rng, id=self.name)
+        connection = connect(
+            context.plan.level, self.link, context.fibers, self.clock, self.settings, self.node.observers
+        )
         self.runner = SimulatedRunner(
             self.node,
             self.clock,

@@ -7,7 +7,7 @@ from typing import Any
 from rdzv import Event, RendezvousConnectionError, RendezvousDeniedError, RendezvousError, Snapshot
 from rdzv.deadline import pause_within
 from rdzv.engine import effects, leader
-from rdzv.engine.client import ATTEMPT, DecodedSnapshot, RetryingClient, backoff
+from rdzv.engine.client import ATTEMPT, DecodedSnapshot, RetryingClient
 from rdzv.engine.effects import Coroutine, Effect
 from rdzv.engine.node import Node
 
@@ -243,7 +243,7 @@ class SimulatedRunner:
 
     def _call(self, running: RunningCoroutine, effect: effects.Call) -> None:
         """Make a call, again and again until its deadline, as `RetryingClient` does."""
-        turn, pauses = running.turn, backoff(self._node.rng)
+        turn, pauses = running.turn, self._node.pauses()
         try:
             planned: _Planned = effect.perform(self._client)
         except RendezvousError as error:

@@ -9,8 +9,8 @@ from .gather import Cost
 def test_many_nodes_gather_within_the_budget() -> None:
     cost = gather.gather(500)
     first, again = cost.calls
-    assert first <= 7
-    assert again <= 3.5
+    assert first <= 8
+    assert again <= 4.5
     assert max(cost.took) < 1.5
     assert cost.idle.keys() == {"keep_alive", "wait"}
     assert cost.idle["keep_alive"] == pytest.approx(1.0, abs=0.05)
@@ -30,7 +30,7 @@ def test_lesser_services_gather_too(level: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("calls", "idle"), [((8.0, 3.0), {"keep_alive": 1.0}), ((6.0, 3.0), {"keep_alive": 1.0, "put": 0.1})]
+    ("calls", "idle"), [((8.1, 3.0), {"keep_alive": 1.0}), ((6.0, 3.0), {"keep_alive": 1.0, "put": 0.1})]
 )
 def test_too_many_calls_are_a_violation(calls: tuple[float, float], idle: dict[str, float]) -> None:
     cost = Cost(1000, "leases", calls, (0.0, 0.0), (0.0, 0.0), idle, 0.0)

@@ -25,8 +25,8 @@ ATTEMPT: Final = 10.0
 """Seconds that one attempt of a call may take, so that a hung one leaves time for another."""
 
 
-def backoff(random: random.Random) -> Iterator[float]:
-    """Seconds to wait before each further attempt: doubling, capped at one second, with jitter.
+def backoff(random: random.Random, most: Callable[[], float] = lambda: 1.0) -> Iterator[float]:
+    """Seconds to wait before each further attempt: doubling, capped at `most` seconds, with jitter.
 
     The jitter keeps nodes that failed together from coming back together (M. Brooker,
     "Exponential Backoff And Jitter", 2015).
@@ -34,7 +34,7 @@ def backoff(random: random.Random) -> Iterator[float]:
     ceiling = 0.05
     while True:
         yield random.uniform(ceiling / 2, ceiling)
-        ceiling = min(1.0, ceiling * 2)
+        ceiling = min(most(), ceiling * 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,20 @@ class RetryingClient:
         backend: KeyValueBackend,
         writer: str,
         on_error: Callable[[RendezvousConnectionError], None] = lambda error: None,
+        longest_pause: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        """Speak through `backend` as `writer`; `on_error` hears of every attempt that fails."""
+        """Speak through `backend` as `writer`.
+
+        Args:
+            backend: The service.
+            writer: Who writes, for the envelopes.
+            on_error: Hears of every attempt that fails.
+            longest_pause: The most seconds between two attempts.
+        """
         self.backend = backend
         self.writer = writer
         self._on_error = on_error
+        self._longest_pause = longest_pause
         self._closing = threading.Event()
         self._random = random.Random()  # noqa: S311 - jitter is no secret
 
@@ -182,7 +191,7 @@ class RetryingClient:
         Raises:
             RendezvousConnectionError: The service refuses, or did not answer a read in time.
         """
-        pauses = backoff(self._random)
+        pauses = backoff(self._random, self._longest_pause)
         while not found(since) and time.monotonic() < deadline:
             try:
                 since = self.wait(prefix, since, deadline)
@@ -279,7 +288,7 @@ class RetryingClient:
 
     def _with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         started = time.monotonic()
-        pauses = backoff(self._random)
+        pauses = backoff(self._random, self._longest_pause)
         while True:
             try:
                 return call(max(0.001, min(deadline - time.monotonic(), ATTEMPT)))

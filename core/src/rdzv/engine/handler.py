@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -109,11 +109,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
         hooks.plugin_manager()
         self._settings = settings
         self._backend = backend
-        self._keys = adapt(backend, settings)
+        self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
+        self._keys = adapt(backend, settings, self._node.observers)
         self._store = run_store(store, self._keys)
         self._local_addr = local_addr
-        self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
-        client = RetryingClient(self._keys, self._node.id, lambda error: self._runner.on_connection_error(error))
+        client = RetryingClient(
+            self._keys,
+            self._node.id,
+            lambda error: self._runner.on_connection_error(error),
+            self._node.longest_pause,
+        )
         self._runner = Runner(self._node, client, hooks.emit)
         self._process = os.getpid()
         self._joining = threading.Lock()
@@ -344,13 +349,21 @@ def round_store(store: Store, run_id: str, number: int) -> Store:
     return PrefixStore(f"rdzv.{run_id}.{number}", store)
 
 
-def adapt(backend: RendezvousBackend, settings: RendezvousSettings) -> KeyValueBackend:
-    """Adapt any backend to a key-value backend with leases, so that there is one protocol above it."""
+def adapt(
+    backend: RendezvousBackend, settings: RendezvousSettings, observers: Callable[[], int] = lambda: 1
+) -> KeyValueBackend:
+    """Adapt any backend to a key-value backend with leases, so that there is one protocol above it.
+
+    Args:
+        backend: Any backend.
+        settings: The run's settings.
+        observers: About how many nodes observe the same leases.
+    """
     keys = backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend)
     if Capability.LEASE in keys.capabilities:
         return keys
     interval = settings.keep_alive_interval.total_seconds()
-    return HeartbeatLeases(keys, interval, folder=str(settings.attempt))
+    return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers)
 
 
 def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:

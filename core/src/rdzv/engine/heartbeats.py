@@ -8,6 +8,7 @@ lease is one event, the same for all, and no timestamp ever crosses the network.
 
 import json
 import math
+import random
 import re
 import secrets
 import threading
@@ -27,17 +28,27 @@ _MANY: Final = 3
 """From so many leases on, one read of all heartbeats is cheaper than one read for each."""
 _SCAN: Final = 0.75
 """The most seconds between two looks: so late may the last heartbeat of a node that dies be seen."""
+_OBSERVERS: Final = 16
+"""Of many that observe the same leases, so many look within these seconds, by chance: if some die, others look."""
 _PAUSE: Final = 0.1
 """The fewest."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Heartbeat:
-    """What an observer knows of a lease: its last heartbeat, until when it lives without another, when it was read."""
+    """What an observer knows of a lease.
+
+    Attributes:
+        token: The version of its last heartbeat.
+        until: The moment until which it lives without another.
+        read_at: When that was read.
+        next_look: The moment from which on it is worth reading again.
+    """
 
     token: Token
     until: float
     read_at: float
+    next_look: float
 
 
 class HeartbeatLeases(KeyValueBackend):
@@ -57,6 +68,8 @@ class HeartbeatLeases(KeyValueBackend):
         interval: float,
         clock: Callable[[], float] = time.monotonic,
         folder: str = "0",
+        observers: Callable[[], int] = lambda: 1,
+        rng: random.Random | None = None,
     ) -> None:
         """Give `inner` leases.
 
@@ -67,17 +80,20 @@ class HeartbeatLeases(KeyValueBackend):
             clock: This process's monotonic clock, in seconds.
             folder: Where the heartbeats of the leases that are opened here stand under ``heartbeats``; letters and
                 digits.
+            observers: How many clients observe the same leases as this one, about. The more, the less often each looks.
+            rng: Where the moments of these looks come from.
         """
         self._inner = inner
         self._interval = interval
         self._clock = clock
         self._folder = folder
+        self._observers = observers
+        self._rng = rng or random.Random()  # noqa: S311 - chance is no secret
         self._scan_interval = min(interval, _SCAN)
         # Of the leases that are opened here. An observer, which opens none, expires none that it cannot read.
         self._ttl = math.inf
         self._lock = threading.Lock()
         self._heartbeats: dict[str, _Heartbeat] = {}
-        self._last_scan = clock()
 
     @property
     def name(self) -> str:
@@ -125,7 +141,7 @@ class HeartbeatLeases(KeyValueBackend):
         while (remaining := deadline - self._clock()) > 0:
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
-                now = self._alive_entries(raw, deadline, self._scan_interval)
+                now = self._alive_entries(raw, deadline, fresh=False)
             except RendezvousConnectionError:
                 if remaining >= self._scan_interval:
                     raise
@@ -149,24 +165,22 @@ class HeartbeatLeases(KeyValueBackend):
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(self, raw: Snapshot, deadline: float, age: float = 0.0) -> Snapshot:
+    def _alive_entries(self, raw: Snapshot, deadline: float, *, fresh: bool = True) -> Snapshot:
         """`raw` without the names of leases, and without what hangs on a lease that has ended (see `_alive`)."""
         entries = {key: _strip_lease(entry) for key, entry in raw.entries.items()}
         # In their order, so that a simulated run is the same each time.
-        alive = self._alive(dict.fromkeys(lease for lease, _ in entries.values() if lease), deadline, age)
+        alive = self._alive(dict.fromkeys(lease for lease, _ in entries.values() if lease), deadline, fresh)
         living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
         return Snapshot(living, raw)
 
-    def _alive(self, leases: Collection[str], deadline: float, age: float) -> Set[str]:
-        """Which of these leases live; one that did at most `age` seconds ago, and has time left, is taken to."""
+    def _alive(self, leases: Collection[str], deadline: float, fresh: bool) -> Set[str]:
+        """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
         now = self._clock()
         with self._lock:
             trusted = {
                 lease
                 for lease in leases
-                if (heartbeat := self._heartbeats.get(lease)) is not None
-                and now - heartbeat.read_at < age
-                and now < heartbeat.until
+                if not fresh and (heartbeat := self._heartbeats.get(lease)) is not None and now < heartbeat.next_look
             }
         asked = [lease for lease in leases if lease not in trusted]
         if not asked:
@@ -189,20 +203,27 @@ class HeartbeatLeases(KeyValueBackend):
         """Which of these leases live; expires those without a heartbeat for a time to live."""
         now = self._clock()
         with self._lock:
-            if now - self._last_scan > self._interval + self._scan_interval:
-                # This observer did not look: every live owner gets the whole time to live again.
-                self._heartbeats.clear()
-            self._last_scan = now
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
-                before = self._heartbeats.get(lease)
-                self._heartbeats[lease] = _Heartbeat(heartbeat.token, self._lives_until(heartbeat, before, now), now)
+                self._heartbeats[lease] = self._observed(heartbeat, self._heartbeats.get(lease), now)
             silent = {lease for lease in living if now > self._heartbeats[lease].until}
         return frozenset(
             lease
             for lease, heartbeat in living.items()
             if not (lease in silent and self._expire(lease, heartbeat, deadline))
         )
+
+    def _observed(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> _Heartbeat:
+        if before is not None and now - before.read_at > self._interval + self._scan_interval:
+            # This observer did not look: a live owner gets the whole time to live again.
+            before = None
+        until = self._lives_until(heartbeat, before, now)
+        if (share := self._observers() / _OBSERVERS) <= 1 or (before is not None and before.token == heartbeat.token):
+            return _Heartbeat(heartbeat.token, until, now, min(until, now + self._scan_interval))
+        # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
+        # come, the other observers look for a while.
+        rest = self._interval if before is None else self._scan_interval * share * self._rng.uniform(0.5, 1.5)
+        return _Heartbeat(heartbeat.token, until, now, now + rest)
 
     def _lives_until(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> float:
         """The moment at which a lease ends if this heartbeat is its last one."""
@@ -221,9 +242,9 @@ class HeartbeatLeases(KeyValueBackend):
         now = self._clock()
         with self._lock:
             heartbeats = [self._heartbeats[lease] for lease in _leases_of(raw) if lease in self._heartbeats]
-        moments = [min(heartbeat.until, heartbeat.read_at + self._scan_interval) - now for heartbeat in heartbeats]
+        moments = [heartbeat.next_look - now for heartbeat in heartbeats]
         # What is over is over, or could not be expired just now; there is no hurry then.
-        return max(_PAUSE, min([self._scan_interval, *(seconds for seconds in moments if seconds >= 0)]))
+        return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
 
     def _expire(self, lease: str, heartbeat: Entry, deadline: float) -> bool:
         key = _heartbeat_key(lease)

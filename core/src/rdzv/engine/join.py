@@ -7,12 +7,12 @@ from ..errors import RendezvousClosedError, RendezvousConnectionError, Rendezvou
 from . import leader, refusals
 from .effects import Coroutine, Read, ReadAll, WaitForChange
 from .failures import unexpected
-from .node import Node
+from .node import NO_LEADER_TIMEOUT, Node
 from .records import NODES, NodeRecord, State, nodes_in
 from .register import apply_and_emit, deregister, register, reregister
 from .rules import MembershipState
 from .supervisor import is_passing
-from .watch import NO_LEADER_TIMEOUT, wait_until_connected
+from .watch import wait_until_connected
 from .worlds import read_world
 
 logger = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[Non
         if running is not None:
             running = yield from read_world(running, node.clock() + node.interval / 4)
         yield from deregister(node, patience)
-        yield from apply_and_emit(node, (yield Read(STATE_KEY, patience)))
+        yield from apply_and_emit(node, (yield Read(STATE_KEY, patience)), patience)
         if node.membership() is MembershipState.MEMBER:
             # It was published before the record was gone.
             node.registration.record = record

@@ -12,7 +12,8 @@ from .supervisor import supervised
 
 def keep_alive_loop(node: Node) -> Coroutine[None]:
     """Keep the lease alive, until the node stops; register again when it is lost."""
-    due = node.clock() + node.interval
+    # Nodes that begin together do not ask together each time.
+    due = node.clock() + node.interval * node.rng.uniform(0.5, 1.0)
 
     def turn() -> Coroutine[None]:
         nonlocal due
@@ -64,4 +65,4 @@ def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
         # What an earlier attempt has left may be purged while this one begins.
         if run.state.attempt == node.settings.attempt:
             run.presence = Presence.DELETED
-    yield from apply_and_emit(node, versioned)
+    yield from apply_and_emit(node, versioned, node.background_deadline())

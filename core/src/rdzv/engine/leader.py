@@ -171,7 +171,7 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
 
 
 def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | None) -> Coroutine[None]:
-    state = yield from write_world(decision.state, node.background_deadline())
+    state = yield from write_world(decision.state, f"{node.rng.getrandbits(64):016x}", node.background_deadline())
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
     for member in decision.evicted if applied else ():
         logger.warning(
@@ -182,7 +182,7 @@ def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | No
             member.rank,
             member.cause,
         )
-    yield from apply_and_emit(node, now)
+    yield from apply_and_emit(node, now, node.background_deadline())
     if now is None:
         # Trying again at once is of no use: first the keep-alive loop finds out what became of the state.
         yield WaitForChange(node.clock() + node.interval)
@@ -242,8 +242,8 @@ class _LeaderTerm:
         self.last_status = self.node.run.status
         self.last_status_at = self.node.clock()
         if (state := self.node.run.state) is not None:
-            # The leader that published this round may have died before it removed anything.
-            self.swept = max(0, state.round - 3)
+            # The leaders that published the last rounds may have died before they removed anything.
+            self.swept = max(0, state.round - 5)
 
     def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
         """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""
@@ -344,8 +344,8 @@ class _LeaderTerm:
 
     def refresh_state(self) -> Coroutine[bool]:
         """Read the state again; returns whether what was decided is outdated, or this node leads no more."""
-        node, before = self.node, self.node.run.state
-        yield from apply_and_emit(node, (yield Read(STATE_KEY, node.background_deadline())))
+        node, before, deadline = self.node, self.node.run.state, self.node.background_deadline()
+        yield from apply_and_emit(node, (yield Read(STATE_KEY, deadline)), deadline)
         return node.run.state is not before or not node.leading
 
     def publish_status(self, status: RunStatus) -> Coroutine[float]:
@@ -377,9 +377,8 @@ class _LeaderTerm:
             if taken
             else self.status_version or (self.node.run.snapshot.raw(STATUS_KEY) if self.node.run.snapshot else None)
         )
-        applied, self.status_version = yield Put(
-            STATUS_KEY, status.encode(), self.node.background_deadline(), previous=before
-        )
+        payload = status.shortened(self.node.run.status).encode()
+        applied, self.status_version = yield Put(STATUS_KEY, payload, self.node.background_deadline(), previous=before)
         self.last_status_at = self.node.clock()
         if applied:
             self.last_status = status

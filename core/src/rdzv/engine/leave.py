@@ -25,6 +25,7 @@ from .records import (
     nodes_in,
     read_record,
     round_folder,
+    store_folder,
     world_folder,
 )
 from .register import apply_and_emit, deregister
@@ -40,10 +41,10 @@ def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[Non
         state = read_record(State, versioned)
         closed = rules.close(state, Closed(node.id, reason, done), node.limits())
         if closed is None:
-            yield from apply_and_emit(node, versioned)
+            yield from apply_and_emit(node, versioned, deadline)
             return
         applied, versioned = yield Put(STATE_KEY, closed.encode(), deadline, previous=versioned)
-        yield from apply_and_emit(node, versioned)
+        yield from apply_and_emit(node, versioned, deadline)
         if applied:
             return
 
@@ -114,7 +115,7 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What
         # this node knew of the state is not enough: others may have had a round, or purged the run.
         control = yield ReadAll(CONTROL, deadline)
-        yield from apply_and_emit(node, control.get(STATE_KEY))
+        yield from apply_and_emit(node, control.get(STATE_KEY), deadline)
         status = control.raw(STATUS_KEY)
         snapshot = yield ReadAll(NODES, deadline)
         records = nodes_in(snapshot)
@@ -144,6 +145,9 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     state, attempt = node.run.state, node.settings.attempt
     number = state.round if state is not None else 0
     ended = [round_folder(one) for one in range(max(1, number - 2), number + 1)]
+    if ended and node.closed() is None:
+        # As long as the state names it, the world stays.
+        ended[-1] = store_folder(number)
     if state is not None and node.closed() is not None:
         # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
         pending = yield ReadAll(PENDING, deadline)

@@ -6,6 +6,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from ..backend import STATE_KEY
 from ..hooks import Event, EventKind
@@ -19,6 +20,15 @@ from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStat
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import Presence, RunView
+
+CANDIDATES: Final = 12
+"""Of many nodes that see at once that their leader is gone, so many, about, stand for election."""
+
+NO_LEADER_TIMEOUT: Final = 1.0
+"""Seconds after which the others do, if there is still no leader: an election may have failed."""
+
+RATE: Final = 500
+"""Attempts a second that all nodes together make at a service that does not answer, each in each of its loops."""
 
 
 @dataclass
@@ -39,7 +49,8 @@ class Node:
         round: The last round that this node took part in; 0: none.
         term: The term in which this node leads; 0: it does not lead.
         elections: How many terms it has begun.
-        stands_from: The moment before which this node does not stand for election: it has just resigned.
+        stands_from: The moment before which this node does not stand for election: it has just resigned, or others
+            stand first.
         alone_since: Since when this node waits and all others of its world have left; None: they have not.
         evicted_from: The round whose eviction this node has reported.
     """
@@ -89,7 +100,12 @@ class Node:
 
     def pauses(self) -> Iterator[float]:
         """Seconds between attempts at what failed."""
-        return backoff(self.rng)
+        return backoff(self.rng, self.longest_pause)
+
+    def longest_pause(self) -> float:
+        """The most seconds between two attempts: so long that all nodes together make `RATE` attempts a second, but no
+        longer than an interval, in which a lease is renewed in any case."""
+        return max(1.0, min(self.nodes_known() / RATE, self.interval))
 
     # What is there.
 
@@ -163,6 +179,8 @@ class Node:
             if self.leading:
                 # A snapshot older than this node's own election; a lost lease is found by the keep-alive loop.
                 self.run.leader = before
+            elif before is not None and self.rng.random() * self.nodes_known() > CANDIDATES:
+                self.stands_from = max(self.stands_from, self.clock() + NO_LEADER_TIMEOUT)
             return []
         if leader.node != self.id:
             self.term = 0
@@ -171,6 +189,15 @@ class Node:
         if before is not None and before.node == leader.node:
             return []
         return [self.event(EventKind.LEADER_CHANGED, leader.node, "it holds the leader's lease")]
+
+    def nodes_known(self) -> int:
+        """About how many nodes take part, as far as this one knows."""
+        state, status = self.run.state, self.run.status
+        return max(1, state.size if state is not None else 0, status.present if status is not None else 0)
+
+    def observers(self) -> int:
+        """About how many nodes observe the same leases as this one: all observe the leader's, only it all others'."""
+        return 1 if self.leading else self.nodes_known()
 
     def event(self, kind: EventKind, node: str, cause: str) -> Event:
         """An event of this run, in the round that is known now."""

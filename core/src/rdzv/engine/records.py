@@ -25,6 +25,9 @@ HEARTBEATS: Final = "heartbeats"
 ROUNDS: Final = "rounds"
 """What belongs to one round, in a folder for each: its store, and its world if that is a large one."""
 
+NAMED: Final = 100
+"""Members that are gone of which a status tells who they were, and why; of more it tells how many."""
+
 _MOST: Final = 10_000_000
 """Members of which no world has more."""
 
@@ -66,6 +69,11 @@ def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]
 def round_folder(number: int) -> str:
     """What is removed when the round after the next one is published."""
     return f"{ROUNDS}/{number}"
+
+
+def store_folder(number: int) -> str:
+    """Where a round's store is, if it is one on the run's own keys."""
+    return f"{round_folder(number)}/store"
 
 
 def world_folder(number: int) -> str:
@@ -232,7 +240,9 @@ class RunStatus(Record):
         phase: ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` or ``closed``.
         present: How many live nodes there are.
         waiting: How many nodes wait for a new world that would differ from the running one.
-        departures: The members of the round that are gone.
+        departures: The members of the round that are gone, as far as they are named.
+        more_left: How many have left beside those that are named.
+        more_lost: How many were lost beside those that are named.
     """
 
     round: int
@@ -240,6 +250,26 @@ class RunStatus(Record):
     present: int
     waiting: int
     departures: tuple[Departure, ...] = ()
+    more_left: int = 0
+    more_lost: int = 0
+
+    @property
+    def left(self) -> int:
+        """How many members of the round have left on purpose."""
+        return self.more_left + sum(departure.left for departure in self.departures)
+
+    @property
+    def gone(self) -> int:
+        """How many members of the round are gone."""
+        return self.more_left + self.more_lost + len(self.departures)
+
+    def shortened(self, before: "RunStatus | None") -> "RunStatus":
+        """The same with at most `NAMED` departures: those that the status before has named stay, then by rank."""
+        named_before = before.departures if before is not None and before.round == self.round else ()
+        ordered = sorted(self.departures, key=lambda departure: (departure not in named_before, departure.rank))
+        named, more = ordered[:NAMED], ordered[NAMED:]
+        left = sum(departure.left for departure in more)
+        return replace(self, departures=tuple(named), more_left=left, more_lost=len(more) - left)
 
 
 ReadNodes = dict[str, tuple[VersionedValue, NodeRecord]]

@@ -1,6 +1,7 @@
 """Why a caller gets no world: the errors of `next_rendezvous`, in words."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Final
 
 from ..errors import (
     RendezvousClosedError,
@@ -15,6 +16,9 @@ from .leader import status_interval
 from .node import Node
 from .records import NodeRecord, State
 from .run_view import Presence
+
+_LISTED: Final = 20
+"""Nodes that a message lists; of more it tells how many."""
 
 
 def raise_if_cannot_join(node: Node) -> None:
@@ -123,7 +127,7 @@ def _missing_nodes(
     needed = node.settings.min_nodes
     missing = max(0, needed - len(live))
     inside = rules.active_members(running, live) if running is not None else []
-    names = ", ".join(sorted(record.id for record in live)) or "none"
+    names = _listed(sorted(record.id for record in live), ", ") or "none"
     message = (
         f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
         f"{len(live)} of at least {needed} nodes {_are(len(live))} here ({names}), {missing} {_are(missing)} missing."
@@ -141,6 +145,12 @@ def _missing_nodes(
     return message
 
 
+def _listed(items: Sequence[str], separator: str, total: int = 0) -> str:
+    """The first items of a list, which has `total` at least, and how many more there are."""
+    more = max(total, len(items)) - len(items[:_LISTED])
+    return separator.join([*items[:_LISTED], *([f"and {more} more"] if more else [])])
+
+
 def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
@@ -150,8 +160,10 @@ def _what_runs(node: Node, inside: int) -> str:
     if state is None:
         return ""
     lost = status.departures if status is not None and status.round == state.round else ()
-    gone = "; ".join(
-        f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}" for departure in lost
+    gone = _listed(
+        [f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}" for departure in lost],
+        "; ",
+        status.gone if lost and status is not None else 0,
     )
     if not inside:
         return f" Of round {state.round}, {gone}." if gone else ""

@@ -119,30 +119,30 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
         control = yield ReadAll(CONTROL, node.background_deadline(deadline))
         versioned = control.get(STATE_KEY)
         if versioned is not None:
-            yield from apply_and_emit(node, versioned)
-            restored = yield from _restore_page(node)
+            yield from apply_and_emit(node, versioned, deadline)
+            restored = yield from _restore_page(node, deadline)
             if not restored and not _is_round_pending(control, decode_state(versioned.payload).round):
                 return
             payload = versioned.payload
         elif node.run.state is not None:
             # The service has lost its data: write the last known state again.
-            yield from _restore_page(node)
+            yield from _restore_page(node, deadline)
             node.run.version = None
             payload = node.run.state.encode()
         else:
             return
         applied, now = yield Put(STATE_KEY, payload, node.background_deadline(deadline), previous=versioned)
-        yield from apply_and_emit(node, now)
+        yield from apply_and_emit(node, now, deadline)
         if applied:
             return
 
 
-def _restore_page(node: Node) -> Coroutine[bool]:
+def _restore_page(node: Node, deadline: float) -> Coroutine[bool]:
     """Write the page again on which this node stands, if it is gone: a leader that reads it not takes it for new."""
     state = node.run.state
     if state is None:
         return False
-    return (yield from restore_page(state, node.run.page, node.id, node.background_deadline()))
+    return (yield from restore_page(state, node.run.page, node.id, node.background_deadline(deadline)))
 
 
 def _is_round_pending(control: DecodedSnapshot, number: int) -> bool:
@@ -179,18 +179,20 @@ def _lose_lease(node: Node) -> None:
         node.step_down()
 
 
-def apply_and_emit(node: Node, versioned: VersionedValue | None) -> Coroutine[None]:
-    """Apply the state that was read or written, and emit what has happened by that."""
-    page = yield from page_in(node, versioned)
+def apply_and_emit(node: Node, versioned: VersionedValue | None, deadline: float) -> Coroutine[None]:
+    """Apply the state that was just read or written, and emit what has happened by that."""
+    _, page = yield from page_in(node, versioned, deadline)
     if events := node.apply_state(versioned, page):
         yield Emit(tuple(events))
 
 
-def page_in(node: Node, versioned: VersionedValue | None) -> Coroutine[Page | None]:
-    """The page on which this node stands in a state that is to be applied, if its world stands on pages."""
+def page_in(node: Node, versioned: VersionedValue | None, deadline: float) -> Coroutine[tuple[bool, Page | None]]:
+    """Whether all of a state that is to be applied is there; and the page on which this node stands, if its world
+    stands on pages."""
     if versioned is None or not node.is_news(versioned):
-        return None
+        return True, None
     state, known = decode_state(versioned.payload), node.run.state
     if known is not None and known.pages == state.pages and node.run.page is not None:
-        return node.run.page
-    return (yield from read_page(state, node.id, node.background_deadline()))
+        return True, node.run.page
+    page = yield from read_page(state, node.id, node.background_deadline(deadline))
+    return state.pages is None or page is not None, page

@@ -131,8 +131,7 @@ def is_alone(state: State | None, status: RunStatus | None, rank: int | None) ->
     """
     if state is None or status is None or status.round != state.round or state.closed or state.min_nodes < 2:
         return False
-    left = sum(departure.left for departure in status.departures)
-    return status.present <= 1 and rank is not None and left == state.size - 1
+    return status.present <= 1 and rank is not None and status.left == state.size - 1
 
 
 def decide(

@@ -5,16 +5,13 @@ from ..errors import RendezvousClosedError, again
 from . import leader, refusals
 from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
 from .failures import WATCH
-from .node import Node
+from .node import NO_LEADER_TIMEOUT, Node
 from .records import CONTROL
 from .register import page_in
 from .supervisor import supervised
 
 WATCH_TIMEOUT = 30.0
 """Seconds after which a watch without news is made again."""
-
-NO_LEADER_TIMEOUT = 1.0
-"""The same while there is no leader: an election may have failed, and no other node may try."""
 
 
 def watch_loop(node: Node) -> Coroutine[None]:
@@ -27,7 +24,11 @@ def watch_loop(node: Node) -> Coroutine[None]:
         else:
             patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
             snapshot = yield Wait(CONTROL, node.run.snapshot, node.clock() + patience)
-        page = yield from page_in(node, snapshot.get(STATE_KEY))
+        is_whole, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
+        if not is_whole:
+            # The state may be gone like its page, and be older than this node's lease: look once more.
+            snapshot = yield ReadAll(CONTROL, node.background_deadline(), snapshot)
+            _, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
         if events := node.apply_snapshot(snapshot, page):
             yield Emit(tuple(events))
         yield from leader.elect(node, node.background_deadline())

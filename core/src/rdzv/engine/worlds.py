@@ -1,6 +1,5 @@
 """How a world is written down: a small one in the state, a large one on pages beside it, of which a node reads one."""
 
-import secrets
 from dataclasses import replace
 from typing import Final
 from zlib import crc32
@@ -22,14 +21,14 @@ def page_key(pages: Pages, node_id: str) -> str:
     return f"{pages.folder}/{crc32(node_id.encode()) % pages.count}"
 
 
-def write_world(state: State, deadline: float) -> Coroutine[State]:
+def write_world(state: State, nonce: str, deadline: float) -> Coroutine[State]:
     """Write a large world onto pages; returns the state that is then to be published.
 
-    Nothing counts until a state names the folder, and no other leader ever writes into it.
+    Nothing counts until a state names the folder, and no other leader ever writes into it: its name has a nonce.
     """
     if len(state.world) <= PAGE:
         return state
-    folder = f"{world_folder(state.round)}/{state.attempt}.{secrets.token_hex(8)}"
+    folder = f"{world_folder(state.round)}/{state.attempt}.{nonce}"
     pages = Pages(folder, -(-len(state.world) // PAGE), len(state.world), state.world[0])
     ranks: dict[str, dict[str, int]] = {f"{folder}/{number}": {} for number in range(pages.count)}
     for rank, node_id in enumerate(state.world):

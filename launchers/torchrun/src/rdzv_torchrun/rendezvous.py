@@ -211,7 +211,7 @@ class TorchrunHandler(RendezvousHandler):
         status = self._handler.status
         if status is None or status.round != self._round:
             return
-        left, least = self._size - len(status.departures), self._handler.settings.min_nodes
+        left, least = self._size - status.gone, self._handler.settings.min_nodes
         outcome = "The others go on without it."
         if left < least:
             outcome = (
