@@ -1,0 +1,183 @@
+"""What a node costs the others does not grow with their number: elections, looks at heartbeats, retries, news."""
+
+import heapq
+import random
+
+import pytest
+
+from rdzv.backend import ABSENT, Entry, Snapshot
+from rdzv.engine.heartbeats import HeartbeatLeases
+from rdzv.engine.node import CANDIDATES, NO_LEADER_TIMEOUT, Node
+from rdzv.engine.records import NAMED, Departure, RunStatus
+from rdzv.engine.refusals import timed_out
+from rdzv.errors import RendezvousConnectionError
+
+from .coroutines import Harness
+from .memory import MemoryBackend
+from .test_node import INTERVAL, Clock, claim, made
+
+CALL = 1.0
+TTL = 15.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def in_crowd(clock: Clock, nodes: int, seed: int = 0) -> Node:
+    """A node that knows of so many."""
+    node = made(clock, 1)
+    node.rng = random.Random(seed)
+    node.run.status = RunStatus(1, "running", nodes, 0)
+    return node
+
+
+class TestElection:
+    @pytest.mark.parametrize(("nodes", "least", "most"), [(CANDIDATES, CANDIDATES, CANDIDATES), (1000, 1, 32)])
+    def test_a_few_stand_at_once_when_the_leader_is_gone(self, clock: Clock, nodes: int, least: int, most: int) -> None:
+        crowd = [in_crowd(clock, nodes, seed) for seed in range(nodes)]
+        for node in crowd:
+            node.apply_leader(claim("leader"))
+            assert node.may_lead()
+            node.apply_leader(None)
+        assert least <= sum(node.may_lead() for node in crowd) <= most
+        clock.now += NO_LEADER_TIMEOUT
+        assert all(node.may_lead() for node in crowd)
+
+    def test_a_node_that_has_seen_no_leader_stands_at_once(self, clock: Clock) -> None:
+        crowd = [in_crowd(clock, 1000, seed) for seed in range(100)]
+        for node in crowd:
+            node.apply_leader(None)
+        assert all(node.may_lead() for node in crowd)
+
+    def test_a_leader_that_sees_an_old_snapshot_may_lead(self, clock: Clock) -> None:
+        for seed in range(100):
+            node = in_crowd(clock, 1000, seed)
+            node.apply_leader(claim(node.id))
+            node.begin_term()
+            node.apply_leader(None)
+            assert node.may_lead()
+
+
+@pytest.mark.parametrize(("nodes", "pause"), [(1, 1.0), (500, 1.0), (1000, 2.0), (100_000, INTERVAL)])
+def test_many_nodes_try_again_less_often(clock: Clock, nodes: int, pause: float) -> None:
+    node = in_crowd(clock, nodes)
+    assert node.longest_pause() == pause
+    pauses = node.pauses()
+    assert pause / 2 <= max(next(pauses) for _ in range(100)) <= pause
+
+
+def test_all_observe_their_leader_and_only_it_the_others(clock: Clock) -> None:
+    node = in_crowd(clock, 1000)
+    assert node.observers() == 1000
+    node.begin_term()
+    assert node.observers() == 1
+
+
+class Parked(RendezvousConnectionError):
+    """An observer would wait so many seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
+class Service(MemoryBackend):
+    """A service on the test's clock, where no wait takes time. It counts the looks at heartbeats."""
+
+    now = 1000.0
+    looks = 0
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        raise Parked(timeout)
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        self.looks += key.startswith("heartbeats/")
+        return super().read(key, timeout=timeout)
+
+
+class Crowd:
+    """Observers of one lease, each at its own moments."""
+
+    def __init__(self, observers: int, service: Service) -> None:
+        self.service = service
+        chance = random.Random(0)
+        self.views: dict[HeartbeatLeases, Snapshot] = {}
+        self.due: list[tuple[float, int, HeartbeatLeases]] = []
+        for number in range(observers):
+            leases = HeartbeatLeases(
+                service, INTERVAL, lambda: service.now, "0", lambda: observers, random.Random(number)
+            )
+            self.views[leases] = leases.read_all("leader", timeout=CALL)
+            self.due.append((service.now + chance.uniform(0.0, 10.0), number, leases))
+        heapq.heapify(self.due)
+
+    def watch(self, until: float) -> float | None:
+        """Let time pass; the moment at which the first has found that the lease is over."""
+        while self.due[0][0] <= until:
+            self.service.now, number, leases = heapq.heappop(self.due)
+            try:
+                leases.wait("leader", self.views[leases], timeout=60.0)
+            except Parked as parked:
+                heapq.heappush(self.due, (self.service.now + parked.seconds, number, leases))
+            else:
+                return self.service.now
+        self.service.now = until
+        return None
+
+
+@pytest.mark.parametrize("share", [0.3, 1.0])
+def test_many_observers_look_seldom_and_find_a_death_as_soon(share: float) -> None:
+    service, observers = Service(), 600
+    owner = HeartbeatLeases(service, INTERVAL, lambda: service.now)
+    lease = owner.open_lease(TTL, timeout=CALL)
+    owner.put("leader", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    crowd = Crowd(observers, service)
+    began = service.now
+    for beat in range(1, 61):
+        if beat == 20:
+            service.looks = 0
+        assert crowd.watch(began + beat * INTERVAL) is None
+        assert lease.keep_alive(CALL)
+    assert service.looks <= 0.2 * 40 * INTERVAL * observers
+    # It dies together with many of those that look.
+    died = service.now
+    crowd.due = crowd.due[: int(share * observers)]
+    heapq.heapify(crowd.due)
+    found = crowd.watch(died + 2 * TTL)
+    assert found is not None
+    assert TTL < found - died <= TTL + 1.0
+
+
+class TestStatus:
+    def lost(self, *ranks: int) -> tuple[Departure, ...]:
+        return tuple(Departure(f"n{rank}", rank, rank % 2 == 1, "why") for rank in ranks)
+
+    def test_it_names_the_first_and_counts_the_others(self) -> None:
+        whole = RunStatus(3, "re-forming", 700, 1, self.lost(*range(300)))
+        short = whole.shortened(None)
+        assert short.departures == whole.departures[:NAMED]
+        assert (short.left, short.gone) == (whole.left, whole.gone) == (150, 300)
+        assert (short.more_left, short.more_lost) == (100, 100)
+        assert len(short.encode()) < 10_000
+
+    def test_those_that_are_named_stay(self) -> None:
+        before = RunStatus(3, "re-forming", 700, 1, self.lost(*range(100, 250))).shortened(None)
+        now = RunStatus(3, "re-forming", 600, 1, self.lost(*range(250)))
+        assert now.shortened(before).departures == before.departures
+        assert now.shortened(RunStatus(2, "running", 1, 0, before.departures)).departures == self.lost(*range(NAMED))
+
+    def test_a_small_one_stays_as_it_is(self) -> None:
+        status = RunStatus(3, "re-forming", 1, 1, self.lost(2, 1))
+        assert (status.shortened(None).gone, status.shortened(None).left) == (2, 1)
+        assert set(status.shortened(None).departures) == set(status.departures)
+
+
+def test_a_message_lists_twenty_nodes_and_counts_the_others() -> None:
+    node = Harness().registered()
+    record = node.registration.record
+    assert record is not None
+    error = timed_out(node, [record] * 50, None, 1.0, alone=False, reason=None)
+    assert "a, a, and 30 more)" in str(error)
+    assert str(error).count("a, ") == 20
