@@ -5,10 +5,22 @@ from typing import Any
 import pytest
 
 from rdzv.backend import STATE_KEY
-from rdzv.engine import join, leave, worlds
+from rdzv.engine import join, leave, watch, worlds
 from rdzv.engine.effects import Emit, Put, Read, ReadAll, Wait, WaitForChange
 from rdzv.engine.node import Node
-from rdzv.engine.records import Closed, Page, State, decode_state, round_folder, world_folder
+from rdzv.engine.records import (
+    CONTROL,
+    STATUS_KEY,
+    Closed,
+    Departure,
+    Page,
+    RunStatus,
+    State,
+    decode_state,
+    round_folder,
+    store_folder,
+    world_folder,
+)
 from rdzv.engine.register import apply_and_emit, register
 from rdzv.engine.registration import NodeState
 from rdzv.keys import escape
@@ -147,6 +159,40 @@ class TestNode:
         assert puts[-1] == STATE_KEY
         assert puts[-2].startswith(world_folder(1))
 
+    def test_a_state_whose_page_is_gone_is_read_again_before_it_is_believed(self, harness: Harness, node: Node) -> None:
+        # A service that forgets everything may do so between the two.
+        watching = harness.stepper(watch.watch_loop(node))
+        publish(harness, world_of("c", "b", "a"))
+        watching.to(Read)
+        harness.forget()
+        again = watching.go()
+        assert isinstance(again, ReadAll)
+        assert again.prefix == CONTROL
+        watching.to(Wait)
+        assert node.run.state is None
+
+    def test_what_is_gone_although_the_state_is_there_is_no_longer_waited_for(
+        self, harness: Harness, node: Node
+    ) -> None:
+        watching = harness.stepper(watch.watch_loop(node))
+        written = publish(harness, world_of("c", "b", "a"))
+        harness.client.delete(round_folder(1), harness.now)
+        watching.to(Emit)
+        assert node.run.state == written
+        assert node.run.rank is None
+
+    def test_the_last_one_of_an_open_run_leaves_the_world_that_the_state_names(self, harness: Harness) -> None:
+        node = harness.registered("a")
+        written = publish(harness, world_of("c", "b", "a"))
+        harness.put(f"{store_folder(1)}/key", b"")
+        self.apply(harness, node)
+        status = RunStatus(1, "re-forming", 1, 0, tuple(Departure(name, 0, True, "done") for name in "bc"))
+        harness.put(STATUS_KEY, status.encode())
+        harness.show(node)
+        harness.run(leave.leave(node, "done", harness.now + 60.0))
+        assert f"{store_folder(1)}/key" not in harness.names()
+        assert harness.run(worlds.read_world(written, harness.now)).world == ("c", "b", "a")
+
     def test_the_last_one_of_a_closed_run_removes_what_no_leader_has_published(self, harness: Harness) -> None:
         node = harness.registered("a")
         publish(harness, world_of("c", "b", "a", closed=Closed("a", "done", done=True)))
@@ -178,6 +224,15 @@ class TestLeader:
         assert state is not None
         assert (state.size, state.world, lead.node.run.rank) == (4, (), 0)
         assert harness.run(worlds.read_world(state, harness.now)).world == ("a", "b", "c", "d")
+
+    def test_no_two_tries_write_the_same_pages(self, harness: Harness) -> None:
+        write(harness, "bcd")
+        lead = Leader(harness)
+        lead.coroutine.to_write(STATE_KEY)
+        lead.coroutine.throw(OSError("a bug"))
+        lead.coroutine.to_write(STATE_KEY)
+        keys = [effect.key for effect in lead.coroutine.taken if isinstance(effect, Put) and "/world/" in effect.key]
+        assert len(keys) == len(set(keys)) == 4
 
     def test_it_reads_the_members_once(self, harness: Harness) -> None:
         write(harness, "bc")

@@ -62,7 +62,8 @@ def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
             return
         assert run.state is not None  # noqa: S101 - what has a version was read
         run.version = None
-        # What an earlier attempt has left may be purged while this one begins.
-        if run.state.attempt == node.settings.attempt:
+        # What an earlier attempt has left may be purged while this one begins; and a service may have forgotten a state
+        # that this node saw before it had its lease.
+        if run.state.attempt == node.settings.attempt and run.seen_at >= mine.lease_since:
             run.presence = Presence.DELETED
     yield from apply_and_emit(node, versioned, node.background_deadline())

@@ -135,6 +135,7 @@ class Node:
             self.run.found(self.run.version is None)
             return []
         self.run.found(True)
+        self.run.seen_at = self.clock()
         if self.run.version is not None and not self.is_news(versioned):
             if versioned.envelope.nonce == self.run.version.envelope.nonce:
                 # The same value may have been put back by other means: then it has another token.

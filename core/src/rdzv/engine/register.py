@@ -93,7 +93,7 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
                 # The node has withdrawn meanwhile.
                 yield Revoke(lease, node.background_deadline(deadline))
                 return
-            mine.lease, mine.lease_until = lease, opened + lease.ttl
+            mine.lease, mine.lease_since, mine.lease_until = lease, node.clock(), opened + lease.ttl
             continue
         before = mine.version
         mine.on(Trigger.SENT)

@@ -81,6 +81,7 @@ class Registration:
         version: What the service holds of it, as far as the node knows.
         lease: The lease that the record hangs on.
         unrevoked: The lease of a node that has deregistered, until the service confirms that it is over.
+        lease_since: The moment from which on the lease lives.
         lease_until: The moment until which the lease certainly lives.
         writing: A coroutine writes the record: a second one waits for it.
     """
@@ -90,6 +91,7 @@ class Registration:
     version: VersionedValue | None = None
     lease: Lease | None = None
     unrevoked: Lease | None = None
+    lease_since: float = -math.inf
     lease_until: float = -math.inf
     writing: bool = False
 

@@ -1,5 +1,6 @@
 """What one node sees of its run in the service."""
 
+import math
 from dataclasses import dataclass
 from enum import Enum
 
@@ -26,6 +27,7 @@ class RunView:
         page: The page of that world on which it stands, if the world stands on pages.
         version: The versioned value that the state came from: its token is the condition of the next write. None: a
             state would be the first.
+        seen_at: The moment at which it was last found in the service.
         presence: Whether it is still there.
         status: The leader's news of the run.
         leader: The node that leads.
@@ -36,6 +38,7 @@ class RunView:
     rank: int | None = None
     page: Page | None = None
     version: VersionedValue | None = None
+    seen_at: float = -math.inf
     presence: Presence = Presence.THERE
     status: RunStatus | None = None
     leader: LeaderRecord | None = None
