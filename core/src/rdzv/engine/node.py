@@ -165,7 +165,7 @@ class Node:
         state = self.run.state
         if status is None or self.run.snapshot is None or state is None or status.round != state.round:
             return []
-        known = before.departures if before is not None and before.round == status.round else ()
+        known = frozenset(before.departures if before is not None and before.round == status.round else ())
         # Not of this node itself: it comes back, or its caller learns that it was evicted.
         return [
             self.event(EventKind.NODE_LEFT if departure.left else EventKind.NODE_LOST, departure.node, departure.cause)
