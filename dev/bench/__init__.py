@@ -1,8 +1,12 @@
 """The comparison: rdzv and its peers, side by side, in one run on one machine.
 
-    python3 dev.py bench                                  everything; an hour or so
-    python3 dev.py bench --quick                          small sizes, ends within five minutes
+    python3 dev.py bench                  everything; about 75 minutes on two processors, 35 of them for gathering
+    python3 dev.py bench --goals          what the table of goals needs: rdzv and NVIDIA gather; about 20 minutes
+    python3 dev.py bench --quick          small sizes, once; about five minutes
     python3 dev.py bench --only gather --rows rdzv/sqlite --sizes 2 8
+
+The minutes are estimates, of a quiet machine; what each part took is in the results. Before each measurement it waits
+until others use at most 0.2 processors, in all no longer than --patience; where they use more, the results say so.
 
 `rows.py` says who takes part, `measures/` holds one file per thing that is measured, `nodes/` one file per
 kind of node. A node is a handler on a thread; the threads are spread over processes (`worker.py`, which gets orders

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Final, Self, TextIO
+from typing import Any, Final, TextIO
 
 from .nodes import NodeSpec
 
@@ -121,10 +121,8 @@ class WorkerPool:
         except TookTooLongError:
             raise TookTooLongError(f"> {limit:.0f} s") from None
         seconds = max(span["last"] for span in spans) - min(span["first"] for span in spans)
-        if {size for span in spans for size in span["worlds"]} != {str(nodes)}:
-            raise WorkerPoolError(
-                f"worlds by size: {[span['worlds'] for span in spans]}; all {nodes} nodes in one expected"
-            )
+        if (worlds := {size for span in spans for size in span["worlds"]}) != {str(nodes)}:
+            raise WorkerPoolError(f"in worlds of {', '.join(sorted(worlds))}")
         return float(seconds)
 
     def all(self, name: str, patience: float = _PATIENCE, **details: Any) -> list[Any]:
@@ -138,10 +136,15 @@ class WorkerPool:
         deadline = time.monotonic() + limit
         return [member.answer(max(0.0, deadline - time.monotonic())) for member in self.members]
 
-    def tally(self) -> tuple[int, int]:
-        """Calls and lost writes that the nodes have counted."""
-        counts = self.all("tally")
-        return sum(calls for calls, _ in counts), sum(lost for _, lost in counts)
+    def tally(self) -> tuple[int, float]:
+        """Calls that the nodes have counted, and CPU seconds that their processes have taken."""
+        calls, cpu = zip(*self.all("tally"), strict=True)
+        return sum(calls), sum(cpu)
+
+    def end(self) -> None:
+        """Let the nodes release everything. If they fail: what was to be measured, was."""
+        with contextlib.suppress(WorkerPoolError):
+            self.all("end")
 
 
 class WorkerFactory:
@@ -197,12 +200,6 @@ class WorkerFactory:
         """End it."""
         self._process.kill()
         self._process.communicate()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
 
 
 def load(command: Sequence[str]) -> tuple[dict[str, float], str]:

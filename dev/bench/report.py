@@ -1,57 +1,88 @@
-"""The whole report: as text, as a page of the documentation, and as files."""
+"""The whole report: as text, as files, and as the generated parts of a page of the documentation."""
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
-from .plots import PICTURES, bars, draw
+from .goals import goals
+from .plots import PICTURES, draw
+from .quiet import BOUND
 from .samples import Samples
-from .tables import Table, tables
-from .targets import targets
+from .tables import tables
 
-__all__ = ["save", "text", "write_page"]
+__all__ = ["PAGE", "RESULTS", "fill_page", "save", "text", "write_page"]
 
-_BEGIN = "<!-- What follows is generated: python3 dev.py bench --docs -->"
-_END = "<!-- End of what is generated. -->"
+PAGE: Final = Path(__file__).parents[2] / "docs" / "benchmark.md"
+RESULTS: Final = PAGE.with_suffix("") / "results.json"
+_GOALS: Final = RESULTS.with_name("goals.toml")
+_SHOWN: Final = 3
+"""How many measurements beside other work are named; the table of loads has all."""
 
 
 def text(samples: Samples) -> str:
     """For a terminal."""
-    about = "\n".join(f"{name}: {value}" for name, value in samples.about.items())
-    shown = [table.text() for table in (*tables(samples), *_targets(samples))]
-    return "\n".join([about, "", *shown, *(bars(samples, *what) for what in PICTURES.values())])
+    return "\n".join(
+        [_about(samples), _quiet(samples), "", *(table.text() for table in (*tables(samples), goals(samples, _GOALS)))]
+    )
 
 
 def save(samples: Samples, folder: Path) -> None:
-    """Write samples, text, Markdown and pictures into a folder."""
+    """Write samples, text and pictures into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    samples.save(folder / "samples.json")
+    samples.save(folder / "results.json")
     (folder / "report.txt").write_text(text(samples))
-    (folder / "report.md").write_text(_markdown(samples, "."))
     draw(samples, folder)
 
 
-def write_page(samples: Samples, page: Path) -> None:
-    """Put the report into the generated part of a page; its pictures go into a folder beside it, named like it."""
-    before, begin, rest = page.read_text().partition(_BEGIN)
-    _, end, after = rest.partition(_END)
-    if not begin or not end:
-        raise ValueError(f"{page} has no '{_BEGIN}' and '{_END}' between which the report could go.")
-    pictures = page.with_suffix("")
-    pictures.mkdir(exist_ok=True)
-    draw(samples, pictures)
-    page.write_text(f"{before}{begin}\n\n{_markdown(samples, pictures.name)}\n{end}{after}")
+def write_page(samples: Samples) -> None:
+    """Put the report into the page, and the results and the pictures beside it."""
+    samples.save(RESULTS)
+    draw(samples, RESULTS.parent)
+    PAGE.write_text(fill_page(PAGE.read_text(), samples))
 
 
-def _markdown(samples: Samples, folder: str) -> str:
-    about = "\n".join(f"* {name}: {value}" for name, value in samples.about.items())
-    pictures = [
-        f"![{label}, by the number of nodes]({folder}/{name}.png)"
-        for name, (measure, label) in PICTURES.items()
-        if samples.rows(measure)
-    ]
-    return "\n\n".join([about, *pictures, *(table.markdown() for table in (*_targets(samples), *tables(samples)))])
+def fill_page(page: str, samples: Samples) -> str:
+    """The page with its generated parts made anew; what is written by hand stays."""
+    summary = goals(samples, _GOALS)
+    gather, *others = (
+        f"![{what}, by the number of nodes](benchmark/{name}.png)" for name, (_, what) in PICTURES.items()
+    )
+    parts = {
+        "goals": [summary.markdown(), f"Measured: {samples.about['measured']}. {_quiet(samples)}", gather],
+        "results": [_about(samples), *others, *(table.markdown() for table in tables(samples))],
+    }
+    for name, blocks in parts.items():
+        mark = re.compile(rf"(<!-- generated: {name} -->)(.*?)(<!-- end -->)", re.DOTALL)
+        before, opening, _, closing, after = mark.split(page)
+        page = "\n\n".join([f"{before}{opening}", *blocks, f"{closing}{after}"])
+    return page
 
 
-def _targets(samples: Samples) -> list[Table]:
-    lines = targets(samples)
-    met = sum(judged == "met" for _, _, judged in lines)
-    return [Table(f"Targets: {met} of {len(lines)} met", ["target", "measured", ""], lines)] if lines else []
+def _about(samples: Samples) -> str:
+    return "\n".join(f"* {name}: {value}" for name, value in samples.about.items())
+
+
+def _quiet(samples: Samples) -> str:
+    """Whether nothing else ran, in a sentence."""
+    loads = [(load, f"{row} {what} {nodes}") for row, what, nodes, load in _loads(samples)]
+    busy = sorted((one for one in loads if one[0] > BOUND), reverse=True)
+    if not loads:
+        return "How busy the machine was is not known."
+    if not busy:
+        return f"Quiet: others used at most {BOUND} processors before each of {len(loads)} measurements."
+    first = ", ".join(f"{what} ({load:.1f})" for load, what in busy[:_SHOWN])
+    more = ", ..." if len(busy) > _SHOWN else ""
+    return (
+        f"Not quiet: others used more than {BOUND} processors before {len(busy)} of {len(loads)} measurements: "
+        f"{first}{more}."
+    )
+
+
+def _loads(samples: Samples) -> Iterator[tuple[str, str, int, float]]:
+    """Row, group, nodes and load of each measurement."""
+    for measure in (name for name in samples.measures() if name.startswith("load-")):
+        for row in samples.rows(measure):
+            for nodes in samples.sizes(measure):
+                for load in samples.values(row, measure, nodes):
+                    yield row, measure.removeprefix("load-"), nodes, load

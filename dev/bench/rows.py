@@ -7,7 +7,7 @@ from typing import Final
 
 from rdzv_conformance.servers import SERVERS
 
-__all__ = ["ROWS", "Row", "counted_by"]
+__all__ = ["ROWS", "Row"]
 
 
 @dataclass(frozen=True)
@@ -19,17 +19,19 @@ class Row:
         kind: The module in `nodes` that makes its nodes.
         backend: The name of its backend there.
         elastic: Whether a world may have more nodes than its smallest size.
+        alone: Whether its nodes share nothing within a process, where others of the same client do.
     """
 
     project: str
     kind: str
     backend: str
     elastic: bool = True
+    alone: bool = False
 
     @property
     def name(self) -> str:
         """Its name, in tables and on the command line."""
-        return f"{self.project}/{self.backend}"
+        return f"{self.project}/{self.backend}{'-alone' if self.alone else ''}"
 
     @property
     def ours(self) -> bool:
@@ -51,21 +53,17 @@ _PEERS: Final = (
     Row("pytorch", "pytorch", "etcd-v2"),
 )
 
+_OURS: Final = (
+    *(Row("rdzv", "ours", backend) for backend in ("sqlite", "c10d", *SERVERS)),
+    Row("rdzv", "ours", "c10d", alone=True),
+)
+
 # Neighbours are those that are compared: in one repetition they run one after the other.
 ROWS: Final = {
     row.name: row
     for row in sorted(
-        (*_PEERS, *(Row("rdzv", "ours", backend) for backend in ("sqlite", "c10d", *SERVERS))),
-        key=lambda row: (row.backend == "sqlite", row.backend, row.ours, row.project),
+        (*_PEERS, *_OURS),
+        key=lambda row: (row.backend == "sqlite", row.backend, row.ours, row.name),
     )
 }
 """Every row, by its name."""
-
-
-def counted_by(row: Row) -> str:
-    """What counts the row's calls, in words."""
-    if row.backend == "c10d":
-        return "by the nodes: every call of a method of torch's store"
-    if row.backend == "sqlite":
-        return "by the nodes: every call of the backend (there is no server)"
-    return "by the server"

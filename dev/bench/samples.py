@@ -1,22 +1,21 @@
-"""What was measured."""
+"""What was measured in one run."""
 
 import json
 import statistics
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 __all__ = ["Sample", "Samples"]
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """One figure, or why there is none.
 
     Attributes:
         row: Of whom.
-        measure: Of what; see `report.py`.
+        measure: Of what; see `tables.py`.
         nodes: With how many nodes.
         value: The figure; None: there is none.
         reason: Why there is none.
@@ -29,25 +28,40 @@ class Sample:
     reason: str = ""
 
 
-class Samples:
-    """All figures of a run, in the order in which they were measured."""
+@dataclass
+class Cell:
+    """The figures of one row, measure and number of nodes, and why there are not more."""
 
-    def __init__(self, samples: Iterable[Sample] = (), about: dict[str, str] | None = None) -> None:
-        self._samples = list(samples)
-        self.about = about or {}
-        """What else is to be known of the run: texts, by name."""
+    values: list[float] = field(default_factory=list)
+    reasons: list[str] = field(default_factory=list)
+
+
+class Samples:
+    """All figures of a run.
+
+    Attributes:
+        about: What else is to be known of the run: texts, by name.
+    """
+
+    def __init__(self, about: dict[str, str]) -> None:
+        self.about = about
+        self._cells: defaultdict[tuple[str, str, int], Cell] = defaultdict(Cell)
 
     def add(self, sample: Sample) -> None:
         """Keep a figure."""
-        self._samples.append(sample)
+        cell = self._cells[sample[:3]]
+        if sample.value is not None:
+            cell.values.append(float(f"{sample.value:.4g}"))
+        elif sample.reason not in cell.reasons:
+            cell.reasons.append(sample.reason)
 
     def values(self, row: str, measure: str, nodes: int) -> list[float]:
         """The figures of one cell."""
-        return [sample.value for sample in self._at(row, measure, nodes) if sample.value is not None]
+        return self._cell(row, measure, nodes).values
 
     def reason(self, row: str, measure: str, nodes: int) -> str:
         """Why a cell has no figure, or not as many as others; empty if nothing was said."""
-        return next((sample.reason for sample in self._at(row, measure, nodes) if sample.value is None), "")
+        return next(iter(self._cell(row, measure, nodes).reasons), "")
 
     def median(self, row: str, measure: str, nodes: int) -> float | None:
         """The median of the figures of one cell; None if there are none."""
@@ -56,23 +70,28 @@ class Samples:
 
     def rows(self, measure: str | None = None) -> list[str]:
         """The rows for which something is known: of a measure, or of any."""
-        return list(dict.fromkeys(sample.row for sample in self._samples if measure in (None, sample.measure)))
+        return list(dict.fromkeys(row for row, name, _ in self._cells if measure in (None, name)))
+
+    def measures(self) -> list[str]:
+        """What was measured."""
+        return list(dict.fromkeys(measure for _, measure, _ in self._cells))
 
     def sizes(self, measure: str) -> list[int]:
         """The numbers of nodes with which something was measured."""
-        return sorted({sample.nodes for sample in self._samples if sample.measure == measure})
+        return sorted({nodes for _, name, nodes in self._cells if name == measure})
 
     def save(self, path: Path) -> None:
-        """Write everything to a file."""
-        content = {"about": self.about, "samples": [asdict(sample) for sample in self._samples]}
-        path.write_text(json.dumps(content, indent=0))
+        """Write everything to a file, a line for each cell."""
+        cells = ",\n".join(json.dumps([*key, cell.values, cell.reasons]) for key, cell in self._cells.items())
+        path.write_text(f'{{"about": {json.dumps(self.about, indent=1)},\n"cells": [\n{cells}\n]}}\n')
 
     @classmethod
-    def load(cls, *paths: Path) -> Self:
-        """Read what `save` wrote, of one run or of several that measured different things."""
-        contents = [json.loads(path.read_text()) for path in paths]
-        samples = [Sample(**sample) for content in contents for sample in content["samples"]]
-        return cls(samples, {name: text for content in contents for name, text in content["about"].items()})
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        content = json.loads(path.read_text())
+        samples = cls(content["about"])
+        samples._cells.update({(row, name, nodes): Cell(*rest) for row, name, nodes, *rest in content["cells"]})
+        return samples
 
-    def _at(self, row: str, measure: str, nodes: int) -> list[Sample]:
-        return [s for s in self._samples if (s.row, s.measure, s.nodes) == (row, measure, nodes)]
+    def _cell(self, row: str, measure: str, nodes: int) -> Cell:
+        return self._cells.get((row, measure, nodes)) or Cell()

@@ -31,7 +31,7 @@ class Service:
         """How many calls its clients have made since it started; None if it does not count them."""
         return self.server.calls().total() if isinstance(self.server, ClusterMember) else None
 
-    def carried(self) -> dict[int, int] | None:
+    def carried(self) -> dict[bytes, int] | None:
         """The bytes on the connections to it, as `traffic` tells; None if there is no network, or it does not tell."""
         try:
             return traffic(self.server.get_port()) if self.server else None
@@ -46,6 +46,15 @@ class Service:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+class _TcpStore(TcpStoreServer):
+    """Reached by every address of this machine, so that nodes may each use another one."""
+
+    host = "0.0.0.0"
+
+    def get_endpoint(self) -> str:
+        return f"127.0.0.1:{self.get_port()}"
+
+
 @contextmanager
 def start(backend: str) -> Iterator[Service]:
     """Start the service that a backend needs.
@@ -58,7 +67,7 @@ def start(backend: str) -> Iterator[Service]:
             yield Service(str(Path(folder, "rdzv.db")))
         return
     servers: dict[str, Callable[[], LocalService]] = {
-        "c10d": TcpStoreServer,
+        "c10d": _TcpStore,
         "etcd-v2": lambda: EtcdServer(enable_v2=True),
         **SERVERS,
     }

@@ -3,20 +3,51 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from .rows import ROWS, counted_by
+from .rows import ROWS
 from .samples import Samples
 
 __all__ = ["Table", "tables"]
 
 
 class _Column(NamedTuple):
+    """One column for each number of nodes with which the measure was taken; the heading may name that number."""
+
     heading: str
     measure: str
-    nodes: int
     unit: str = ""
-    factor: float = 1.0
+
+
+_TABLES: Final = {
+    "Gathering: seconds from the first call to the last return": [_Column("{:,}", "gather")],
+    "Round two, for which all nodes come back: seconds": [_Column("{:,}", "again-gather")],
+    "Client CPU per node: milliseconds, round one": [_Column("{:,}", "cpu")],
+    "Client CPU per node: milliseconds, round two": [_Column("{:,}", "again-cpu")],
+    "Calls to the service per node, to connect and look": [_Column("{:,}", "connect-calls")],
+    "Calls to the service per node, round one": [_Column("{:,}", "calls")],
+    "Calls to the service per node, round two": [_Column("{:,}", "again-calls")],
+    "Kilobytes per node, both ways, to connect and look": [_Column("{:,}", "connect-kb")],
+    "Kilobytes per node, both ways, round one": [_Column("{:,}", "kb")],
+    "Kilobytes per node, both ways, round two": [_Column("{:,}", "again-kb")],
+    "What happens to a world, and what its store does": [
+        _Column("a member is killed", "loss", " s"),
+        _Column("a node comes late", "late", " s"),
+        _Column("store: set", "store-set", "/s"),
+        _Column("store: get", "store-get", "/s"),
+        _Column("store: add", "store-add", "/s"),
+    ],
+    "Members with nothing to do, per node; the server's CPU s/min for all": [
+        _Column("calls/s, {} nodes", "idle-calls"),
+        _Column("KB/s, {} nodes", "idle-kb"),
+        _Column("CPU s/min, {} nodes", "idle-cpu"),
+        _Column("server, {} nodes", "idle-server"),
+    ],
+    "What a process pays for the import": [_Column("import", "import", " s"), _Column("memory", "memory", " MB")],
+    "Processors that others used, before each measurement": [
+        _Column(f"{name} {{:,}}", f"load-{name}") for name in ("gather", "start", "store", "late", "loss", "idle")
+    ],
+}
 
 
 @dataclass(frozen=True)
@@ -27,13 +58,11 @@ class Table:
         title: What it is of.
         headings: Of its columns.
         lines: Its cells.
-        note: What else to know.
     """
 
     title: str
     headings: Sequence[str]
     lines: Sequence[Sequence[str]]
-    note: str = ""
 
     def text(self) -> str:
         """For a terminal."""
@@ -42,33 +71,17 @@ class Table:
             "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
             for line in (self.headings, *self.lines)
         ]
-        return "\n".join([self.title, "-" * len(self.title), *rows, *([self.note] if self.note else []), ""])
+        return "\n".join([self.title, "-" * len(self.title), *rows, ""])
 
     def markdown(self) -> str:
-        """For the documentation."""
+        """For the documentation: without a heading, which could not stand in a folded part."""
         rows = [self.headings, ["---"] * len(self.headings), *self.lines]
-        table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-        return f"### {self.title}\n\n{f'{self.note}{chr(10)}{chr(10)}' if self.note else ''}{table}\n"
+        return "\n".join([f"**{self.title}**", "", *(f"| {' | '.join(row)} |" for row in rows)])
 
 
 def tables(samples: Samples) -> list[Table]:
     """Every table for which there is something."""
-    every = [
-        _by_size(samples, "Gathering: seconds from the first call to the last return", "gather", 1),
-        _by_size(samples, "Round two, for which all nodes come back: seconds", "again-gather", 1),
-        _by_size(samples, "Calls to the service per node, to connect and look", "connect-calls", 1),
-        _by_size(samples, "Calls to the service per node, round one", "calls", 1),
-        _by_size(samples, "Calls to the service per node, round two", "again-calls", 1),
-        _by_size(samples, "Compare-and-sets that lost, per node, round one", "lost", 1),
-        _by_size(samples, "Compare-and-sets that lost, per node, round two", "again-lost", 1),
-        _by_size(samples, "Kilobytes per node, both ways, to connect and look", "connect-bytes", 1e-3),
-        _by_size(samples, "Kilobytes per node, both ways, round one", "bytes", 1e-3),
-        _by_size(samples, "Kilobytes per node, both ways, round two", "again-bytes", 1e-3),
-        _events(samples),
-        _idle(samples),
-        _start(samples),
-        _counted(samples),
-    ]
+    every = [_table(samples, title, columns) for title, columns in _TABLES.items()]
     return [table for table in every if table.lines]
 
 
@@ -80,63 +93,33 @@ def number(value: float) -> str:
     return f"{value:.{min(digits, 4)}f}"
 
 
-def _by_size(samples: Samples, title: str, measure: str, factor: float) -> Table:
-    sizes = samples.sizes(measure)
-    return _table(samples, title, [_Column(str(size), measure, size, factor=factor) for size in sizes])
+def _table(samples: Samples, title: str, columns: Sequence[_Column]) -> Table:
+    cells = [(column, nodes) for column in columns for nodes in samples.sizes(column.measure)]
+    known = {row for column in columns for row in samples.rows(column.measure)}
+    rows = [row for row in ROWS if row in known]
+    lines = [[row, *(_cell(samples, row, column, nodes) for column, nodes in cells)] for row in rows]
+    return Table(title, ["row", *(column.heading.format(nodes) for column, nodes in cells)], lines)
 
 
-def _events(samples: Samples) -> Table:
-    columns = [
-        _Column("a member is killed", "loss", 4, " s"),
-        _Column("a node comes late", "late", 4, " s"),
-        _Column("store: set", "store-set", 2, "/s"),
-        _Column("get", "store-get", 2, "/s"),
-        _Column("add", "store-add", 2, "/s"),
-    ]
-    return _table(samples, "What happens to a world, and what its store does", columns)
-
-
-def _idle(samples: Samples) -> Table:
-    measures = ("calls/s", "idle-calls"), ("bytes/s", "idle-bytes"), ("CPU s/min", "idle-cpu")
-    columns = [
-        _Column(f"{heading}, {size} nodes", measure, size)
-        for heading, measure in measures
-        for size in samples.sizes(measure)
-    ]
-    server = [_Column(f"server, {size} nodes", "idle-server", size) for size in samples.sizes("idle-server")]
-    return _table(samples, "Members with nothing to do, per node; the server's CPU s/min for all", [*columns, *server])
-
-
-def _start(samples: Samples) -> Table:
-    columns = [_Column("import", "import", 1, " s"), _Column("memory", "memory", 1, " MB")]
-    return _table(samples, "What a process pays for the import", columns)
-
-
-def _counted(samples: Samples) -> Table:
-    rows = samples.rows("calls")
-    return Table("How calls were counted", ["row", "counted"], [[row, counted_by(ROWS[row])] for row in rows])
-
-
-def _table(samples: Samples, title: str, columns: list[_Column]) -> Table:
-    known = [column for column in columns if samples.rows(column.measure)]
-    rows = [row for row in ROWS if known and row in samples.rows()]
-    lines = [[row, *(_cell(samples, row, column) for column in columns)] for row in rows]
-    return Table(title, ["row", *(column.heading for column in columns)], lines)
-
-
-def _cell(samples: Samples, row: str, column: _Column) -> str:
-    measure, nodes, unit, factor = column[1:]
-    values = [value * factor for value in samples.values(row, measure, nodes)]
+def _cell(samples: Samples, row: str, column: _Column, nodes: int) -> str:
+    _, measure, unit = column
+    values = samples.values(row, measure, nodes)
     reason = samples.reason(row, measure, nodes)
     if not values:
-        return reason or _why_empty(row, measure)
+        return reason or _why_empty(samples, row, measure, nodes)
     shown = f"{number(statistics.median(values))}{unit}"
     if len(values) > 1:
         shown += f" ({number(min(values))} to {number(max(values))})"
     return f"{shown}; once {reason}" if reason else shown
 
 
-def _why_empty(row: str, measure: str) -> str:
-    if row == "rdzv/sqlite" and ("bytes" in measure or measure == "idle-server"):
-        return "no network" if "bytes" in measure else "no server"
-    return "-"
+def _why_empty(samples: Samples, row: str, measure: str, nodes: int) -> str:
+    if "kb" in measure and row == "rdzv/sqlite":
+        return "no network"
+    if measure == "idle-server" and row == "rdzv/sqlite":
+        return "no server"
+    # What is measured together has one reason.
+    whole = {"idle": "idle-calls", "store": "store-set"}.get(measure.partition("-")[0])
+    together = [whole] if whole else ["gather", "again-gather", "import"]
+    reasons = (samples.reason(row, one, nodes) for one in together)
+    return next(filter(None, reasons), "not measured")

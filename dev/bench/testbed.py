@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 from .nodes import NodeSpec
@@ -13,7 +12,7 @@ from .rows import Row
 from .services import Service, start
 from .traffic import growth
 
-__all__ = ["Cost", "Meter", "Testbed"]
+__all__ = ["Meter", "Testbed"]
 
 
 class Testbed:
@@ -41,6 +40,13 @@ class Testbed:
             self._services[row.backend] = self._cleanup.enter_context(start(row.backend))
         return self._services[row.backend]
 
+    def prepare(self, row: Row) -> None:
+        """Start what the row needs and has not yet; raises what `pool` does."""
+        self.service(row)
+        if row.name not in self._factories:
+            self._factories[row.name] = factory = WorkerFactory(self.command(row))
+            self._cleanup.callback(factory.close)
+
     def command(self, row: Row) -> Sequence[str]:
         """How to start the row's nodes."""
         return row.command(self._peers)
@@ -53,11 +59,11 @@ class Testbed:
             WorkerPoolError: They cannot be made, or what they need cannot be imported.
             ServiceMissingError: Their service is not on this machine.
         """
+        self.prepare(row)
         endpoint = self.service(row).endpoint
-        if row.name not in self._factories:
-            self._factories[row.name] = self._cleanup.enter_context(WorkerFactory(self.command(row)))
         run_id = f"bench-{time.monotonic_ns()}"
         sizes = min_nodes or nodes, nodes
+        more |= {"alone": row.alone}
         specs = [NodeSpec(row.backend, endpoint, run_id, *sizes, number, self.limit, **more) for number in range(nodes)]
         with self._factories[row.name].pool(specs) as pool:
             yield pool
@@ -69,37 +75,21 @@ class Testbed:
         self._cleanup.close()
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What something cost the service.
-
-    Attributes:
-        calls: How many calls.
-        lost: How many compare-and-sets lost.
-        carried: How many bytes; None: they are not counted.
-    """
-
-    calls: int
-    lost: int
-    carried: int | None
-
-
 class Meter:
     """Reads what a worker pool costs a service; begin before the worker pool is made."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._calls, self._carried, self._lost = service.calls(), service.carried(), 0
-        self._counted = 0
+        self._before = service.calls(), service.carried(), (0, 0.0)
 
-    def read(self, pool: WorkerPool) -> Cost:
-        """The cost since the last reading, or since the beginning."""
-        counted, lost = pool.tally()
-        calls, carried = self._service.calls(), self._service.carried()
-        cost = Cost(
-            counted - self._counted if calls is None or self._calls is None else calls - self._calls,
-            lost - self._lost,
-            None if carried is None or self._carried is None else growth(self._carried, carried),
-        )
-        self._counted, self._lost, self._calls, self._carried = counted, lost, calls, carried
+    def read(self, pool: WorkerPool) -> dict[str, float]:
+        """Since the last reading, or since the beginning: calls, ms of client CPU, and KB if they are counted."""
+        calls, carried, (counted, cpu) = now = self._service.calls(), self._service.carried(), pool.tally()
+        calls_before, carried_before, (counted_before, cpu_before) = self._before
+        self._before = now
+        cost = {"calls": float(counted - counted_before), "cpu": (cpu - cpu_before) * 1e3}
+        if calls is not None and calls_before is not None:
+            cost["calls"] = calls - calls_before
+        if carried is not None and carried_before is not None:
+            cost["kb"] = growth(carried_before, carried) / 1e3
         return cost

@@ -22,29 +22,31 @@ _COUNTERS_AT: Final = 120
 _HEADER: Final = struct.Struct("=IHHII")
 _SOCKET_SIZE: Final = 72
 """Of what precedes a socket's attributes."""
+_ENDS_TO: Final = 40
+"""The two ports and addresses stand at 4, up to this."""
 
 
-def traffic(port: int) -> dict[int, int]:
-    """For every open connection to a port, by its own port: how many bytes it has carried, both ways together.
+def traffic(port: int) -> dict[bytes, int]:
+    """For every open connection to a port, by its two ends: how many bytes it has carried, both ways together.
 
     Raises:
         OSError: This system cannot tell.
     """
-    found: dict[int, int] = {}
+    found: dict[bytes, int] = {}
     for family in (socket.AF_INET, socket.AF_INET6):
-        for own, remote, info in _sockets(family):
+        for ends, remote, info in _sockets(family):
             if remote == port and len(info) >= _COUNTERS_AT + _COUNTERS.size:
-                found[own] = sum(_COUNTERS.unpack_from(info, _COUNTERS_AT))
+                found[ends] = sum(_COUNTERS.unpack_from(info, _COUNTERS_AT))
     return found
 
 
-def growth(before: Mapping[int, int], after: Mapping[int, int]) -> int:
+def growth(before: Mapping[bytes, int], after: Mapping[bytes, int]) -> int:
     """The bytes between two looks; what was carried by a connection that was closed meanwhile is not known."""
-    return sum(carried - before.get(own, 0) for own, carried in after.items())
+    return sum(carried - before.get(ends, 0) for ends, carried in after.items())
 
 
-def _sockets(family: int) -> Iterator[tuple[int, int, bytes]]:
-    """Own port, other port and TCP_INFO of each socket."""
+def _sockets(family: int) -> Iterator[tuple[bytes, int, bytes]]:
+    """Both ends, the other end's port and TCP_INFO of each socket."""
     if sys.platform != "linux":
         raise OSError("only Linux tells")
     request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 1 << (_INFO - 1), 0, 0xFFFFFFFF) + bytes(48)
@@ -59,8 +61,8 @@ def _sockets(family: int) -> Iterator[tuple[int, int, bytes]]:
                 if kind == _ERROR:
                     raise OSError(-struct.unpack_from("=i", data, _HEADER.size)[0], "the kernel does not tell")
                 message, data = data[_HEADER.size : size], data[(size + 3) & ~3 :]
-                own, remote = struct.unpack_from("!HH", message, 4)
-                yield own, remote, _attribute(message[_SOCKET_SIZE:])
+                (remote,) = struct.unpack_from("!H", message, 6)
+                yield message[4:_ENDS_TO], remote, _attribute(message[_SOCKET_SIZE:])
 
 
 def _attribute(attributes: bytes) -> bytes:

@@ -63,10 +63,9 @@ class Worker:
 
         return self._gathered([span for span in self._each(come_back) if span])
 
-    def idle(self, seconds: float) -> float:
-        """Let the nodes be members, with a launcher that asks now and then: CPU seconds of the process."""
+    def idle(self, seconds: float) -> bool:
+        """Let the nodes be members, with a launcher that asks now and then."""
         until = time.monotonic() + seconds
-        before = time.process_time()
 
         def ask(node: Node) -> None:
             while (remaining := until - time.monotonic()) > 0:
@@ -74,7 +73,7 @@ class Worker:
                 time.sleep(min(remaining, node.pause))
 
         self._each(ask)
-        return time.process_time() - before
+        return True
 
     def store(self, seconds: float) -> dict[str, float]:
         """How many times in a second the first node's store does each thing, one after the other."""
@@ -86,9 +85,9 @@ class Worker:
             "add": _rate(lambda: store.add("count", 1), seconds),
         }
 
-    def tally(self) -> tuple[int, int]:
-        """Calls and lost writes until now."""
-        return TALLY.calls, TALLY.lost
+    def tally(self) -> tuple[int, float]:
+        """Calls and CPU seconds of the process until now."""
+        return TALLY.calls, time.process_time()
 
     def end(self) -> bool:
         """Release everything."""

@@ -3,10 +3,12 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,93 +21,174 @@ ROOT = Path(__file__).parents[2]
 
 def bench(out: Path, *arguments: str) -> str:
     """Run the comparison; the text of its report."""
-    command = [sys.executable, "-m", "bench", "--out", str(out), *arguments]
+    command = [sys.executable, "-m", "bench", "--out", str(out), "--patience", "0", *arguments]
     return subprocess.run(command, cwd=ROOT / "dev", capture_output=True, text=True, check=True, timeout=200).stdout
 
 
-def figures(out: Path) -> dict[tuple[str, str, int], tuple[float | None, str]]:
-    """What was measured: value and reason, by row, measure and nodes."""
-    samples = json.loads((out / "samples.json").read_text())["samples"]
-    return {(s["row"], s["measure"], s["nodes"]): (s["value"], s["reason"]) for s in samples}
+def figures(out: Path) -> dict[tuple[str, str, int], tuple[list[float], list[str]]]:
+    """What was measured: values and reasons, by row, measure and nodes."""
+    cells = json.loads((out / "results.json").read_text())["cells"]
+    return {(row, measure, nodes): (values, reasons) for row, measure, nodes, values, reasons in cells}
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """A module of the comparison, by its name."""
+    monkeypatch.syspath_prepend(ROOT / "dev")
+    return lambda name: import_module(f"bench.{name}")
 
 
 def test_everything_is_measured(tmp_path: Path) -> None:
-    said = bench(tmp_path, "--quick", "--rows", "rdzv/sqlite", "--sizes", "2", "9", "--repeat", "1")
+    said = bench(tmp_path, "--quick", "--rows", "rdzv/sqlite", "--sizes", "9", "2")
     found = figures(tmp_path)
-    value = {(measure, nodes): value for (_, measure, nodes), (value, _) in found.items()}
-    assert None not in value.values(), found
+    assert not [reasons for _, reasons in found.values() if reasons], found
+    value = {(measure, nodes): values[0] for (_, measure, nodes), (values, _) in found.items()}
     for size in (2, 9):
-        assert 0 < (value["gather", size] or 0) < 20
-        assert 1 <= (value["calls", size] or 0) <= 20
-        assert 1 <= (value["again-calls", size] or 0) <= 20
+        assert 0 < value["gather", size] < 20
+        for again in ("", "again-"):
+            assert 1 <= value[f"{again}calls", size] <= 20
+            assert 0.1 < value[f"{again}cpu", size] < 200
+        assert 0 <= value["load-gather", size] < 1000
     # No node can be missed before the time to live is over.
-    assert 2.5 < (value["loss", 4] or 0) < 15
-    assert 0 < (value["late", 4] or 0) < 5
-    assert all((value[f"store-{name}", 2] or 0) > 10 for name in ("set", "get", "add"))
-    assert 0.5 < (value["idle-calls", 4] or 0) < 10
-    assert 5 < (value["memory", 1] or 0) < 500
-    assert "Targets: " in said
+    assert 2.5 < value["loss", 4] < 15
+    assert 0 < value["late", 4] < 5
+    assert all(value[f"store-{name}", 2] > 10 for name in ("set", "get", "add"))
+    assert 0.5 < value["idle-calls", 4] < 10
+    assert 5 < value["memory", 1] < 500
+    assert "Goals: " in said
     assert [path.read_bytes()[:4] for path in sorted(tmp_path.glob("*.png"))] == [b"\x89PNG"] * 3
 
 
 @pytest.mark.soak
 def test_peers_run_beside_us_on_the_same_service(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    rows = ("pytorch/c10d", "rdzv/c10d")
-    said = bench(tmp_path, "--quick", "--rows", *rows, "--sizes", "2", "--repeat", "1", "--only", "gather", "loss")
+    rows = ("pytorch/c10d", "rdzv/c10d", "rdzv/c10d-alone")
+    bench(tmp_path, "--quick", "--rows", *rows, "--sizes", "2", "--only", "gather", "loss")
     found = figures(tmp_path)
     for row in rows:
-        for measure in ("gather", "again-gather", "calls", "connect-bytes", "again-bytes"):
-            assert (found[row, measure, 2][0] or 0) > 0, (row, measure)
-    assert found["pytorch/c10d", "loss", 4] == (None, "unnoticed for 6 s")
+        for measure in ("gather", "again-gather", "calls", "connect-kb", "again-kb", "cpu"):
+            assert found[row, measure, 2][0][0] > 0, (row, measure)
+    assert found["pytorch/c10d", "loss", 4] == ([], ["unnoticed for 6 s"])
     assert found["rdzv/c10d", "loss", 4][0]
-    assert "2 nodes gather 10 times faster than PyTorch's on c10d" in said
+    assert ("rdzv/c10d-alone", "loss", 4) not in found
+
+
+@pytest.mark.soak
+def test_nodes_that_share_nothing_have_connections_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    rows = ("rdzv/c10d", "rdzv/c10d-alone")
+    # In eight processes, so that there is something to share.
+    bench(tmp_path, "--quick", "--rows", *rows, "--sizes", "24", "--only", "gather")
+    shared, alone = (figures(tmp_path)[row, "connect-kb", 24][0][0] for row in rows)
+    assert alone > 1.5 * shared
 
 
 def test_row_that_cannot_run_says_why(tmp_path: Path) -> None:
-    arguments = ("--rows", "nvidia/c10d", "rdzv/sqlite", "--sizes", "2", "--repeat", "1", "--only", "gather")
-    bench(tmp_path, "--quick", *arguments)
+    rows = ("--rows", "nvidia/c10d", "rdzv/sqlite")
+    said = bench(tmp_path, "--quick", *rows, "--sizes", "2", "3", "--only", "gather", "--repeat", "2")
     found = figures(tmp_path)
-    value, reason = found["nvidia/c10d", "gather", 2]
-    assert value is None
+    values, (reason,) = found["nvidia/c10d", "gather", 2]
+    assert not values
     assert "nvidia_resiliency_ext" in reason
-    assert found["rdzv/sqlite", "gather", 2][0]
+    assert [len(found["rdzv/sqlite", "gather", nodes][0]) for nodes in (2, 3)] == [2, 2]
+    lines = [line for line in said.splitlines() if line.startswith("nvidia/c10d")]
+    assert reason in lines[0]
+    assert lines[0].endswith("not tried, after 2")
 
 
-def test_report_tells_by_how_much_a_target_was_missed(tmp_path: Path) -> None:
-    def sample(row: str, measure: str, nodes: int, value: float | None, reason: str = "") -> dict[str, Any]:
-        return {"row": row, "measure": measure, "nodes": nodes, "value": value, "reason": reason}
+def samples_of(module: Callable[[str], Any], *cells: tuple[str, str, int, float | None]) -> Any:
+    """A run that measured this; None: it took too long."""
+    samples = module("samples")
+    made = samples.Samples({"measured": "made up"})
+    for cell in cells:
+        made.add(samples.Sample(*cell, "" if cell[-1] is not None else "> 120 s"))
+    return made
 
-    samples = [
-        sample("pytorch/c10d", "gather", 2, 1.0),
-        sample("pytorch/c10d", "gather", 8, None, "> 120 s"),
-        *(sample("nvidia/c10d", "gather", 2, value) for value in (0.2, 0.1, 0.3)),
-        sample("rdzv/c10d", "gather", 2, 0.25),
-        sample("rdzv/c10d", "gather", 8, 0.5),
-        sample("rdzv/c10d", "again-gather", 2, 0.75),
-        sample("rdzv/c10d", "calls", 2, 9.0),
-        sample("rdzv/c10d", "bytes", 2, 4321.0),
-        sample("rdzv/sqlite", "calls", 2, 5.0),
-    ]
-    (tmp_path / "samples.json").write_text(json.dumps({"about": {"machine": "made up"}, "samples": samples}))
-    lines = bench(tmp_path, "--load", str(tmp_path / "samples.json")).splitlines()
 
-    def ends(beginning: str) -> str:
-        return next(line for line in lines if line.startswith(beginning)).rpartition("  ")[2]
+def test_goals_say_where_they_were_missed(module: Callable[[str], Any]) -> None:
+    made = samples_of(
+        module,
+        *(("nvidia/c10d", "gather", 2, value) for value in (0.2, 0.1, 0.3)),
+        ("rdzv/c10d", "gather", 2, 0.25),
+        ("rdzv/etcd-v3", "gather", 1024, 1.25),
+        ("rdzv/etcd-v3", "again-gather", 1024, 1.5),
+        ("rdzv/sqlite", "again-gather", 1024, None),
+        ("rdzv/sqlite", "calls", 8, 5.0),
+        ("rdzv/c10d", "kb", 8, 54.321),
+        ("rdzv/c10d-alone", "kb", 8, 4.321),
+        ("rdzv/c10d-alone", "kb", 1024, 4.4),
+        ("rdzv/sqlite", "cpu", 128, 1.5),
+    )
+    report = module("report")
+    lines = [line.split("  ") for line in report.text(made).splitlines()]
 
-    assert ends("2 nodes gather 10 times faster than PyTorch's on c10d") == "missed: 4.0 of 10"
-    assert ends("8 nodes gather 10 times faster than PyTorch's on c10d") == "met"
-    assert ends("2 nodes gather faster than NVIDIA's") == "missed: 0.8 of 1"
-    assert ends("rdzv/c10d: round two of 2 nodes") == "missed: 3.0 times as long"
-    assert ends("rdzv/c10d: at most 6 calls per node in round one of 2") == "missed: 3.0 too many"
-    assert any("0.200 (0.100 to 0.300)" in line for line in lines)
-    assert any(line.split() == ["rdzv/c10d", "4.32"] for line in lines)
-    assert any(line.split() == ["rdzv/sqlite", "no", "network"] for line in lines)
-    assert "machine: made up" in lines
+    def says(beginning: str) -> list[str]:
+        return next([cell.strip() for cell in cells if cell][1:] for cells in lines if cells[0].startswith(beginning))
+
+    assert says("c10d: 2 to 1,024") == ["1.25 times as long (rdzv/c10d, 2); 1 of 7 miss it", "missed"]
+    assert says("etcd v3: 1,024 nodes gather") == ["1.25 s (rdzv/etcd-v3, 1,024)", "met"]
+    assert says("etcd v3: their round two") == ["1.50 s (rdzv/etcd-v3, 1,024)", "missed"]
+    assert says("every backend") == ["> 120 s (rdzv/sqlite, 1,024); 1 of 14 miss it", "missed"]
+    assert says("calls per node, round one") == ["5.00 calls (rdzv/sqlite, 8)", "23 of 24 not measured"]
+    assert says("KB per node that shares") == ["4.40 KB (rdzv/c10d-alone, 1,024)", "58 of 60 not measured"]
+    assert says("client CPU")[1].startswith("missed; floor ")
+    assert says("nvidia/c10d") == ["0.200 (0.100 to 0.300)", "not measured"]
+
+
+def test_report_says_where_it_was_not_quiet(module: Callable[[str], Any]) -> None:
+    quiet = [("rdzv/sqlite", "load-gather", nodes, 0.1) for nodes in (2, 8, 32)]
+    text = module("report").text
+    assert "Quiet: others used at most 0.2 processors before each of 3 measurements." in text(
+        samples_of(module, *quiet)
+    )
+    busy = text(samples_of(module, *quiet, ("rdzv/c10d", "load-idle", 8, 1.9)))
+    assert "more than 0.2 processors before 1 of 4 measurements: rdzv/c10d idle 8 (1.9)." in busy
+
+
+def test_page_is_made_from_the_results_beside_it(module: Callable[[str], Any]) -> None:
+    report = module("report")
+    page = report.PAGE.read_text()
+    made = report.fill_page(page, module("samples").Samples.load(report.RESULTS))
+    assert made == page, f"python3 dev.py bench --load {report.RESULTS.relative_to(ROOT)} --docs"
+    summary = page.partition("<!-- generated: goals -->")[2].partition("<!-- end -->")[0]
+    assert 3 <= summary.count("\n| ") <= 12 + 2
+    assert summary.count("![") == 1
+    assert all((report.PAGE.parent / path).exists() for path in re.findall(r"!\[.*?\]\((.*?)\)", page))
+
+
+def test_results_are_the_same_after_reading(module: Callable[[str], Any], tmp_path: Path) -> None:
+    report = module("report")
+    module("samples").Samples.load(report.RESULTS).save(tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_text() == report.RESULTS.read_text()
+
+
+def test_busy_machine_is_waited_for_until_patience_ends(module: Callable[[str], Any]) -> None:
+    told: list[str] = []
+    quiet = module("quiet").Quiet(2.0, told.append)
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            assert quiet.wait() > module("quiet").BOUND
+            assert len(told) == 2
+            assert quiet.wait() > module("quiet").BOUND
+        finally:
+            busy.kill()
+    assert len(told) == 2
+    assert "goes on in 1 s at the latest" in told[-1]
 
 
 def test_ctrl_c_leaves_nothing_running_and_shows_what_there_is(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "bench", "--quick", "--rows", "rdzv/sqlite", "--out", str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "--quick",
+        "--rows",
+        "rdzv/sqlite",
+        "--patience",
+        "0",
+        "--out",
+        str(tmp_path),
+    ]
     pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
     with subprocess.Popen(command, cwd=ROOT / "dev", preexec_fn=heed_ctrl_c, **pipes) as process:
         wait_until(lambda: len(list(descendants(process.pid))) > 2)

@@ -4,18 +4,17 @@ All call at once; the time is from the first call to the last return. Then all c
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from ..pool import WorkerPoolError
 from ..rows import Row
 from ..samples import Sample
-from ..testbed import Cost, Meter, Testbed
+from ..testbed import Meter, Testbed
 
 __all__ = ["gather"]
 
 
 def gather(testbed: Testbed, row: Row, nodes: int) -> Iterator[Sample]:
-    """Seconds, and per node: calls, lost compare-and-sets and bytes, of round one and of round two.
+    """Seconds, and per node calls, ms of client CPU and KB, of round one and of round two.
 
     What connecting costs comes first, since it is in neither: a node connects when it is made.
     """
@@ -29,12 +28,9 @@ def gather(testbed: Testbed, row: Row, nodes: int) -> Iterator[Sample]:
                 yield Sample(row.name, f"{prefix}gather", nodes, None, str(error))
                 return
             yield from _cost(row, prefix, nodes, meter.read(pool))
-        with suppress(WorkerPoolError):  # what was to be measured, was
-            pool.all("end")
+        pool.end()
 
 
-def _cost(row: Row, prefix: str, nodes: int, cost: Cost) -> Iterator[Sample]:
-    yield Sample(row.name, f"{prefix}calls", nodes, cost.calls / nodes)
-    yield Sample(row.name, f"{prefix}lost", nodes, cost.lost / nodes)
-    if cost.carried is not None:
-        yield Sample(row.name, f"{prefix}bytes", nodes, cost.carried / nodes)
+def _cost(row: Row, prefix: str, nodes: int, cost: dict[str, float]) -> Iterator[Sample]:
+    for measure, value in cost.items():
+        yield Sample(row.name, f"{prefix}{measure}", nodes, value / nodes)

@@ -1,9 +1,8 @@
 """From the call of a node that comes late to the moment at which every member knows that a node waits."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from ..pool import WorkerPool, WorkerPoolError
+from ..pool import WorkerPool
 from ..rows import Row
 from ..samples import Sample
 from ..testbed import Testbed
@@ -29,5 +28,4 @@ def late(testbed: Testbed, row: Row, bound: float) -> Iterator[Sample]:
             yield Sample(row.name, "late", NODES, None, f"unnoticed for {bound:.0f} s")
         else:
             yield Sample(row.name, "late", NODES, max(seen) - called)
-        with suppress(WorkerPoolError):  # what was to be measured, was
-            world.all("end")
+        world.end()

@@ -1,7 +1,6 @@
 """From the kill -9 of a member to the new world of the others, who come back on an order."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from ..pool import WorkerPool, WorkerPoolError
 from ..rows import Row
@@ -35,5 +34,4 @@ def loss(testbed: Testbed, row: Row, bound: float) -> Iterator[Sample]:
             raise WorkerPoolError(f"the survivors found themselves in worlds of {sorted(worlds)}")
         else:
             yield Sample(row.name, "loss", NODES, max(span["last"] for span in back) - killed)
-        with suppress(WorkerPoolError):  # what was to be measured, was
-            others.all("end")
+        others.end()

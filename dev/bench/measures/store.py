@@ -1,9 +1,7 @@
 """How fast the store is that the members of a world share: one node at work, one call after the other."""
 
 from collections.abc import Iterator
-from contextlib import suppress
 
-from ..pool import WorkerPoolError
 from ..rows import Row
 from ..samples import Sample
 from ..testbed import Testbed
@@ -20,5 +18,4 @@ def store(testbed: Testbed, row: Row, seconds: float) -> Iterator[Sample]:
         pool.members[0].order("store", seconds=seconds)
         for name, rate in pool.members[0].answer(3 * seconds + testbed.limit).items():
             yield Sample(row.name, f"store-{name}", NODES, rate)
-        with suppress(WorkerPoolError):  # what was to be measured, was
-            pool.all("end")
+        pool.end()

@@ -5,10 +5,13 @@ A kind is a module with two functions: ``load(backend)`` imports what such a nod
 """
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
-__all__ = ["TALLY", "Node", "NodeSpec", "Tally"]
+__all__ = ["TALLY", "HandlerNode", "Node", "NodeSpec", "Tally"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,7 @@ class NodeSpec:
         limit: Seconds that joining may take.
         keep_alive: Seconds between two keep-alives, where there are any.
         last_call: Seconds that a world with its minimum waits for more, where it does.
+        alone: Whether it shares nothing with the other nodes of its process.
     """
 
     backend: str
@@ -36,6 +40,24 @@ class NodeSpec:
     limit: int
     keep_alive: int = 5
     last_call: int = 30
+    alone: bool = False
+
+    def parameters(self, make: Callable[..., _T]) -> _T:
+        """The parameters of PyTorch's handler, and of rdzv's, which are the same."""
+        options: dict[str, Any] = {"is_host": False} if self.backend == "c10d" else {}
+        return make(
+            self.backend,
+            self.endpoint,
+            self.run_id,
+            self.min_nodes,
+            self.max_nodes,
+            "127.0.0.1",
+            join_timeout=self.limit,
+            keep_alive_interval=self.keep_alive,
+            keep_alive_max_attempt=3,
+            last_call_timeout=self.last_call,
+            **options,
+        )
 
 
 class Node(Protocol):
@@ -57,28 +79,40 @@ class Node(Protocol):
         """Release everything; the run is over."""
 
 
+class HandlerNode:
+    """A node that is a handler, of PyTorch's or of rdzv's."""
+
+    pause = 0.1  # torchrun's --monitor-interval
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+        self._info: Any = None
+
+    def join(self) -> int:
+        self._info = self._handler.next_rendezvous()
+        return int(self._info.world_size)
+
+    def waiting(self) -> bool:
+        return bool(self._handler.num_nodes_waiting() > 0)
+
+    def store(self) -> Any:
+        return self._info.store
+
+    def end(self) -> None:
+        """Nothing: the process ends, and there is nothing of it that would disturb another."""
+
+
 @dataclass
 class Tally:
-    """What the nodes of one process have asked for, counted by themselves.
-
-    Attributes:
-        calls: Calls to the service, where the service does not count them.
-        lost: Compare-and-sets that lost.
-    """
+    """How many calls to the service the nodes of one process have made, where the service does not count them."""
 
     calls: int = 0
-    lost: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def call(self) -> None:
         """Count a call."""
         with self._lock:
             self.calls += 1
-
-    def lose(self) -> None:
-        """Count a compare-and-set that lost."""
-        with self._lock:
-            self.lost += 1
 
 
 TALLY = Tally()

@@ -6,7 +6,7 @@ from typing import Any
 
 from . import TALLY
 
-__all__ = ["count_calls", "count_losses", "count_store_calls"]
+__all__ = ["count_calls", "count_store_calls"]
 
 _STORE = ("set", "get", "add", "compare_set", "check", "wait", "delete_key", "num_keys", "append")
 _STORE_EXTENDED = ("multi_get", "multi_set", "list_keys", "queue_push", "queue_pop", "queue_len")
@@ -15,12 +15,7 @@ _STORE_EXTENDED = ("multi_get", "multi_set", "list_keys", "queue_push", "queue_p
 def count_calls(owner: type, names: Iterable[str]) -> None:
     """Count every call of these methods of a class as a call to the service."""
     for name in names:
-        _watch(owner, name, lambda answer, arguments: TALLY.call())
-
-
-def count_losses(owner: type, name: str, lost: Callable[[Any, tuple[Any, ...]], bool]) -> None:
-    """Count those calls of a method whose answer, beside the arguments, says that a compare-and-set lost."""
-    _watch(owner, name, lambda answer, arguments: TALLY.lose() if lost(answer, arguments) else None)
+        setattr(owner, name, _counted(getattr(owner, name)))
 
 
 def count_store_calls(store: type) -> None:
@@ -32,13 +27,11 @@ def count_store_calls(store: type) -> None:
     count_calls(store, (name for name in (*_STORE, *_STORE_EXTENDED) if hasattr(store, name)))
 
 
-def _watch(owner: type, name: str, tell: Callable[[Any, tuple[Any, ...]], None]) -> None:
-    method = getattr(owner, name)
-
+def _counted(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def watched(*arguments: Any, **named: Any) -> Any:
+    def counted(*arguments: Any, **named: Any) -> Any:
         answer = method(*arguments, **named)
-        tell(answer, arguments)
+        TALLY.call()
         return answer
 
-    setattr(owner, name, watched)
+    return counted

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 from . import Node, NodeSpec
-from .counting import count_losses, count_store_calls
+from .counting import count_store_calls
 
 __all__ = ["load", "make"]
 
@@ -18,12 +18,10 @@ _BARRIER = "nvidia_resiliency_ext.fault_tolerance.ft_rendezvous_barrier"
 
 
 def load(backend: str) -> None:
-    """Import the barrier; count its calls, and its compare-and-sets that lost."""
+    """Import the barrier; count its calls."""
     assert backend == "c10d"
     importlib.import_module(_BARRIER)
-    store = importlib.import_module("torch.distributed").Store
-    count_store_calls(store)
-    count_losses(store, "compare_set", lambda there, arguments: there != arguments[-1])
+    count_store_calls(importlib.import_module("torch.distributed").Store)
 
 
 def make(spec: NodeSpec) -> Node:

@@ -1,0 +1,66 @@
+"""What rdzv sets out to reach, as docs/benchmark/goals.toml has it, and whether it did: a line for each goal."""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .rows import ROWS
+from .samples import Samples
+from .tables import Table, number
+
+__all__ = ["goals"]
+
+
+class Point(NamedTuple):
+    """One of the figures that a goal limits.
+
+    Attributes:
+        where: Which one.
+        value: The figure; None: there is none.
+        reason: Why there is none; empty: it was not measured.
+    """
+
+    where: str
+    value: float | None
+    reason: str
+
+
+def goals(samples: Samples, wanted: Path) -> Table:
+    """The table of goals, which a file names; it says what stands in it."""
+    lines = []
+    for goal in tomllib.loads(wanted.read_text())["goals"]:
+        value, verdict = (goal["measured"], goal["verdict"]) if "measured" in goal else _judge(goal, samples)
+        floor = f"; floor {goal['floor']}" if "floor" in goal and verdict != "met" else ""
+        lines.append([goal["text"], value, f"{verdict}{floor}"])
+    met = sum(verdict == "met" for *_, verdict in lines)
+    return Table(f"Goals: {met} of {len(lines)} met", ["goal", "measured, where it is worst", ""], lines)
+
+
+def _judge(goal: Mapping[str, Any], samples: Samples) -> tuple[str, str]:
+    """The figure, and what it means."""
+    points = list(_points(goal, samples))
+    measured = [(point.value, point.where) for point in points if point.value is not None]
+    failed = [f"{point.reason} ({point.where})" for point in points if point.value is None and point.reason]
+    missed = len(failed) + sum(value > goal["at_most"] for value, _ in measured)
+    if not measured and not failed:
+        return "-", "not measured"
+    worst, where = max(measured, default=(0.0, ""))
+    value = failed[0] if failed else f"{number(worst)} {goal['unit']} ({where})"
+    if missed:
+        return value + (f"; {missed} of {len(points)} miss it" if len(points) > 1 else ""), "missed"
+    unknown = len(points) - len(measured)
+    return value, f"{unknown} of {len(points)} not measured" if unknown else "met"
+
+
+def _points(goal: Mapping[str, Any], samples: Samples) -> Iterator[Point]:
+    for row in goal.get("rows") or [name for name, row in ROWS.items() if row.ours]:
+        for measure in goal["measures"]:
+            for nodes in goal["sizes"]:
+                reason = samples.reason(row, measure, nodes)
+                # What failed once has failed.
+                value = None if reason else samples.median(row, measure, nodes)
+                if value is not None and (against := goal.get("against")):
+                    other = samples.median(against.get("row", row), measure, against.get("nodes", nodes))
+                    value = value / other if other else None
+                yield Point(f"{row}, {nodes:,}", value, reason)
