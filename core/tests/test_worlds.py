@@ -181,6 +181,30 @@ class TestNode:
         assert node.run.state == written
         assert node.run.rank is None
 
+    def test_a_page_that_is_there_later_is_read_with_the_next_news(self, harness: Harness, node: Node) -> None:
+        watching = harness.stepper(watch.watch_loop(node))
+        written = publish(harness, world_of("c", "b", "a"))
+        assert written.pages is not None
+        page = harness.read(worlds.page_key(written.pages, "a"))
+        assert page is not None
+        harness.client.delete(round_folder(1), harness.now)
+        watching.to(Emit)
+        watching.to(Wait)
+        harness.put(worlds.page_key(written.pages, "a"), page.payload)
+        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 1).encode())
+        watching.go()
+        watching.to(Wait)
+        assert node.run.rank == 2
+        assert node.in_running_round()
+
+    def test_how_long_a_page_takes_says_nothing_of_the_state(self, harness: Harness, node: Node) -> None:
+        publish(harness, world_of("c", "b", "a"))
+        applying = harness.stepper(apply_and_emit(node, harness.read(STATE_KEY), harness.now + 5.0))
+        seen = harness.now
+        harness.now += 3.0
+        applying.end()
+        assert node.run.seen_at == seen
+
     def test_the_last_one_of_an_open_run_leaves_the_world_that_the_state_names(self, harness: Harness) -> None:
         node = harness.registered("a")
         written = publish(harness, world_of("c", "b", "a"))

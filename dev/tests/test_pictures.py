@@ -151,8 +151,8 @@ def test_a_round_is_formed_as_in_the_picture(tool: Any) -> None:
     looked = len(watches.taken)
     watches.go()
     joins.send(None)
-    state = joins.end()
-    assert f"I am rank {state.world.index('c')} of {len(state.world)}" in words(PICTURES["round"].read_text())
+    state, rank = joins.end()
+    assert f"I am rank {rank} of {state.size}" in words(PICTURES["round"].read_text())
     keeps = harness.stepper(keep_alive_loop(node))
     in_order = [*watches.taken[:looked], *joins.taken, *watches.taken[looked:], keeps.to(KeepAlive)]
     assert asked(in_order) == steps_of(tool, tool.NODE, id="c")

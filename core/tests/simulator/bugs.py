@@ -394,6 +394,34 @@ while leads() and not node.stopped:
         leader._LeaderTerm.refresh_state,
         {"node.run.state is not before or": "False or"},
     ),
+    "unseen-removal": Bug(
+        "A node whose lease is younger than the loss of the state takes the run for removed.",
+        frozenset({7}),
+        (Change(keep_alive._verify_state, {" and run.seen_at >= mine.lease_since": ""}),),
+        ("forget", "come"),
+        {"patience": (600.0,), "lost": 0.2},
+    ),
+    "pages-of-others": Bug(
+        "Two leaders, or two tries of one, write the pages of a round into the same folder.",
+        frozenset({1, 2, 3, 5}),
+        (Change(leader._publish, {'f"{node.rng.getrandbits(64):016x}"': '"0"'}),),
+        ("kill_between", "pause_between", "partition", "come", "leave"),
+        {"page": 1},
+    ),
+    "page-unread": Bug(
+        "A node that knows pages of the round before looks at those for its rank.",
+        frozenset({1, 2, 3, 4, 5}),
+        (Change(register.page_in, {"known.pages == state.pages": "known.pages is not None"}),),
+        ("fail", "leave", "come"),
+        {"page": 1},
+    ),
+    "page-read-once": Bug(
+        "A node whose page was not there when it looked never looks again.",
+        frozenset({4}),
+        (Change(register.page_in, {" or node.run.lacks_page()": ""}),),
+        ("forget",),
+        {"patience": (600.0,), "lost": 0.05, "page": 1},
+    ),
 }
 """By name; see ``python3 dev.py simulate --bug NAME``."""
 

@@ -7,6 +7,7 @@ from rdzv import errors
 from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
+from rdzv.engine.failures import LASTING_TIMES
 from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, RunStatus, State
 from rdzv.hooks import Event, EventKind
 
@@ -239,8 +240,10 @@ class Invariants:
                 return
             case errors.RendezvousStateError() if self._context.corrupt:
                 return
-            case errors.RendezvousError() if self._context.corrupt and _is_unexpected(error):
-                # Few unexpected errors are tolerated; together with what cannot be read they are many.
+            case errors.RendezvousError() if _is_unexpected(error) and (
+                self._context.corrupt or machine.runner.hits >= LASTING_TIMES
+            ):
+                # Few unexpected errors are tolerated; several faults, or one and what cannot be read, make many.
                 return
             case errors.RendezvousClosedError() | errors.RendezvousGracefulExitError() if self._is_over_for(machine):
                 return

@@ -91,6 +91,7 @@ class SimulatedRunner:
     Attributes:
         fail_point: What will happen between two steps of a coroutine, if anything.
         hit: What calls will raise an unexpected error, if any.
+        hits: How many have.
         pieces: How many pieces of coroutines have run.
     """
 
@@ -117,6 +118,7 @@ class SimulatedRunner:
         """
         self.fail_point: FailPoint | None = None
         self.hit: Hit | None = None
+        self.hits = 0
         self.pieces = 0
         self._node = node
         self._clock = clock
@@ -192,6 +194,7 @@ class SimulatedRunner:
         if hit is None or hit.applied:
             self._process.does(self._perform, running, effect)
         if hit is not None:
+            self.hits += 1
             # Whatever the service answers comes later, and is not heard.
             self._later(running, 0.0, OSError("a bug of a backend"))
         if fail_point is not None and fail_point.sent:

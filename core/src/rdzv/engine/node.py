@@ -135,11 +135,12 @@ class Node:
             self.run.found(self.run.version is None)
             return []
         self.run.found(True)
-        self.run.seen_at = self.clock()
         if self.run.version is not None and not self.is_news(versioned):
             if versioned.envelope.nonce == self.run.version.envelope.nonce:
                 # The same value may have been put back by other means: then it has another token.
                 self.run.version = versioned
+                if self.run.lacks_page() and page is not None:
+                    self.run.page, self.run.rank = page, page.ranks.get(self.id)
             return []
         before, state = self.run.state, decode_state(versioned.payload)
         self.run.state, self.run.version, self.run.page = state, versioned, page

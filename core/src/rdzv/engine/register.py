@@ -189,7 +189,11 @@ def apply_and_emit(node: Node, versioned: VersionedValue | None, deadline: float
 def page_in(node: Node, versioned: VersionedValue | None, deadline: float) -> Coroutine[tuple[bool, Page | None]]:
     """Whether all of a state that is to be applied is there; and the page on which this node stands, if its world
     stands on pages."""
-    if versioned is None or not node.is_news(versioned):
+    if versioned is None:
+        return True, None
+    # Reading the page may take long, and says nothing of the state.
+    node.run.seen_at = node.clock()
+    if not (node.is_news(versioned) or node.run.lacks_page()):
         return True, None
     state, known = decode_state(versioned.payload), node.run.state
     if known is not None and known.pages == state.pages and node.run.page is not None:

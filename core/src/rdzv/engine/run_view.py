@@ -47,6 +47,10 @@ class RunView:
         """The state while a round is running; else None."""
         return self.state if self.state is not None and self.state.size and self.state.closed is None else None
 
+    def lacks_page(self) -> bool:
+        """Whether the world stands on pages, and this node's was not there when it looked."""
+        return self.state is not None and self.state.pages is not None and self.page is None
+
     def found(self, there: bool) -> None:
         """Note whether the state was found in the service. A run that was removed stays so."""
         if self.presence is not Presence.DELETED:
