@@ -135,10 +135,10 @@ def test_many_observers_look_seldom_and_find_a_death_as_soon(share: float) -> No
     owner.put("leader", b"", expect=ABSENT, lease=lease, timeout=CALL)
     crowd = Crowd(observers, service)
     began = service.now
-    for beat in range(1, 61):
-        if beat == 20:
+    for number in range(1, 61):
+        if number == 20:
             service.looks = 0
-        assert crowd.watch(began + beat * INTERVAL) is None
+        assert crowd.watch(began + number * INTERVAL) is None
         assert lease.keep_alive(CALL)
     assert service.looks <= 0.2 * 40 * INTERVAL * observers
     # It dies together with many of those that look.

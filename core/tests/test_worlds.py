@@ -195,7 +195,6 @@ class TestNode:
         watching.go()
         watching.to(Wait)
         assert node.run.rank == 2
-        assert node.in_running_round()
 
     def test_how_long_a_page_takes_says_nothing_of_the_state(self, harness: Harness, node: Node) -> None:
         publish(harness, world_of("c", "b", "a"))

@@ -415,13 +415,6 @@ while leads() and not node.stopped:
         ("fail", "leave", "come"),
         {"page": 1},
     ),
-    "page-read-once": Bug(
-        "A node whose page was not there when it looked never looks again.",
-        frozenset({4}),
-        (Change(register.page_in, {" or node.run.lacks_page()": ""}),),
-        ("forget",),
-        {"patience": (600.0,), "lost": 0.05, "page": 1},
-    ),
 }
 """By name; see ``python3 dev.py simulate --bug NAME``."""
 
