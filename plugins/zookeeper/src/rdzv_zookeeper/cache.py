@@ -35,7 +35,7 @@ _PROMPT: Final = 0.1
 """Seconds to try to tell a server what need not be watched any more."""
 
 _SECOND: Final = 0.02
-"""Seconds to wait for the second of the two events by which a key's creation is told, so that it is read once."""
+"""Seconds to wait for the second of the two events that tell of a new key, so that it is read once."""
 
 _QUIET: Final = 1.0
 """Seconds to try for a picture of one moment while the prefix changes faster than it can be read."""
