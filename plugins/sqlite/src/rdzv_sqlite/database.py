@@ -165,7 +165,8 @@ class Database:
         """Begin a transaction; None if another process has the file to itself at the moment."""
         self.check_open()
         try:
-            connection = self._connected()
+            if (connection := self._connected()) is None:
+                return None
             connection.execute(statement)
             return Transaction(connection)
         except sqlite3.OperationalError as error:
@@ -189,11 +190,21 @@ class Database:
         except sqlite3.Error:
             self.disconnect()
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self) -> sqlite3.Connection | None:
+        """The connection to the file; None if other threads of this process open it at the moment."""
         if self._connection is not None and self._file == _identity(self.path):
             return self._connection
         # Never opened, or the file was removed: a client that goes on with it would be alone.
         self.disconnect()
+        opening = self.shared.opening
+        if not opening.acquire(timeout=_SLICE):
+            return None
+        try:
+            return self._open()
+        finally:
+            opening.release()
+
+    def _open(self) -> sqlite3.Connection:
         if not self._create and not os.path.exists(self.path):
             raise missing(self.path)
         if self._is_default:

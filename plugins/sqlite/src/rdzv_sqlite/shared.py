@@ -19,11 +19,13 @@ class Shared:
 
     Attributes:
         turn: Held by the one thread of this process that writes.
+        opening: Held by the one that opens the file: while the first of all makes it, others would try in vain.
         notifier: Tells of every change.
     """
 
     def __init__(self, path: str) -> None:
         self.turn = threading.Lock()
+        self.opening = threading.Lock()
         self.notifier = FifoNotifier(f"{path}.fifo")
         self._lock = threading.Lock()
         self._lookouts: dict[str, Lookout] = {}
