@@ -19,7 +19,7 @@ class Shared:
 
     Attributes:
         turn: Held by the one thread of this process that writes.
-        opening: Held by the one that opens the file: while the first of all makes it, others would try in vain.
+        opening: Held by the one that opens the file: while the first makes it, others fail and try again.
         notifier: Tells of every change.
     """
 
