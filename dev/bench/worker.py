@@ -25,6 +25,7 @@ from typing import Any, TextIO, TypeVar
 from bench.nodes import TALLY, Node, NodeSpec
 
 _T = TypeVar("_T")
+_SWITCH_INTERVAL = 0.05
 _POLL_INTERVAL = 0.01
 """Seconds between two looks of a node that waits for an event."""
 
@@ -151,6 +152,9 @@ def _serve(kind: Any, path: str) -> None:
     """The life of a copy: it takes orders until the line ends, and then ends, whatever hangs."""
     gc.collect()  # touches all memory, so that it is not the first rendezvous that pays for the copying
     gc.freeze()  # nor for a look through all of torch, which takes longer than a rendezvous
+    # A process of a hundred nodes has hundreds of threads, which no program has that is one node. Each that waits for
+    # the interpreter asks for it once in so many seconds: by default that takes both cores as soon as they are busy.
+    sys.setswitchinterval(_SWITCH_INTERVAL)
     line = socket.socket(socket.AF_UNIX)
     line.connect(path)
     stream = line.makefile("rw")

@@ -13,7 +13,7 @@ from rdzv.backend import ABSENT, ANY, PutOutcome
 from rdzv.errors import RendezvousConnectionError, RendezvousStateError
 from rdzv_conformance.processes import Link, Processes
 
-from rdzv_sqlite import SqliteBackend
+from rdzv_sqlite import SqliteBackend, schema
 
 Connect = Callable[[], SqliteBackend]
 
@@ -176,6 +176,24 @@ def test_put_that_the_disk_refuses_is_unknown_and_harmless(path: Path, processes
             return [refused.outcome.value, kept.value.decode() if kept else None, after.outcome.value]
 
     assert processes.fork(write).result() == ["unknown", "before", "applied"]
+
+
+def test_threads_that_open_a_new_file_at_once_do_so_once_each(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[sqlite3.Connection] = []
+    prepare = schema.prepare
+
+    def counted(connection: sqlite3.Connection) -> None:
+        opened.append(connection)
+        prepare(connection)
+
+    monkeypatch.setattr(schema, "prepare", counted)
+    clients = [connect() for _ in range(32)]
+    with ThreadPoolExecutor(32) as threads:
+        for read in [threads.submit(client.read, "key", timeout=10) for client in clients]:
+            assert read.result() is None
+    assert len(opened) == 32
 
 
 def test_processes_that_come_and_go_meet_no_error(path: Path, processes: Processes) -> None:

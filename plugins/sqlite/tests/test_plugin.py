@@ -34,9 +34,9 @@ def test_parameters_make_backend_and_store(path: Path) -> None:
         store.set("greeting", b"hello")
         assert store.get("greeting") == b"hello"
     with closing(SqliteBackend(str(path), "job/7", prefix="mine")) as same:
-        assert same.read_all("store", timeout=5).entries
+        assert same.read_all("rounds", timeout=5).entries
     with closing(SqliteBackend(str(path), "job/7")) as other:
-        assert not other.read_all("store", timeout=5).entries
+        assert not other.read_all("rounds", timeout=5).entries
 
 
 def test_runs_do_not_meet(path: Path) -> None:

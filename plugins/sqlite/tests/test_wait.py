@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,8 @@ from rdzv.backend import ANY, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.processes import Link, Processes
 
-from rdzv_sqlite import SqliteBackend, shared
+from rdzv_sqlite import SqliteBackend, lookout
+from rdzv_sqlite.database import Database, Transaction
 
 Connect = Callable[[], SqliteBackend]
 
@@ -22,7 +23,7 @@ Connect = Callable[[], SqliteBackend]
 @pytest.fixture
 def only_the_notifier(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process looks unless it is notified."""
-    monkeypatch.setattr(shared, "_LOOK", 60.0)
+    monkeypatch.setattr(lookout, "_LOOK", 60.0)
 
 
 @pytest.fixture
@@ -33,10 +34,69 @@ def threads(connect: Connect) -> Iterator[ThreadPoolExecutor]:
     threads.shutdown(wait=False, cancel_futures=True)
 
 
+def await_looks(transactions: list[float], count: int) -> None:
+    """Until this process has looked at its databases so often."""
+    deadline = time.monotonic() + 5
+    while len(transactions) < count and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def start_waiting(threads: ThreadPoolExecutor, client: SqliteBackend, prefix: str = "key") -> Future[Snapshot]:
     """Wait on another thread."""
     seen = client.read_all(prefix, timeout=5)
     return threads.submit(client.wait, prefix, seen, timeout=30)
+
+
+@pytest.fixture
+def transactions(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """When this process looked at a database."""
+    moments: list[float] = []
+    begin = Database.transaction
+
+    def counted(self: Database, timeout: float, *, write: bool = False) -> AbstractContextManager[Transaction]:
+        moments.append(time.monotonic())
+        return begin(self, timeout, write=write)
+
+    monkeypatch.setattr(Database, "transaction", counted)
+    return moments
+
+
+@pytest.mark.usefixtures("only_the_notifier")
+class TestCost:
+    """What a change costs those that wait for others, or that are many."""
+
+    def test_what_others_do_elsewhere_wakes_no_waiter(
+        self, connect: Connect, threads: ThreadPoolExecutor, processes: Processes, transactions: list[float]
+    ) -> None:
+        def write(link: Link) -> None:
+            link.receive()
+            with closing(connect()) as client:
+                lease = client.open_lease(60, timeout=5)
+                for number in range(50):
+                    client.put(f"nodes/0/{number}", b"", expect=ANY, lease=lease, timeout=5)
+                client.delete("nodes/0/7", timeout=5)
+                lease.revoke(5)
+                client.put("control/state", b"", expect=ANY, timeout=5)
+
+        writer = processes.fork(write)
+        waiting = [start_waiting(threads, connect(), "control") for _ in range(8)]
+        await_looks(transactions, 8 + 1)
+        writer.send()
+        writer.result()
+        for one in waiting:
+            assert list(one.result(5).entries) == ["control/state"]
+        # Each read the prefix before it waited; one looked when it began to watch, and one heard the ring.
+        assert len(transactions) <= 8 + 1 + 2
+
+    def test_a_change_is_read_once_for_all_that_wait(
+        self, connect: Connect, threads: ThreadPoolExecutor, transactions: list[float]
+    ) -> None:
+        waiting = [start_waiting(threads, connect()) for _ in range(12)]
+        await_looks(transactions, 12 + 1)
+        connect().put("key", b"", expect=ANY, timeout=5)
+        snapshots = [one.result(5) for one in waiting]
+        assert all(snapshot is snapshots[0] for snapshot in snapshots)
+        assert len(transactions) <= 12 + 1 + 1 + 2
 
 
 @pytest.mark.usefixtures("only_the_notifier")
@@ -129,7 +189,8 @@ def test_fifo_that_was_removed_is_made_again(connect: Connect, path: Path, threa
     client = connect()
     for number in range(3):
         waiting = start_waiting(threads, client)
-        path.with_name("rdzv.db.fifo").unlink(missing_ok=True)
+        for fifo in path.parent.glob("rdzv.db.fifo.*"):
+            fifo.unlink()
         client.put("key", b"%d" % number, expect=ANY, timeout=5)
         assert waiting.result(5).entries["key"].value == b"%d" % number
 

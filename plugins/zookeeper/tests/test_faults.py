@@ -57,7 +57,7 @@ def test_a_connection_that_broke_while_idle_is_replaced(proxy: FaultProxy, conne
 def test_an_event_that_cannot_be_taken_in_is_not_missed(
     shared_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(caches: PrefixCaches, path: str) -> None:
+    def fail(caches: PrefixCaches, path: str, created: bool) -> None:
         monkeypatch.undo()
         raise OverflowError(path)
 

@@ -65,6 +65,53 @@ def test_one_flight_starts_a_watch_and_each_change_costs_one_request(
     assert quiet_zookeeper.watches() == PER_PREFIX
 
 
+def test_a_new_key_is_read_once_though_two_events_tell_of_it(
+    quiet_zookeeper: ZooKeeperServer, connect: Connect
+) -> None:
+    waiter, writer = (connect(quiet_zookeeper.get_endpoint(), run_id="new keys") for _ in range(2))
+    writer.put("nodes/first", b"", expect=ABSENT, timeout=CALL)
+    seen = waiter.read_all("nodes", timeout=CALL)
+    counter = Counter(quiet_zookeeper)
+    for number in range(20):
+        writer.put(f"nodes/{number}", b"x", expect=ABSENT, timeout=CALL)
+        seen = follow(waiter, "nodes", seen, f"nodes/{number}", b"x", CALL)
+        seen = waiter.wait("nodes", seen, timeout=0.02)
+    # Now and then the second event is late.
+    assert counter.count() <= 20 + 20 + 4
+
+
+def test_a_first_write_costs_two_requests_and_a_lost_one_as_well(
+    quiet_zookeeper: ZooKeeperServer, connect: Connect
+) -> None:
+    first, second = (connect(quiet_zookeeper.get_endpoint(), run_id="first writes") for _ in range(2))
+    with_prefix = connect(quiet_zookeeper.get_endpoint(), run_id="has made the prefix")
+    with_prefix.put("key", b"", expect=ANY, timeout=CALL)
+    for client in (first, second):
+        client.read("other", timeout=CALL)
+    counter = Counter(quiet_zookeeper)
+    # The run, its folder and the key, in one transaction.
+    first.put("nodes/1", b"", expect=ABSENT, timeout=CALL)
+    assert counter.count() == 2
+    first.put("control/leader", b"", expect=ABSENT, timeout=CALL)
+    assert counter.count() == 2
+    second.put("nodes/2", b"", expect=ABSENT, timeout=CALL)
+    assert counter.count() == 1
+    assert second.put("control/leader", b"", expect=ABSENT, timeout=CALL).outcome is PutOutcome.CONFLICT
+    assert counter.count() == 2
+
+
+def test_an_idle_wait_costs_a_request_in_a_third_of_its_sessions_time(
+    quiet_zookeeper: ZooKeeperServer, connect: Connect
+) -> None:
+    backend = connect(quiet_zookeeper.get_endpoint(), request_timeout=0.5)
+    since = backend.read_all("key", timeout=CALL)
+    outlasts = backend.link.session.identity.timeout
+    assert outlasts >= 3.0
+    counter = Counter(quiet_zookeeper)
+    assert backend.wait("key", since, timeout=outlasts * 0.9) is since
+    assert counter.count() <= 3
+
+
 def test_neighbours_do_not_wake_a_waiter(shared_zookeeper: ZooKeeperServer, connect: Connect) -> None:
     backend = connect(shared_zookeeper.get_endpoint(), run_id="neighbours")
     backend.put("p", b"", expect=ANY, timeout=CALL)

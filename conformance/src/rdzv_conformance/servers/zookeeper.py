@@ -195,6 +195,8 @@ class ZooKeeperServer(ClusterMember):
             "clientPortAddress": self.host,
             # Many nodes on one machine share its address.
             "maxClientCnxns": "0",
+            # Of those that connect at once the 51st would otherwise wait for a second or more (3.6 or newer).
+            "clientPortListenBacklog": "4096",
             "maxSessionTimeout": "60000",
             "admin.enableServer": "false",
             "4lw.commands.whitelist": "*",

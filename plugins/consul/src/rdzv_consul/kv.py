@@ -68,7 +68,7 @@ class Keys:
         def select(reply: Reply) -> Snapshot:
             entries = self._entries(reply)
             inside = {key: entry for key, entry in entries.items() if contains(prefix, key)}
-            return Snapshot(inside, Revision(max(1, int(reply.headers["X-Consul-Index"])), asked, time.monotonic()))
+            return Snapshot(inside, Revision(max(1, int(reply.headers["x-consul-index"])), asked, time.monotonic()))
 
         waiting = {"index": str(after), "wait": f"{_HELD:.0f}s"} if after else {}
         # Consul adds up to a sixteenth to the time, so that not all come back at once.
@@ -161,7 +161,7 @@ class Keys:
 
     def _entries(self, reply: Reply) -> dict[str, Entry]:
         """What Consul sent, by key. Whatever is no Consul sends no index."""
-        int(reply.headers["X-Consul-Index"])
+        int(reply.headers["x-consul-index"])
         items = json.loads(reply.body) if reply.status == 200 else []
         entries = {str(item["Key"]).removeprefix(self._root): _entry(item) for item in items}
         self._may_read = self._may_read or bool(entries)

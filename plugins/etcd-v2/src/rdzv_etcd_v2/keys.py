@@ -72,7 +72,7 @@ class Keys:
 
         def select(reply: Reply) -> Snapshot:
             answer = _answer(reply, _NOT_FOUND)
-            revision = Revision(int(reply.headers["X-Etcd-Index"]), asked, time.monotonic())
+            revision = Revision(int(reply.headers["x-etcd-index"]), asked, time.monotonic())
             found = {} if "errorCode" in answer else self._entries(answer["node"])
             self._newest = max(self._newest, revision.index)
             return Snapshot(found, revision)
@@ -98,7 +98,7 @@ class Keys:
             event = _answer(reply, _CLEARED)
             index = 0 if "errorCode" in event else int(event["node"]["modifiedIndex"])
             # What was not the last thing that happened before the waiting began may not have happened alone.
-            if index < int(reply.headers["X-Etcd-Index"]):
+            if index < int(reply.headers["x-etcd-index"]):
                 return None
             return Snapshot(self._merged(since.entries, event), Revision(index, asked, time.monotonic()))
 

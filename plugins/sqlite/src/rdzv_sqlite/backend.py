@@ -4,13 +4,14 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv.keys import escape
 
 from .database import CommitError, Database, Transaction
+from .notifier import fifo_of
 from .paths import default_path
 
 
@@ -65,7 +66,7 @@ class SqliteBackend(KeyValueBackend):
                 there = self._find(transaction, key)
                 if not _matches(there, expect) or (lease is not None and not lease.stands(transaction)):
                     return PutResult(PutOutcome.CONFLICT, there)
-                version = transaction.next_revision()
+                version = transaction.next_revision([fifo_of(self._root, key)])
                 entry = Entry(value, version, version if there is None else there.order)
                 transaction.execute(
                     "INSERT OR REPLACE INTO entry VALUES (?, ?, ?, ?, ?)",
@@ -79,23 +80,22 @@ class SqliteBackend(KeyValueBackend):
         with self._database.transaction(timeout, write=True) as transaction:
             removed = transaction.execute("DELETE FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix))
             if removed.rowcount:
-                transaction.next_revision()
+                transaction.next_revision([fifo_of(self._root, prefix)])
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         deadline = time.monotonic() + timeout
-        seen = since.revision
-        while True:
-            shared = self._database.shared
-            generation = shared.generation
-            newer, seen = self._look(prefix, since, seen, timeout=deadline - time.monotonic())
-            if newer is not None:
-                return newer
-            if time.monotonic() >= deadline:
-                return since
-            shared.await_change(generation, lambda: self._revision(deadline), deadline)
+
+        def look(before: Snapshot | None) -> Snapshot:
+            with self._database.transaction(deadline - time.monotonic()) as transaction:
+                if before is not None and transaction.revision == before.revision:
+                    return before
+                return self._snapshot(transaction, prefix)
+
+        with self._database.shared.lookout(self._root + prefix, fifo_of(self._root, prefix)) as lookout:
+            return lookout.wait(since, look, self._database.check_open, deadline)
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
-        lease = SqliteLease(self._database, max(ttl, self.min_lease_ttl))
+        lease = SqliteLease(self._database, self._root, max(ttl, self.min_lease_ttl))
         lease.open(timeout)
         return lease
 
@@ -120,26 +120,6 @@ class SqliteBackend(KeyValueBackend):
         entries = {key.removeprefix(self._root): self._entry(*row) for key, *row in rows}
         return Snapshot(entries, transaction.revision)
 
-    def _revision(self, deadline: float) -> int:
-        with self._database.transaction(deadline - time.monotonic()) as transaction:
-            return transaction.revision
-
-    def _look(self, prefix: str, since: Snapshot, seen: Any, *, timeout: float) -> tuple[Snapshot | None, int]:
-        """What is newer than `since`, if anything, and the revision up to which that is known.
-
-        Nothing was newer at the revision `seen`.
-        """
-        with self._database.transaction(timeout) as transaction:
-            if transaction.revision == seen:
-                return None, transaction.revision
-            rows = transaction.execute(
-                "SELECT key, version FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix)
-            )
-            tokens = {key.removeprefix(self._root): version for key, version in rows}
-            if tokens == {key: entry.token for key, entry in since.entries.items()}:
-                return None, transaction.revision
-            return self._snapshot(transaction, prefix), transaction.revision
-
     def _entry(self, *row: object) -> Entry:
         match row:
             case (bytes(value), int(version), int(created)):
@@ -150,9 +130,10 @@ class SqliteBackend(KeyValueBackend):
 class SqliteLease(Lease):
     """A lease: a row with the moment when it ends. The first client after that moment removes it and its keys."""
 
-    def __init__(self, database: Database, ttl: float) -> None:
+    def __init__(self, database: Database, root: str, ttl: float) -> None:
         super().__init__(ttl)
         self._database = database
+        self._root = root
         self._nanoseconds = math.ceil(ttl * 1e9)
         self.id = secrets.randbits(62)
 
@@ -169,8 +150,9 @@ class SqliteLease(Lease):
 
     def revoke(self, timeout: float) -> None:
         with self._database.transaction(timeout, write=True) as transaction:
+            keys = [key for (key,) in transaction.execute("SELECT key FROM entry WHERE lease = ?", (self.id,))]
             if transaction.execute("DELETE FROM lease WHERE id = ?", (self.id,)).rowcount:
-                transaction.next_revision()
+                transaction.next_revision(fifo_of(self._root, key.removeprefix(self._root)) for key in keys)
 
     def stands(self, transaction: Transaction) -> bool:
         """Whether it has not ended."""

@@ -10,7 +10,7 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import WeakSet
@@ -18,6 +18,7 @@ from weakref import WeakSet
 from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from . import schema
+from .notifier import COUNT
 from .paths import check_content, default_path, explain, make_default_folder, missing, resolve
 from .shared import Shared, shared
 
@@ -41,7 +42,7 @@ class Transaction:
         execute: Run one SQL statement.
         now: That moment, in nanoseconds of the machine's clock.
         revision: The number of the last change that it sees.
-        changed: Whether it made one.
+        rings: By which FIFOs to tell of those that it made.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -49,7 +50,7 @@ class Transaction:
         # Not the boot-time clock: while a machine sleeps its owners do, and none of them is to blame.
         self.now = time.monotonic_ns()
         self.revision, self._ends = schema.read_moment(connection)
-        self.changed = False
+        self.rings: set[int] = set()
 
     @property
     def due(self) -> bool:
@@ -60,12 +61,13 @@ class Transaction:
         """End the leases that are due; their keys go with them."""
         if self.due:
             self.execute("DELETE FROM lease WHERE ends <= ?", (self.now,))
-            self.next_revision()
+            # Of runs that this client knows nothing of, too.
+            self.next_revision(range(COUNT))
 
-    def next_revision(self) -> int:
-        """Count a change; no number is ever given twice in the life of the file."""
+    def next_revision(self, fifos: Iterable[int]) -> int:
+        """Count a change, which these FIFOs tell of; no number is ever given twice in the life of the file."""
         self.revision += 1
-        self.changed = True
+        self.rings.update(fifos)
         self.execute("UPDATE meta SET revision = ?", (self.revision,))
         return self.revision
 
@@ -111,8 +113,8 @@ class Database:
         with self._turn(deadline), self._begun("BEGIN IMMEDIATE", deadline) as transaction:
             transaction.end_leases()
             yield transaction
-        if transaction.changed:
-            self.shared.notifier.notify()
+        for fifo in transaction.rings:
+            self.shared.notifier.notify(fifo)
 
     def check_open(self) -> None:
         """Raise `RendezvousConnectionError` after `close`."""
@@ -122,7 +124,7 @@ class Database:
     def close(self) -> None:
         """Let go of the file; calls in progress raise."""
         self._closed = True
-        self.shared.wake_all()
+        self.shared.wake_all(self.check_open)
         with self.lock:
             self.disconnect()
 
@@ -163,7 +165,8 @@ class Database:
         """Begin a transaction; None if another process has the file to itself at the moment."""
         self.check_open()
         try:
-            connection = self._connected()
+            if (connection := self._connected()) is None:
+                return None
             connection.execute(statement)
             return Transaction(connection)
         except sqlite3.OperationalError as error:
@@ -187,11 +190,21 @@ class Database:
         except sqlite3.Error:
             self.disconnect()
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connected(self) -> sqlite3.Connection | None:
+        """The connection to the file; None if other threads of this process open it at the moment."""
         if self._connection is not None and self._file == _identity(self.path):
             return self._connection
         # Never opened, or the file was removed: a client that goes on with it would be alone.
         self.disconnect()
+        opening = self.shared.opening
+        if not opening.acquire(timeout=_SLICE):
+            return None
+        try:
+            return self._open()
+        finally:
+            opening.release()
+
+    def _open(self) -> sqlite3.Connection:
         if not self._create and not os.path.exists(self.path):
             raise missing(self.path)
         if self._is_default:

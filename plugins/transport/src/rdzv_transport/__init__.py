@@ -1,7 +1,7 @@
 """What backends share whose service is asked over a network: connections, failover, TLS, forks, and waiting.
 
 A `NetworkBackend` has a link to its service in each process. For a service that speaks HTTP, `Client` makes calls and
-streams with the standard library's `http.client`; the plugin brings what is asked (`Request`), what the answers mean,
+streams over the standard library's sockets; the plugin brings what is asked (`Request`), what the answers mean,
 and how to follow a prefix (`Watches`). For one with a protocol of its own there are the layers below: `FailoverClient`,
 the sockets that it makes, and `Turns`.
 """

@@ -1,19 +1,19 @@
 """One connection to an HTTP service, and what goes over it."""
 
 import contextlib
-import http.client
-import io
 import ssl
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
+from rdzv.endpoints import Endpoint
+
+from .answer import ENDED, Answer
 from .failover import Member
-from .sockets import EndpointError, Sockets, TimedSocket
+from .sockets import EndpointError, Sockets
 
-_PIECE: Final = 1 << 20
-_RAW_PIECE: Final = 1 << 16
+_PIECE: Final = 1 << 16
 
 
 class ResponseTimeoutError(EndpointError):
@@ -43,10 +43,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer; of one that does not end, a line."""
+    """An answer; of one that does not end, a line. The names of its headers are in lower case."""
 
     status: int
-    headers: http.client.HTTPMessage
+    headers: Mapping[str, str]
     body: bytes
 
     @property
@@ -61,6 +61,7 @@ class Connection:
     Attributes:
         member: The endpoint.
         sock: What it goes over. From any thread, closing this ends it for the thread that uses it now.
+        is_persistent: Whether another request may follow the last one.
     """
 
     def __init__(self, sockets: Sockets, member: Member, deadline: float) -> None:
@@ -70,11 +71,8 @@ class Connection:
             EndpointError: There is none by `deadline`; nothing was sent.
         """
         self.member = member
-        self._http = http.client.HTTPConnection(member.endpoint.host.partition("%")[0], member.endpoint.port)
-        self._http.auto_open = False
         self.sock = sockets.connect(member.endpoint, deadline)
-        self._file = _SocketFile(self.sock)
-        self._http.sock = self._file
+        self.is_persistent = True
 
     def exchange(self, request: Request, headers: Mapping[str, str], deadline: float) -> Reply:
         """Send a request and receive its answer.
@@ -82,17 +80,27 @@ class Connection:
         Raises:
             EndpointError: There was no answer until `deadline`; the connection is closed.
         """
+        answer = Answer()
         with self._closed_by_failure():
+            self.is_persistent = False
             self._send(request, headers, deadline)
-            with self._http.getresponse() as response:
-                pieces = [response.read1(_PIECE)]
-                # Python 3.13 closes it with the last byte.
-                while pieces[-1] and not response.isclosed():
-                    pieces.append(response.read1(_PIECE))
-                if response.length:
-                    raise http.client.IncompleteRead(b"".join(pieces), response.length)
-                self.member.responded_at = time.monotonic()
-                return Reply(response.status, response.headers, b"".join(pieces))
+            while not answer.ended:
+                data = self.sock.receive(deadline, _PIECE) if time.monotonic() < deadline else None
+                if data is None:
+                    raise TimeoutError
+                if data:
+                    answer.feed(data)
+                else:
+                    answer.end()
+                    if not answer.ended:
+                        raise ConnectionResetError(
+                            "it ended in the middle of an answer" if answer.status else "it ended"
+                        )
+            if answer.ended != ENDED:
+                raise ValueError(answer.ended)
+            self.member.responded_at = time.monotonic()
+            self.is_persistent = answer.is_persistent
+            return Reply(answer.status, answer.headers, bytes(answer.rest))
 
     def send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
         """Send a request whose answer is to be received piece by piece; nothing else is sent after it.
@@ -113,26 +121,19 @@ class Connection:
             EndpointError: The connection broke, and is closed.
         """
         with self._closed_by_failure():
-            data = self.sock.receive(deadline, _RAW_PIECE)
+            data = self.sock.receive(deadline, _PIECE)
             if data is not None:
                 self.member.responded_at = time.monotonic()
             return data
 
-    @property
-    def is_persistent(self) -> bool:
-        """Whether another request may follow the last one."""
-        return self._http.sock is not None
-
     def close(self) -> None:
         """Close it. Closing twice is fine."""
         self.sock.close()
-        self._http.close()
 
     def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
-        self._file.deadline = deadline
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             # A server that refuses the client, or a request that is too large, answers and hangs up during the send.
-            self._http.request(request.method, request.target, request.body, {**headers, **request.headers})
+            self.sock.send(_bytes(request, self.member.endpoint, headers), deadline)
 
     @contextlib.contextmanager
     def _closed_by_failure(self) -> Iterator[None]:
@@ -146,7 +147,7 @@ class Connection:
         except ssl.SSLError as error:
             self.close()
             raise self.sock.explain(error) from error
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             self.close()
             raise EndpointError(f"the connection broke: {error!r}{self._hint()}", applied=True) from error
 
@@ -159,32 +160,18 @@ class Connection:
         return "; if it speaks TLS, set protocol=https"
 
 
-class _SocketFile(io.RawIOBase):
-    """A socket as `http.client` uses one, with one deadline for all that is sent and received.
+def _bytes(request: Request, endpoint: Endpoint, headers: Mapping[str, str]) -> bytes:
+    """A request as it is sent.
 
-    Attributes:
-        deadline: On the monotonic clock.
+    Raises:
+        ValueError: A header, or the target, would end its line.
     """
-
-    def __init__(self, sock: TimedSocket) -> None:
-        self._sock = sock
-        self.deadline = 0.0
-
-    def sendall(self, data: bytes) -> None:
-        self._sock.send(data, self.deadline)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        return io.BufferedReader(self)
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._sock.receive(self.deadline, len(buffer)) if time.monotonic() < self.deadline else None
-        if data is None:
-            raise TimeoutError
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        """Nothing: `http.client` closes it with each answer, and `Connection.close` the socket."""
+    host = endpoint.host.partition("%")[0]
+    named = {"Host": f"[{host}]:{endpoint.port}" if ":" in host else f"{host}:{endpoint.port}"}
+    named |= {"Accept-Encoding": "identity", **headers, **request.headers}
+    if request.body is not None or request.method != "GET":
+        named["Content-Length"] = str(len(request.body or b""))
+    head = [f"{request.method} {request.target} HTTP/1.1", *(f"{name}: {value}" for name, value in named.items())]
+    if any("\r" in line or "\n" in line for line in head):
+        raise ValueError("a request has a line in its head that ends early")
+    return "\r\n".join([*head, "", ""]).encode("latin-1") + (request.body or b"")

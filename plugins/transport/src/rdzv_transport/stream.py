@@ -1,17 +1,17 @@
 """An answer that does not end, line by line as it comes.
 
 Read from the socket itself, by whichever thread waits for the lines, so that no stream needs a thread of its
-own, and a wait can be given up and taken up again. (Python's buffered readers refuse to go on after a timeout.)
+own, and a wait can be given up and taken up again.
 """
 
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from http.client import HTTPMessage
 from typing import Final, Generic, TypeVar
 
 from rdzv.errors import RendezvousError
 
+from .answer import ENDED, LONGEST, Answer
 from .connection import Connection, Reply
 from .sockets import EndpointError
 
@@ -23,13 +23,6 @@ more often, it never is.)"""
 
 _MOST_PIECES: Final = 64
 """How many pieces of an answer are read before those lines are given out that are there."""
-
-_LONGEST_HEAD: Final = 1 << 16
-
-_LONGEST_LINE: Final = 1 << 26
-"""64 MiB: more than a service says in one line, and less than a machine has."""
-
-_ENDED: Final = "the answer ended"
 
 
 class Stream(Generic[_T]):
@@ -84,8 +77,8 @@ class Stream(Generic[_T]):
         try:
             lines = [] if self._failure else self._receive(deadline)
             if self._failure and not lines:
-                if self._lines.status not in (0, 200):
-                    self._understand(self._reply(bytes(self._lines.rest)))
+                if self._lines.answer.status not in (0, 200):
+                    self._understand(self._reply(bytes(self._lines.answer.rest)))
                 raise self._failure
             return [self._understand(self._reply(line)) for line in lines]
         except EndpointError as failure:
@@ -130,26 +123,21 @@ class Stream(Generic[_T]):
                 raise
 
     def _reply(self, body: bytes) -> Reply:
-        return Reply(self._lines.status, HTTPMessage(), body)
+        return Reply(self._lines.answer.status, self._lines.answer.headers, body)
 
 
 class Lines:
-    """Takes the bytes of one HTTP/1.1 answer as they come, and gives the lines of its body.
+    """Takes the bytes of one answer as they come, and gives the lines of its body.
 
     Attributes:
-        status: Of the answer; 0 until its head is complete.
-        ended: Why nothing more comes of it: it said so, or it is no HTTP; empty while more may come. (It may also
-            end with the connection.)
-        rest: What follows the last complete line. If the status is not 200, all of the body.
+        answer: The answer. What follows the last complete line stays in its `rest`; if the status is not 200, all of
+            the body.
+        ended: Why nothing more comes of it; empty while more may come.
     """
 
     def __init__(self) -> None:
-        self.status = 0
+        self.answer = Answer()
         self.ended = ""
-        self.rest = bytearray()
-        self._raw = bytearray()
-        self._chunked = False
-        self._left: int | None = None
 
     def feed(self, data: bytes) -> list[bytes]:
         """Take more bytes.
@@ -157,68 +145,19 @@ class Lines:
         Returns:
             The lines that are complete now; with the end of the answer, also one that no newline ends.
         """
-        self._raw += data
-        known = len(self.rest)
-        try:
-            while not self.status:
-                if not self._take_head():
-                    return []
-            if self._chunked:
-                self._take_chunks()
-            else:
-                self._take_body()
-            if len(self.rest) > _LONGEST_LINE:
-                raise ValueError(f"more than {_LONGEST_LINE} bytes without the end of a line are invalid")
-        except ValueError as error:
-            self.ended = f"the connection broke: {error}"
-        return self._take_lines(known) if self.status == 200 else []
-
-    def _take_head(self) -> bool:
-        end = self._raw.find(b"\r\n\r\n")
-        if end < 0 and len(self._raw) < _LONGEST_HEAD:
-            return False
-        first, *fields = bytes(self._raw[: max(end, 0)]).lower().split(b"\r\n")
-        _, _, code = first.partition(b" ")
-        if not first.startswith(b"http/1.") or not code[:3].isdigit():
-            raise ValueError(f"an HTTP status line is expected, not {bytes(self._raw[:80])!r}")
-        named = dict(field.split(b":", 1) for field in fields if b":" in field)
-        self._chunked = b"chunked" in named.get(b"transfer-encoding", b"")
-        if b"content-length" in named:
-            self._left = _size(named[b"content-length"], 10)
-        del self._raw[: end + 4]
-        if not code.startswith(b"1"):  # 100 Continue and its like come before the answer.
-            self.status = int(code[:3])
-        return True
-
-    def _take_body(self) -> None:
-        self.rest += self._raw[: self._left]
-        if self._left is not None:
-            self._left -= min(self._left, len(self._raw))
-            self.ended = "" if self._left else _ENDED
-        self._raw.clear()
-
-    def _take_chunks(self) -> None:
-        while (end := self._raw.find(b"\r\n", 0, _LONGEST_HEAD)) >= 0:
-            start, length = end + 2, _size(self._raw[:end].partition(b";")[0], 16)
-            if not length:
-                self.ended = _ENDED
-            if not length or len(self._raw) < start + length + 2:
-                return
-            self.rest += self._raw[start : start + length]
-            del self._raw[: start + length + 2]
-        if len(self._raw) >= _LONGEST_HEAD:
-            raise ValueError(f"a chunk without a size is invalid: {bytes(self._raw[:80])!r}")
+        known = len(self.answer.rest)
+        self.answer.feed(data)
+        self.ended = self.answer.ended
+        if len(self.answer.rest) > LONGEST:
+            self.ended = f"more than {LONGEST} bytes without the end of a line are invalid"
+        if self.ended not in ("", ENDED):
+            self.ended = f"the connection broke: {self.ended}"
+        return self._take_lines(known) if self.answer.status == 200 else []
 
     def _take_lines(self, known: int) -> list[bytes]:
         """Those that are complete; of what is in `rest`, so many bytes were looked through before."""
-        end = len(self.rest) if self.ended == _ENDED else self.rest.rfind(b"\n", known) + 1
-        lines = bytes(self.rest[:end]).split(b"\n")
-        del self.rest[:end]
+        rest = self.answer.rest
+        end = len(rest) if self.ended == ENDED else rest.rfind(b"\n", known) + 1
+        lines = bytes(rest[:end]).split(b"\n")
+        del rest[:end]
         return [line for line in lines if line]
-
-
-def _size(text: bytes | bytearray, base: int) -> int:
-    """Of a body or a chunk, in bytes."""
-    if not 0 <= (size := int(text, base)) <= _LONGEST_LINE:
-        raise ValueError(f"{size} bytes in one piece are invalid: at most {_LONGEST_LINE}")
-    return size

@@ -28,8 +28,14 @@ from .writing import look
 _IDLE_CACHES: Final = 15
 """How many prefixes stay watched though no call asks for them now."""
 
+_OUTLASTS: Final = 6
+"""How many times as long as a server may be silent the session lives without being heard of."""
+
 _PROMPT: Final = 0.1
 """Seconds to try to tell a server what need not be watched any more."""
+
+_SECOND: Final = 0.02
+"""Seconds to wait for the second of the two events that tell of a new key, so that it is read once."""
 
 _QUIET: Final = 1.0
 """Seconds to try for a picture of one moment while the prefix changes faster than it can be read."""
@@ -45,8 +51,8 @@ class PrefixCaches:
 
     def __init__(self, client: FailoverClient, login: Login, layout: Layout) -> None:
         self.client = client
-        # Thrice as long as a server may be silent: a third is how often a session must be heard of.
-        self.session = Session(client, login, Identity(3 * client.request_timeout), self._note)
+        # It is heard of thrice in that time, while a thread waits.
+        self.session = Session(client, login, Identity(_OUTLASTS * client.request_timeout), self._note)
         self._layout = layout
         self._caches = Prefixes(
             lambda prefix: _PrefixCache(layout.path(prefix), layout, self.session), self._unwatch, idle=_IDLE_CACHES
@@ -76,11 +82,11 @@ class PrefixCaches:
         self.session.close_session()
         self.client.close()
 
-    def _note(self, path: str) -> None:
-        """Hear that a node has changed."""
+    def _note(self, path: str, created: bool) -> None:
+        """Hear that a node has changed, or was created."""
         if not is_incarnation_node(path):
             for cache in self._caches.all():
-                cache.note(path)
+                cache.note(path, created)
 
     def _unwatch(self, cache: "_PrefixCache") -> None:
         if cache.channel is not None:
@@ -107,11 +113,14 @@ class _PrefixCache:
         self._entries: dict[str, Entry] = {}
         # It grows at its end at any moment; the reader takes from its beginning what it has read.
         self._changed: list[str] = []
+        # Of those, the nodes whose value is yet to come.
+        self._created: set[str] = set()
         self._now = Snapshot({}, self)
 
-    def note(self, path: str) -> None:
-        """Hear that a node has changed."""
+    def note(self, path: str, created: bool) -> None:
+        """Hear that a node has changed, or was created; see `writing` for why a key is both."""
         if contains(self.path, path):
+            (self._created.add if created else self._created.discard)(path)
             self._changed.append(path)
 
     def wait(self, since: Snapshot, deadline: float, patience: float) -> Snapshot:
@@ -150,6 +159,9 @@ class _PrefixCache:
             self._read_everything(channel, deadline)
             self.channel = channel
             fresh = False
+        if not fresh and self._created:
+            channel.listen(lambda: not self._created, min(deadline, time.monotonic() + _SECOND))
+        self._created.clear()
         self._read_changes(channel, deadline, [wire.BARRIER] if fresh else [])
         entries = {self._layout.key(path): entry for path, entry in self._entries.items()}
         if entries != self._now.entries:

@@ -23,11 +23,11 @@ _PER_FLIGHT: Final = 256
 """How many requests are sent before the first answer is read: each side can hold so many for the other."""
 
 _OFTEN: Final = 1.0
-"""Seconds between keep-alives, at most, while a thread waits."""
+"""Seconds between two probes, at most."""
 
-_PROBE_AFTER: Final = 0.05
-"""Seconds after which a server that owes an answer is probed. ZooKeeper 3.8 forgets about one request in
-thousands until the next one comes."""
+_PROBE_AFTER: Final = 0.2
+"""Seconds after which a server that owes an answer is probed: ZooKeeper 3.8 forgets about one request in thousands
+until the next one comes. A server that a thousand clients ask at once is slower than a tenth of a second."""
 
 
 class Channel:
@@ -35,7 +35,7 @@ class Channel:
 
     Args:
         client: The servers.
-        on_event: Hears the path of every node that changes under a watch.
+        on_event: Hears the path of every node that changes under a watch, and whether it was created.
         timeout: The seconds of silence that the session outlasts.
 
     Attributes:
@@ -44,7 +44,7 @@ class Channel:
     """
 
     def __init__(
-        self, client: FailoverClient, line: wire.Line, on_event: Callable[[str], None], timeout: float
+        self, client: FailoverClient, line: wire.Line, on_event: Callable[[str, bool], None], timeout: float
     ) -> None:
         self.line = line
         self.broken: EndpointError | None = None
@@ -119,7 +119,11 @@ class Channel:
             return is_done
 
         began = time.monotonic()
-        pause = _PROBE_AFTER if owed else min(_OFTEN, self._timeout / 3)
+        patience = self._client.request_timeout
+        pause = _PROBE_AFTER
+        if not owed:
+            pause = self._timeout / 3
+            patience = min(pause + patience, self._timeout * 2 / 3)
         while True:
             until = min(deadline, self._asked + pause)
             if self._turns.take(is_done, partial(self._receive, until), until):
@@ -127,7 +131,6 @@ class Channel:
             now = time.monotonic()
             over = now >= deadline
             silence = now - max(began, self.line.responded_at)
-            patience = self._client.request_timeout if owed else self._timeout * 2 / 3
             # Of a server that owes an answer, but is the only one, as much is hoped for as the caller's time allows.
             if silence >= patience and (over or not owed or len(self._client.members) > 1):
                 self.fail(EndpointError(f"no answer within {silence:.1f} s", applied=True))
@@ -191,7 +194,7 @@ class Channel:
         number, _, _ = wire.read_header(data)
         if number == wire.EVENT_XID:
             event, _ = wire.read(Watch.deserialize, data, wire.HEADER_SIZE)
-            self._on_event(str(event.path))
+            self._on_event(str(event.path), event.type == wire.CREATED)
         elif number != wire.PING_XID:
             if not self._pending or self._pending[0][0] != number:
                 raise NotZooKeeperError(f"its answer is not ZooKeeper's: to request {number}, which no call waits for")

@@ -48,8 +48,8 @@ class Session:
     """See above.
 
     Args:
-        on_event: Hears the path of every node that changes under a watch. With it, another session begins when this
-            one has ended; without, what hangs on the session has ended for good.
+        on_event: Hears the path of every node that changes under a watch, and whether it was created. With it, another
+            session begins when this one has ended; without, what hangs on the session has ended for good.
 
     Attributes:
         client: The servers.
@@ -58,14 +58,18 @@ class Session:
     """
 
     def __init__(
-        self, client: FailoverClient, login: Login, identity: Identity, on_event: Callable[[str], None] | None = None
+        self,
+        client: FailoverClient,
+        login: Login,
+        identity: Identity,
+        on_event: Callable[[str, bool], None] | None = None,
     ) -> None:
         self.client = client
         self.login = login
         self.identity = identity
         self._asked = identity
         self._renew = on_event is not None
-        self._on_event = on_event or (lambda path: None)
+        self._on_event = on_event or (lambda path, created: None)
         self._attaching = threading.Lock()
         self._channel: Channel | None = None
 

@@ -21,6 +21,9 @@ PING_XID: Final = -2
 AUTH_XID: Final = -4
 """The numbers of what is no answer to a numbered request."""
 
+CREATED: Final = 1
+"""The type of the event that tells of a new node."""
+
 HEADER_SIZE: Final[int] = serialization.reply_header_struct.size
 """Bytes before the body of an answer."""
 

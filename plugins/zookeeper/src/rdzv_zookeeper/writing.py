@@ -3,6 +3,8 @@
 import secrets
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from kazoo import exceptions  # type: ignore[import-untyped]
@@ -10,9 +12,11 @@ from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, 
 from kazoo.security import ACL  # type: ignore[import-untyped]
 from rdzv.backend import ABSENT, Entry, Expect, PutOutcome, PutResult
 from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
-from rdzv_transport import ReplyLostError
+from rdzv_transport import EndpointError, ReplyLostError, contains
 
 from . import wire
+from .channel import Channel
+from .failures import SessionEndedError
 from .layout import Layout, Version, incarnation_node, pack, read_entry
 from .session import Session
 
@@ -41,6 +45,7 @@ class Writer:
     def __init__(self, layout: Layout, acl: Sequence[ACL]) -> None:
         self._layout = layout
         self._acl = acl
+        self._root_was_there = False
 
     def put(
         self, key: str, value: bytes, expect: Version | Expect, session: Session, lease: Session | None, deadline: float
@@ -59,24 +64,38 @@ class Writer:
         path = self._layout.path(key)
         write, owner = (lease, lease.identity.number) if lease else (session, 0)
         there = expect if isinstance(expect, Version) else None
-        parents: list[str] = []
+        # Those that the transaction makes, and those that are made before it, if they are not there.
+        within: list[str] | None = None
+        before: list[str] = []
         while True:
-            requests = [Create(parent, b"", self._acl, 0) for parent in parents]
-            data, transaction = self._transaction(path, value, there, owner)
-            *made, written = write.call([*requests, transaction], deadline, repeatable=False)
+            requests = [Create(parent, b"", self._acl, 0) for parent in before]
+            data, transaction = self._transaction(path, value, there, owner, within or [])
+            channel, (*made, written) = write.use(
+                partial(_exchange, [*requests, transaction], deadline), deadline, repeatable=False
+            )
             if isinstance(written.result, _UNCERTAIN):
                 raise ReplyLostError(f"ZooKeeper does not know how it went: {written.result!r}.") from written.result
             refuted = write.check(written, path, *_REFUTED)
             if not isinstance(refuted, exceptions.ZookeeperError):
+                self._root_was_there = True
                 return PutResult(PutOutcome.APPLIED, read_entry(data, refuted))
             if there is None and isinstance(refuted, exceptions.NoNodeError):
-                # A parent that is there already may be one that we must not make.
-                for parent, reply in zip(parents, made, strict=True):
-                    write.check(reply, parent, exceptions.NodeExistsError)
-                if not parents:
-                    parents = self._layout.parents(path)
+                if within is None:
+                    # Usually the run has just begun.
+                    within = [parent for parent in self._layout.parents(path) if contains(self._layout.root, parent)]
+                    within = within[1:] if self._root_was_there else within
                     continue
-            there, entry = look(path, session, deadline)
+                # A parent that is there already may be one that we must not make.
+                for parent, reply in zip(before, made, strict=True):
+                    write.check(reply, parent, exceptions.NodeExistsError)
+                if not before:
+                    within, before = [], self._layout.parents(path)
+                    continue
+            elif within:
+                # Another client has made a parent meanwhile, or the key.
+                within = []
+                continue
+            there, entry = _look_after(channel, path, write, session, deadline)
             if entry is not None and entry.token == expect:
                 lost = incarnation_node(path, entry.token.incarnation)
                 raise RendezvousStateError(f"{path} has lost {lost} to something that is not rdzv; delete it.")
@@ -85,8 +104,13 @@ class Writer:
             if time.monotonic() >= deadline:
                 raise RendezvousConnectionError(f"{path} was not written in time: others kept changing it.")
 
-    def _transaction(self, path: str, value: bytes, before: Version | None, owner: int) -> tuple[bytes, wire.Multi]:
-        """The bytes to write, and the transaction that writes them in the place of `before`, or else fails."""
+    def _transaction(
+        self, path: str, value: bytes, before: Version | None, owner: int, parents: Sequence[str]
+    ) -> tuple[bytes, wire.Multi]:
+        """The bytes to write, and the transaction that writes them in the place of `before`, or else fails.
+
+        It makes `parents`, and fails if one is there.
+        """
         if before is not None and before.incarnation and before.owner == owner:
             data = pack(value, before.incarnation, before.order)
             alive = CheckVersion(incarnation_node(path, before.incarnation), -1)
@@ -104,12 +128,27 @@ class Writer:
             removal += [Delete(path, before.number)]
         # Within a transaction only writing answers with what the core must know.
         make = [Create(path, b"", self._acl, flags), SetData(path, data, 0)]
-        return data, wire.Multi([*removal, *make, make_incarnation])
+        above = [Create(parent, b"", self._acl, 0) for parent in parents]
+        return data, wire.Multi([*above, *removal, *make, make_incarnation])
 
 
 def look(path: str, session: Session, deadline: float) -> tuple[Version | None, Entry | None]:
     """What is at `path` now: its version if the node is there, without an incarnation if it is no key; and the key."""
     reply = session.call([wire.BARRIER, GetData(path, False)], deadline)[-1]
+    return _found(reply, path, session)
+
+
+def _look_after(
+    channel: Channel, path: str, write: Session, session: Session, deadline: float
+) -> tuple[Version | None, Entry | None]:
+    """As `look`, after a transaction over `channel` that was refuted: that was a barrier, too."""
+    with suppress(EndpointError, SessionEndedError):
+        (reply,) = channel.exchange([GetData(path, False)], deadline)
+        return _found(reply, path, write)
+    return look(path, session, deadline)
+
+
+def _found(reply: wire.Reply, path: str, session: Session) -> tuple[Version | None, Entry | None]:
     if (result := session.found(reply, path)) is None:
         return None, None
     data, stat = result
@@ -117,3 +156,7 @@ def look(path: str, session: Session, deadline: float) -> tuple[Version | None, 
         # A key that begins here now does so after the last transaction.
         return Version("", stat.version, 2 * reply.zxid + 1, stat.ephemeralOwner), None
     return entry.token, entry
+
+
+def _exchange(requests: Sequence[wire.Request], deadline: float, channel: Channel) -> tuple[Channel, list[wire.Reply]]:
+    return channel, channel.exchange(requests, deadline)
