@@ -20,6 +20,7 @@ from rdzv_etcd_v3.wire import KeySpace
 import scale
 
 from . import meter
+from .lateness import Lateness
 from .node import ScaledNode
 from .phases import PhaseError, Phases
 from .room import raise_limit
@@ -64,7 +65,9 @@ async def _run(service: Service, arguments: argparse.Namespace) -> bool:
     print(meter.HEAD, flush=True)
     with _access(service) as access:
         nodes = [ScaledNode(number, settings, access) for number in range(count)]
-        phases = Phases(nodes, service, arguments.limit)
+        lateness = Lateness(access.pool)
+        phases = Phases(nodes, service, lateness, arguments.limit)
+        watching = asyncio.create_task(lateness.watch())
         try:
             await phases.gather()
             await phases.idle(lives)
@@ -74,8 +77,10 @@ async def _run(service: Service, arguments: argparse.Namespace) -> bool:
             await phases.lose("10 % die: gather again", few)
             await phases.lose("leader dies: gather again", [node for node in phases.living if node.leads])
         finally:
+            watching.cancel()
             for node in phases.living:
                 node.kill()
+    print(f"The server had at most {meter.peak_memory(service) / 1e6:,.0f} MB of memory.")
     return phases.went_well
 
 

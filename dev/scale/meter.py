@@ -2,11 +2,12 @@
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from bench.services import Service
 from bench.traffic import growth
 
-__all__ = ["HEAD", "Reading", "read", "row"]
+__all__ = ["HEAD", "Reading", "peak_memory", "read", "row"]
 
 _KEEP_ALIVE = "LeaseKeepAlive"
 
@@ -46,3 +47,9 @@ def row(phase: str, nodes: int, before: Reading, after: Reading) -> str:
         f"{phase:28} {nodes:6,} {after.at - before.at:8.1f} {calls / nodes:11.2f} {alive / nodes:12.2f} "
         f"{kilobytes / nodes:8.1f} {client / nodes:10.2f} {server / nodes:10.2f}"
     )
+
+
+def peak_memory(service: Service) -> int:
+    """The most memory that the server has had, in bytes."""
+    lines = Path(f"/proc/{service.server.pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))

@@ -8,10 +8,14 @@ from collections.abc import Callable
 from bench.services import Service
 
 from . import meter
+from .lateness import Lateness
 from .node import ScaledNode
 from .verdict import expected_world, problems
 
 __all__ = ["PhaseError", "Phases"]
+
+_LATE = 1.0
+"""Seconds that calls may wait for their turn unnoticed."""
 
 _LOOK = 0.05
 """Seconds between two looks whether a phase is over: the last node is in its world for that long before it is seen."""
@@ -32,11 +36,19 @@ class Phases:
         went_well: Whether all was as it should be, so far.
     """
 
-    def __init__(self, nodes: list[ScaledNode], service: Service, limit: float) -> None:
-        """Nodes that are not started yet, the service where they gather, and seconds that each phase may take."""
+    def __init__(self, nodes: list[ScaledNode], service: Service, lateness: Lateness, limit: float) -> None:
+        """Prepare.
+
+        Args:
+            nodes: The nodes, not started yet.
+            service: Where they gather.
+            lateness: How late this machine is.
+            limit: Seconds that each phase may take.
+        """
         self.living = nodes
         self.went_well = True
         self._service = service
+        self._lateness = lateness
         self._limit = limit
         self._dead: set[str] = set()
         self._round = 0
@@ -77,6 +89,8 @@ class Phases:
 
     def _tell(self, phase: str, before: meter.Reading, after: meter.Reading) -> None:
         print(meter.row(phase, len(self.living), before, after), flush=True)
+        if (late := self._lateness.take()) > _LATE:
+            print(f"  this machine was late: a call waited up to {late:.1f} s for its turn", flush=True)
 
     def _in_later_round(self) -> int:
         return sum(node.state is not None and node.state.round > self._round for node in self.living)
