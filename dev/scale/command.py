@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import logging
 import random
 import sys
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ import scale
 
 from . import meter
 from .lateness import Lateness
+from .logs import show_first_few
 from .node import ScaledNode
 from .phases import PhaseError, Phases
 from .room import raise_limit
@@ -37,8 +37,7 @@ _RUN = "scale"
 def main() -> None:
     """See the package."""
     arguments = _parse()
-    # A leader names every node that it forms a round without.
-    logging.getLogger("rdzv.engine.leader").setLevel(logging.ERROR)
+    show_first_few()
     room, why = raise_limit()
     print(why, file=sys.stderr)
     if arguments.nodes > room:
