@@ -29,7 +29,7 @@ class ScaledNode:
         state: The state that the program got last; None: it waits.
         rank: Its rank there.
         lost: The ids of the nodes that it has heard to be lost or gone.
-        evicted: How often it was told that it was evicted itself.
+        evicted: How often it has heard that it was evicted itself.
         failed: What has ended its program.
     """
 
