@@ -96,10 +96,9 @@ def _access(service: Service) -> Iterator[Access]:
 
 
 def _settings(nodes: int, interval: float) -> RendezvousSettings:
-    """Worlds of all nodes at first, then of those that are left: there is no last call to wait for."""
-    return RendezvousSettings(
-        _RUN, max(1, nodes // 2), nodes, RendezvousTimeout(join=timedelta(hours=1)), timedelta(seconds=interval), 3
-    )
+    """Worlds of all nodes at first, then of those that are left: no last call ends before all have come."""
+    timeout = RendezvousTimeout(join=timedelta(hours=1), last_call=timedelta(hours=1))
+    return RendezvousSettings(_RUN, max(1, nodes // 2), nodes, timeout, timedelta(seconds=interval), 3)
 
 
 def _parse() -> argparse.Namespace:

@@ -22,14 +22,14 @@ class LoopWatch(Watch):
 
     def is_open(self) -> bool:
         """Whether the next step only receives; if not, it makes a call, which takes its time."""
-        return self._events is not None and not self._doubtful
+        return self._events is not None and not self._doubtful and self.fileno() >= 0
 
     def step(self, deadline: float) -> None:
         """Read the prefix, or open the watch, or receive what is there; what is missing is waited for."""
         self._read(deadline)
 
     def fileno(self) -> int:
-        """The socket of an open watch."""
+        """The socket of the watch; -1: it was closed, which the next step finds out."""
         stream: Any = self._events and self._events._stream
         return int(stream._connection.sock._sock.fileno())
 
