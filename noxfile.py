@@ -46,7 +46,7 @@ def types(session: nox.Session) -> None:
         with session.chdir(package):
             run_module(session, *mypy, "src", "tests", MYPYPATH=f"src:{ROOT}")
     with session.chdir(ROOT / "dev"):
-        run_module(session, *mypy, "bench", "tools", "tests", MYPYPATH=f".:{ROOT}:{ROOT / 'core' / 'tests'}")
+        run_module(session, *mypy, "bench", "scale", "tools", "tests", MYPYPATH=f".:{ROOT}:{ROOT / 'core' / 'tests'}")
     scripts = ["dev.py", "noxfile.py", "examples", "docs"]
     run_module(session, "mypy", "--exclude", str(SAMPLE.relative_to(ROOT)), *scripts, MYPYPATH="dev")
 
@@ -73,6 +73,12 @@ def bench(session: nox.Session) -> None:
     install = ["uv", "pip", "install", "--quiet", "--python", python, "--python-platform", "x86_64-manylinux_2_39"]
     run_module(session, *install, f"torch=={version('torch')}", "-r", "dev/bench/nodes/requirements.txt")
     run_module(session, "bench", "--peers", python, *session.posargs, PYTHONPATH=str(ROOT / "dev"))
+
+
+@nox.session
+def scale(session: nox.Session) -> None:
+    """Run thousands of nodes of the real engine on one real service: `scale --nodes 10000`, `scale --help`."""
+    run_module(session, "scale", *session.posargs, PYTHONPATH=str(ROOT / "dev"))
 
 
 @nox.session

@@ -22,21 +22,21 @@ class Service:
     Attributes:
         endpoint: Where.
         server: Its server, if it has one.
+        own: The ends of its own connections to itself: etcd's JSON gateway is a client of etcd.
     """
 
     endpoint: str
     server: Any = None
+    own: frozenset[bytes] = frozenset()
 
     def calls(self) -> int | None:
         """How many calls its clients have made since it started; None if it does not count them."""
         return self.server.calls().total() if isinstance(self.server, ClusterMember) else None
 
     def carried(self) -> dict[bytes, int] | None:
-        """The bytes on the connections to it, as `traffic` tells; None if there is no network, or it does not tell."""
-        try:
-            return traffic(self.server.get_port()) if self.server else None
-        except OSError:
-            return None
+        """The bytes on its clients' connections, as `traffic` tells; None if there is no network, or nothing tells."""
+        found = _traffic(self.server)
+        return None if found is None else {ends: carried for ends, carried in found.items() if ends not in self.own}
 
     def cpu(self) -> float | None:
         """Seconds of CPU that its server has taken; None if it has none."""
@@ -72,4 +72,11 @@ def start(backend: str) -> Iterator[Service]:
         **SERVERS,
     }
     with servers[backend]() as server:
-        yield Service(server.get_endpoint(), server)
+        yield Service(server.get_endpoint(), server, frozenset(_traffic(server) or ()))
+
+
+def _traffic(server: Any) -> dict[bytes, int] | None:
+    try:
+        return traffic(server.get_port()) if server else None
+    except OSError:
+        return None

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 CORE = ROOT / "core" / "src"
 SOURCES = sorted(path for pattern in ("*/src", "*/*/src") for path in ROOT.glob(pattern))
 SIBLINGS = [path for path in SOURCES if path != CORE]
-PACKAGES = [*SOURCES, ROOT / "core" / "tests", ROOT / "dev" / "bench"]
+PACKAGES = [*SOURCES, ROOT / "core" / "tests", ROOT / "dev" / "bench", ROOT / "dev" / "scale"]
 
 
 def public_modules() -> set[str]:

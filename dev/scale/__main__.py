@@ -1,0 +1,5 @@
+"""Run the nodes: ``python -m scale``."""
+
+from .command import main
+
+main()

@@ -1,0 +1,143 @@
+"""Runs the real coroutines of one node on an event loop: what `rdzv.engine.runner.Runner` does with threads."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from rdzv import Event, RendezvousConnectionError
+from rdzv.engine import effects, leader
+from rdzv.engine.client import DecodedSnapshot, RetryingClient
+from rdzv.engine.effects import Coroutine, Effect
+from rdzv.engine.node import Node
+from rdzv_etcd_v3 import EtcdV3Backend
+from rdzv_etcd_v3.wire import KeySpace
+
+from .watches import LoopWatch, wait
+
+__all__ = ["Access", "LoopRunner"]
+
+_R = TypeVar("_R")
+
+
+@dataclass(frozen=True)
+class Access:
+    """What all nodes reach the service with.
+
+    Attributes:
+        backend: The backend, which makes the calls.
+        keys: Where it keeps the run.
+        pool: The threads on which it makes them.
+    """
+
+    backend: EtcdV3Backend
+    keys: KeySpace
+    pool: Executor
+
+
+class LoopRunner:
+    """Drives the coroutines of one node. All of them run on the loop's thread, one piece at a time."""
+
+    def __init__(self, node: Node, access: Access, emit: Callable[[Event], None]) -> None:
+        """Drive `node`; `emit` hears of every event."""
+        self._node = node
+        self._access = access
+        self._emit = emit
+        self._loop = asyncio.get_running_loop()
+        self._client = RetryingClient(access.backend, node.id, self._on_error)
+        self._watches: dict[str, LoopWatch] = {}
+        self._waiting: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, coroutine: Coroutine[Any]) -> None:
+        """Run a coroutine beside the others."""
+        self.add(asyncio.create_task(self.run(coroutine)))
+
+    def add(self, task: asyncio.Task[Any]) -> None:
+        """Have a task end with this node."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def run(self, coroutine: Coroutine[_R]) -> _R:
+        """Run a coroutine; returns what it returns, raises what it raises."""
+        result: Any = None
+        error: Exception | None = None
+        effect: Effect | None = None
+        try:
+            while True:
+                before, effect = effect, None
+                try:
+                    effect = coroutine.send(result) if error is None else coroutine.throw(error)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                finally:
+                    # As on threads: a coroutine that only looked and waits on has changed nothing.
+                    if not (isinstance(before, effects.WaitForChange) and isinstance(effect, effects.WaitForChange)):
+                        self._notify()
+                result, error = None, None
+                try:
+                    result = await self._perform(effect)
+                except Exception as raised:  # the coroutine decides what to do about it
+                    error = raised
+        finally:
+            coroutine.close()
+
+    async def changed(self, until: float) -> None:
+        """Wait until what the node knows has changed, until that moment at most."""
+        change = self._loop.create_future()
+        self._waiting.append(change)
+        timer = self._loop.call_at(until, _wake, change)
+        try:
+            await change
+        finally:
+            timer.cancel()
+
+    def kill(self) -> None:
+        """End the node as kill -9 does: without a word, its connection closed by the system."""
+        for task in self._tasks:
+            task.cancel()
+        for watch in self._watches.values():
+            watch.close()
+
+    def _notify(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for change in waiting:
+            _wake(change)
+
+    async def _perform(self, effect: Effect) -> Any:
+        match effect:
+            case effects.Sleep(until):
+                return await asyncio.sleep(max(0.0, until - time.monotonic()))
+            case effects.WaitForChange(until):
+                return await self.changed(until)
+            case effects.Emit(events):
+                return [self._emit(event) for event in events]
+            case effects.SpawnLeader(term):
+                return self.start(leader.lead(self._node, term))
+            case effects.Wait(prefix, since, deadline):
+                return await self._wait(prefix, since, deadline)
+            case effects.Call():
+                result = await self._loop.run_in_executor(self._access.pool, self._make, effect, time.monotonic())
+        self._node.connection.on_contact()
+        return result
+
+    def _make(self, call: Any, asked: float) -> Any:
+        """Make a call, on a thread of the pool."""
+        # For its turn it waits here alone, where thousands share a processor: that is no time of the service's.
+        return replace(call, deadline=call.deadline + time.monotonic() - asked).perform(self._client)
+
+    async def _wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
+        if prefix not in self._watches:
+            self._watches[prefix] = LoopWatch(self._access.backend.link.etcd, self._access.keys, prefix)
+        return await wait(self._watches[prefix], since, deadline, self._access.pool)
+
+    def _on_error(self, error: RendezvousConnectionError) -> None:
+        # On a thread of the pool.
+        self._loop.call_soon_threadsafe(self._node.connection.on_error, error)
+
+
+def _wake(change: "asyncio.Future[None]") -> None:
+    if not change.done():
+        change.set_result(None)
