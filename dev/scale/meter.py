@@ -24,7 +24,7 @@ class Reading:
     at: float
     calls: int
     keep_alives: int
-    carried: dict[int, int]
+    carried: dict[bytes, int]
     client: float
     server: float
 

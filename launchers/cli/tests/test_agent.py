@@ -10,7 +10,7 @@ import pytest
 from core.tests.memory import MemoryBackend, MemoryService
 from rdzv import DynamicRendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousSettings
 from rdzv.backend import Snapshot
-from rdzv.engine.records import STORE
+from rdzv.engine.records import ROUNDS
 
 from rdzv_cli.agent import Agent, AgentResult, ExitStatus
 
@@ -58,11 +58,11 @@ class Asked(MemoryBackend):
         self.about_the_store = 0
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
-        self.about_the_store += prefix.startswith(f"{STORE}/")
+        self.about_the_store += prefix.startswith(f"{ROUNDS}/")
         return super().read_all(prefix, timeout=timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
-        self.about_the_store += prefix.startswith(f"{STORE}/")
+        self.about_the_store += prefix.startswith(f"{ROUNDS}/")
         return super().wait(prefix, since, timeout=timeout)
 
 
