@@ -196,6 +196,65 @@ def test_a_writer_that_died_before_it_could_ring_is_noticed(
         assert waiting.result(CALL).entries["nodes/a"].value == b"new"
 
 
+def test_a_look_that_got_no_answer_has_heard_nothing(
+    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next wait looks at once, though nothing rings again."""
+    other = C10dRendezvousBackend(Failing(store, ""), "run")
+    since = backend.read_all("nodes", timeout=CALL)
+    assert backend.wait("nodes", since, timeout=0.1) is since
+    pool = backend._uses.get().shared.pool
+
+    def fail(*arguments: Any) -> Any:
+        raise pool.no_answer()
+
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting, monkeypatch.context() as patch:
+        patch.setattr(pool, "call", fail)
+        other.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)
+        assert isinstance(waiting.exception(CALL), RendezvousConnectionError)
+    assert backend.wait("nodes", since, timeout=CALL / 2).entries.keys() == {"nodes/a"}
+    other.close()
+
+
+class Slow(Failing):
+    """A store whose writer stops before it creates a key.
+
+    Attributes:
+        may_go_on: Set when it may.
+    """
+
+    def __init__(self, store: Any, key: str) -> None:
+        super().__init__(store, "")
+        self._key = key
+        self.may_go_on = threading.Event()
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> Any:
+        if key == self._key:
+            self.may_go_on.wait(CALL)
+        return self._store.compare_set(key, expected, desired)
+
+
+def test_a_writer_that_takes_its_time_rings_for_who_has_come_meanwhile(
+    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has counted before there was a client to ring for, which does not expect it any more."""
+    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.1)
+    slow = Slow(store, "rdzv/run/value/nodes/a")
+    writer = C10dRendezvousBackend(slow, "run")
+    with in_background(lambda: writer.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)) as writing:
+        eventually(lambda: store.check(["rdzv/run/count/nodes"]), "the announcement")
+        since = backend.read_all("nodes", timeout=CALL)
+        with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+            run = backend._uses.get().shared.run
+            eventually(lambda: run.read_all(Connection(store, Session("", "")), "nodes").settled, "the end of patience")
+            eventually(lambda: _is_watched(backend, "nodes"), "the wait")
+            time.sleep(0.2)
+            slow.may_go_on.set()
+            assert waiting.result(CALL).entries.keys() == {"nodes/a"}
+        assert writing.result(CALL).entry is not None
+    writer.close()
+
+
 def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
     backend: C10dRendezvousBackend, store: Any
 ) -> None:

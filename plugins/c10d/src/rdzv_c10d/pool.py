@@ -1,8 +1,10 @@
-"""Connections to one store, each on a thread of its own.
+"""Connections to one store, each for one thread at a time.
 
-A store of torch's heeds no deadline while its host is silent, and a connection serves one thread at a
-time. So no caller touches a store: a *worker*, a thread with a connection, does the work, and the caller
-waits for the answer no longer than it likes. A worker that is stuck comes back when its host does.
+A store of torch's heeds no deadline while its host is silent. The client of a TCPStore has a socket, which does: a
+caller takes a connection, limits its waits, and asks the store itself; a connection whose answer did not come in time
+is of no use any more. Making a connection has no such limit, nor has a store without a socket: there a *worker*, a
+thread with a connection, does the work, and the caller waits for the answer no longer than it likes. A worker that is
+stuck comes back when its host does.
 """
 
 import math
@@ -10,23 +12,26 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from queue import SimpleQueue
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
-from rdzv.threads import start_thread
+from rdzv.threads import in_thread, start_thread
 from rdzv_transport import keep_in_children
 
 from .locator import StoreLocator, enter
-from .store import FAILURES, Connection, NoAnswerError, Session, cut
+from .store import FAILURES, Connection, NoAnswerError, Session, limit_waits, limited
 
 _T = TypeVar("_T")
 
 Check = Callable[[], None]
 """Raises when the backend that calls was closed."""
 
-_WORKERS: Final = 9
-"""Eight for calls, and the one that listens."""
+_CONNECTIONS: Final = 9
+"""Eight for calls, and the one of who listens."""
+_CROWDED: Final = 0.002
+"""Seconds for which a call waits for a connection that is in use before another one is made: a call takes less."""
 _POLL_INTERVAL: Final = 0.2
 """Seconds between two looks whether the caller was closed meanwhile."""
 _SHUTDOWN_GRACE: Final = 0.3
@@ -49,7 +54,9 @@ class ConnectionPool:
         self._locator = locator
         self._root = root
         self._changed = threading.Condition()
-        self._idle: list[_Worker] = []
+        self._idle: list[Connection | _Worker] = []
+        # Those that their callers use themselves.
+        self._busy: set[Connection] = set()
         self._workers: set[_Worker] = set()
         self._session: Session | None = None
         self._closed = False
@@ -60,7 +67,7 @@ class ConnectionPool:
         return self._session
 
     def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Check) -> _T:
-        """Have a worker do some work, and wait for its result.
+        """Do some work on a connection, or have a worker do it.
 
         Args:
             work: Must not block for anything but the store.
@@ -71,7 +78,16 @@ class ConnectionPool:
             RendezvousConnectionError: The store failed, or did not answer in time.
             RendezvousError: The work raised it, or `check_open`.
         """
-        answer = self._take(deadline, check_open).do(work, deadline)
+        taken = self._take(deadline, check_open)
+        if isinstance(taken, Connection):
+            result, error = self._do(taken, work, deadline)
+            # An error is kept for long, and with it what its frames hold.
+            del taken
+            if error is None:
+                return cast("_T", result)
+            check_open()
+            raise error
+        answer = taken.do(work, deadline)
         while not wait([answer], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
             check_open()
             if time.monotonic() >= deadline:
@@ -91,6 +107,19 @@ class ConnectionPool:
         """
         with self._changed:
             return self._start_worker(name).do(work, time.monotonic() + timeout)
+
+    def lend(self, deadline: float, check_open: Check) -> Connection:
+        """A connection of the caller's own.
+
+        Raises:
+            RendezvousConnectionError: The store failed, or did not answer in time.
+        """
+        making = in_thread(lambda: self.connect(deadline - time.monotonic()), "rdzv-c10d-connect")
+        while not wait([making], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
+            check_open()
+            if time.monotonic() >= deadline:
+                raise self.no_answer()
+        return making.result()
 
     def no_answer(self) -> NoAnswerError:
         """The error for the caller when the store did not answer in time."""
@@ -118,7 +147,7 @@ class ConnectionPool:
             )
         with self._changed:
             self._session = session
-        return Connection(store, session)
+        return Connection(store, session, limited(store))
 
     def lose(self, session: Session) -> None:
         """Trust no connection of this session any more, and wake every waiter."""
@@ -127,41 +156,48 @@ class ConnectionPool:
                 return
             self._session = None
             stale, self._idle = self._idle, []
-        for worker in stale:
-            worker.end()
+        _end(stale)
         self.on_lost()
 
     def close(self, last_work: Callable[[Connection], None], *, at_once: bool) -> None:
-        """End all threads, which takes milliseconds, or about a second if the store's host is silent.
+        """End all threads and calls, which takes milliseconds, or about a second if the store's host is silent.
 
         Args:
-            last_work: Done at the end, by a worker that is idle; if none is, it is not done.
+            last_work: Done at the end, on a connection that is idle; if none is, it is not done.
             at_once: Do not serve the store any longer either, even if others still need it.
         """
         with self._changed:
-            self._changed.wait_for(lambda: self._idle or not self._workers, _SHUTDOWN_GRACE)
+            self._changed.wait_for(lambda: self._idle or not (self._workers or self._busy), _SHUTDOWN_GRACE)
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
-        if idle:
-            idle[-1].do(last_work, math.inf)
-        for worker in idle:
-            worker.end()
+        if idle and isinstance(last := idle[-1], Connection):
+            with suppress(*FAILURES, RendezvousError):
+                _limit(last, time.monotonic() + _SHUTDOWN_GRACE)
+                last_work(last)
+        elif idle and isinstance(last, _Worker):
+            last.do(last_work, math.inf)
+        _end(idle)
+        del idle, last_work
         if not self._await_end():
             # Some are stuck in a call to a silent host.
-            for worker in list(self._workers):
-                worker.cut()
+            with self._changed:
+                stuck: list[Connection | _Worker] = [*self._busy, *self._workers]
+            for one in stuck:
+                one.cut()
             self._await_end()
         self._locator.release(at_once=at_once)
 
-    def put_back(self, worker: "_Worker", session: Session) -> bool:
-        """Take a worker whose work is done; False if it should end."""
+    def put_back(self, one: "Connection | _Worker", session: Session) -> bool:
+        """Take a connection, or a worker, whose work is done; False if it is to end."""
         with self._changed:
-            if self._closed or self._session != session:
-                return False
-            self._idle.append(worker)
+            if isinstance(one, Connection):
+                self._busy.discard(one)
+            stays = not self._closed and self._session == session and len(self._idle) < _CONNECTIONS
+            if stays:
+                self._idle.append(one)
             self._changed.notify()
-            return True
+            return stays
 
     def note_end(self, worker: "_Worker") -> None:
         """Note that the thread of a worker has ended."""
@@ -171,22 +207,59 @@ class ConnectionPool:
 
     def _await_end(self) -> bool:
         with self._changed:
-            return self._changed.wait_for(lambda: not self._workers, _SHUTDOWN_GRACE)
+            return self._changed.wait_for(lambda: not (self._workers or self._busy), _SHUTDOWN_GRACE)
 
-    def _take(self, deadline: float, check_open: Check) -> "_Worker":
+    def _take(self, deadline: float, check_open: Check) -> "Connection | _Worker":
         with self._changed:
+            crowded = 0.0
             while True:
                 check_open()
                 if self._closed:
                     raise RendezvousConnectionError("The backend was closed.")
                 if self._idle:
-                    return self._idle.pop()
-                if len(self._workers) < _WORKERS:
+                    taken = self._idle.pop()
+                    if isinstance(taken, Connection):
+                        self._busy.add(taken)
+                    return taken
+                now = time.monotonic()
+                crowded = crowded or (now + _CROWDED if self._busy else now)
+                is_full = len(self._workers) + len(self._busy) >= _CONNECTIONS
+                if now >= crowded and not is_full:
                     return self._start_worker("rdzv-c10d-worker")
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
+                if now >= deadline:
                     raise self.no_answer()
-                self._changed.wait(min(remaining, _POLL_INTERVAL))
+                self._changed.wait(min(deadline - now, _POLL_INTERVAL if is_full else crowded - now))
+
+    def _do(
+        self, connection: Connection, work: Callable[[Connection], _T], deadline: float
+    ) -> tuple[_T | None, Exception | None]:
+        """Do some work on the caller's thread: its result, and why it has failed."""
+        stays = False
+        try:
+            if not _limit(connection, deadline):
+                stays = True
+                return None, self.no_answer()
+            result = work(connection)
+            stays = True
+            return result, None
+        except Exception as error:
+            stays = isinstance(error, RendezvousError) or not isinstance(error, FAILURES)
+            if stays:
+                return None, error.with_traceback(None)
+            if time.monotonic() >= deadline:
+                return None, self.no_answer()
+            self.lose(connection.session)
+            return None, failure(error)
+        finally:
+            # Work that was interrupted has perhaps not read the store's answer.
+            if not (self.put_back(connection, connection.session) if stays else self._drop(connection)):
+                connection.cut()
+
+    def _drop(self, connection: Connection) -> bool:
+        with self._changed:
+            self._busy.discard(connection)
+            self._changed.notify_all()
+            return False
 
     def _start_worker(self, name: str) -> "_Worker":
         # Its end, if that comes at once, waits for the lock that we hold.
@@ -218,7 +291,7 @@ class _Worker:
         """Break the connection, if it can be had."""
         connection = self._connection
         if connection is not None:
-            cut(connection.store)
+            connection.cut()
 
     def _run(self) -> None:
         try:
@@ -245,8 +318,7 @@ class _Worker:
             error = raised.with_traceback(None)
         store_failed = isinstance(error, FAILURES) and not isinstance(error, RendezvousError)
         if store_failed:
-            cause, error = error, RendezvousConnectionError(f"The store failed: {error}")
-            error.__cause__ = cause
+            error = failure(error)
         # Work that was interrupted has perhaps not read the store's answer: its connection is of no use any more.
         interrupted = error is not None and not isinstance(error, Exception)
         try:
@@ -266,4 +338,32 @@ class _Worker:
         if store_failed:
             self._connections.lose(connection.session)
             return False
-        return self._connections.put_back(self, connection.session)
+        if connection.descriptor is None:
+            return self._connections.put_back(self, connection.session)
+        # From now on callers use it themselves.
+        self._connections.put_back(connection, connection.session)
+        return False
+
+
+def failure(cause: BaseException | None) -> RendezvousConnectionError:
+    """The error for the caller of a store that failed."""
+    error = RendezvousConnectionError(f"The store failed: {cause}")
+    error.__cause__ = None if cause is None else cause.with_traceback(None)
+    return error
+
+
+def _limit(connection: Connection, deadline: float) -> bool:
+    """Have a connection wait for no answer after a deadline; False: it is over."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0 or connection.descriptor is None:
+        return seconds > 0
+    limit_waits(connection.descriptor, seconds)
+    return True
+
+
+def _end(idle: "list[Connection | _Worker]") -> None:
+    """End the workers; a connection ends with what refers to it."""
+    for one in idle:
+        if isinstance(one, _Worker):
+            one.end()
+    idle.clear()

@@ -8,30 +8,46 @@ Below ``<prefix>/<run id>/``:
 ``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
 ``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of wakeup keys and prefixes)
+``store/<path>//<key>`` a key of the round store at a path, as its user has written it (see `RoundStore`)
+``queues/<path>``       which queues that store has, a line of JSON each
 ======================  ================================================================================
 
 The folder of the state is what every node watches and few write: in one value it costs one call to
 read and one to write. Everywhere else many write at once, each its own key, and one value would be
-fought over.
+fought over. What stands there is listed by the key indexes of some of its folders: that of the top folder, and from
+the third level on all of them. So a node's record is announced by one call, and a round's store can be listed alone.
+
+Heartbeats are written all the time, and looked at, but not waited for: nothing rings for them, and a heartbeat costs
+one call.
 """
 
+import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, PutOutcome, PutResult, Token
 from rdzv.errors import RendezvousConnectionError
 from rdzv_transport import contains
 
-from .store import Connection, Store, extend, peek
+from .store import Connection, Store, extend, peek, stores
 from .values import KeyIndex, Page, Version, frame, nonce, read_frame
 
 _PAGE: Final = STATE_KEY.rpartition("/")[0]
+_QUIET: Final = "heartbeats"
+"""A top folder whose changes ring for no client: one that waits there looks now and then."""
+_STORES: Final = "rounds"
+"""The top folder under which the round stores are."""
+_UNINDEXED: Final = 2
+"""The level on which folders have no key index of their own: what they hold stands in the one above."""
 _READINGS: Final = 20
 """So often keys that can only be read one by one are read, until two readings agree."""
 _WATCHERS: Final = 1 << 32
 """What a change of the watchers adds to a counter; the creations are below."""
+_LISTED: Final = 16
+"""Of how many prefixes it is known what is there."""
 _UNSETTLED: Final = 1.0
 """Seconds for which a key that is announced and missing is expected to appear: its writer is at it, or dead."""
 
@@ -71,6 +87,8 @@ class Run:
         self._page_parsed: tuple[bytes | None, Page] = (None, Page())
         self._watchers_seen: dict[str, tuple[str, int, list[list[str]]]] = {}
         self._missing: dict[str, dict[str, float]] = {}
+        # What was announced at or under a prefix when all of it was there, in which session of the store.
+        self._listed: dict[str, tuple[str, tuple[str, ...]]] = {}
 
     def read(self, connection: Connection, path: str) -> Entry | None:
         """Read one key."""
@@ -87,24 +105,31 @@ class Run:
             return Listing({path: page[path] for path in page if contains(prefix, path)}, True)
         now, missed = time.monotonic(), self._missing.pop(prefix, {})
         overdue = {_path(name) for name, since in missed.items() if now - since > _UNSETTLED}
-        before: tuple[tuple[str, ...], dict[str, Entry]] | None = None
+        session, listed = self._listed.get(prefix, ("", ()))
+        before: tuple[tuple[str, ...], dict[str, bytes | None]] | None = None
+        known = frozenset(listed) if session == connection.session.id else frozenset[str]()
+        # What was there is there still, as a rule; and mostly nothing has come: then one call will do.
+        announced = listed if known and store.has_extended_api() else self._announced(store, prefix)
         for _ in range(_READINGS):
-            announced = self._announced(store, prefix)
             paths = {_path(name) for name in announced}
             if "/" in prefix:
                 paths.add(prefix)
-            entries, beside = self._read_values(store, prefix, sorted(paths), overdue | {prefix})
+            known_paths = {_path(name) for name in known}
+            raws, beside = self._read_values(connection, prefix, sorted(paths), overdue | {prefix}, known_paths)
             # Nothing was created meanwhile; or no value changed between two readings: no version comes twice.
-            if beside == announced or before == (announced, entries):
+            if beside == announced or before == (announced, raws):
                 break
-            before = announced, entries
+            before = announced, raws
+            announced = beside or self._announced(store, prefix)
         else:
             raise RendezvousConnectionError(
                 f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
             )
+        entries = {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}
         missing = {name: missed.get(name, now) for name in announced if _path(name) not in entries}
         if missing:
             self._missing[prefix] = missing
+        self._remember(prefix, connection.session.id, announced if not missing else ())
         return Listing(entries, all(_path(name) in overdue for name in missing))
 
     def put(
@@ -123,12 +148,15 @@ class Run:
             if not (known or _matches(_entry(raw), expect)):
                 return PutResult(PutOutcome.CONFLICT, _entry(raw))
             if raw is None:
-                put, count = self._create(connection, path, value, attempt)
+                began = time.monotonic()
+                put, counted = self._create(connection, path, value, attempt)
+                # A client that began to watch after the count expects the key; but not for ever.
+                count = counted if time.monotonic() - began < _UNSETTLED / 2 else None
             else:
                 put, count = self._overwrite(store, path, raw, value, attempt), None
             if put.outcome is PutOutcome.APPLIED:
-                count = store.add(self._count(path), 0) if count is None else count
-                self._ring(connection, [path], count)
+                if not is_quiet(path):
+                    self._ring(connection, [path], store.add(self._count(path), 0) if count is None else count)
                 return put
             known = False
             raw = put.entry.token.raw if put.entry is not None else None
@@ -145,7 +173,9 @@ class Run:
             gone = [path for path in paths if self._delete_value(store, path)]
             if "/" not in prefix and hasattr(store, "list_keys"):
                 self._sweep(store, prefix)
-        if gone:
+        if _top(prefix) == _STORES and connection.descriptor is not None and hasattr(store, "list_keys"):
+            self._delete_stores(store, prefix)
+        if gone and not is_quiet(prefix):
             self._ring(connection, gone, store.add(self._count(prefix), 0))
 
     def watch(self, connection: Connection, wakeup: str, prefix: str) -> None:
@@ -161,7 +191,9 @@ class Run:
 
     # One key, one value.
 
-    def _create(self, connection: Connection, path: str, value: bytes, attempt: Attempt) -> tuple[PutResult, int]:
+    def _create(
+        self, connection: Connection, path: str, value: bytes, attempt: Attempt
+    ) -> tuple[PutResult, int | None]:
         """Create a key.
 
         It is announced before it is there, so that no client that lists the keys can miss it for good; and
@@ -226,24 +258,73 @@ class Run:
             if raw is not None and not KeyIndex.parse(raw).names:
                 store.compare_set(key, raw, b"")
 
+    def _delete_stores(self, store: Store, prefix: str) -> None:
+        """Remove the round stores at or under a prefix."""
+        values, queues = f"{self.root}store/{prefix}/", queues_key(self.root, prefix)
+        for key in store.list_keys():
+            if contains(queues, key):
+                place = key.removeprefix(queues_key(self.root, ""))
+                for line in (peek(store, key) or b"").splitlines():
+                    while store.queue_len(name := store_key(self.root, place, json.loads(line))):
+                        with suppress(stores().QueueEmptyError):
+                            store.queue_pop(name, False)
+                store.delete_key(key)
+            elif key.startswith(values):
+                store.delete_key(key)
+
     def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
-        return _names(store, self._index(prefix))
+        return _names_at(prefix, _names(store, self._index(_indexed(prefix))))
 
     def _read_values(
-        self, store: Store, prefix: str, paths: list[str], doubtful: Iterable[str]
-    ) -> tuple[dict[str, Entry], tuple[str, ...] | None]:
-        """The values of those that exist, together if they do, and then what was announced at that moment."""
+        self, connection: Connection, prefix: str, paths: list[str], doubtful: Iterable[str], known: Set[str]
+    ) -> tuple[dict[str, bytes | None], tuple[str, ...] | None]:
+        """What the store holds of each, read together if they exist, and then what was announced at that moment.
+
+        Args:
+            connection: Where.
+            prefix: What they are at or under.
+            paths: Which.
+            doubtful: Those that probably do not exist.
+            known: Those that were there lately.
+        """
+        store = connection.store
         together = [path for path in paths if path not in doubtful]
         raws: dict[str, bytes | None] = {}
         announced: tuple[str, ...] | None = None if together else ()
         if together and store.has_extended_api():
-            keys = [self._index(prefix), *map(self._value, together)]
-            if store.check(keys):
-                index, *values = store.multi_get(keys)
-                announced = KeyIndex.parse(index).names
+            new = [path for path in together if path not in known]
+            if new and not store.check([*map(self._value, new)]):
+                # They are on their way.
+                together = [path for path in together if path in known]
+            found = self._read_together(connection, [self._index(_indexed(prefix)), *map(self._value, together)])
+            if found:
+                index, *values = found
+                announced = _names_at(prefix, KeyIndex.parse(index).names)
                 raws = dict(zip(together, values, strict=True))
         raws |= {path: peek(store, self._value(path)) for path in paths if path not in raws}
-        return {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}, announced
+        return raws, announced
+
+    def _read_together(self, connection: Connection, keys: list[str]) -> list[bytes]:
+        """The values of several keys at one moment; nothing if one of them is not there.
+
+        They were there a moment ago, and only who removes the whole run removes keys. A client whose waits have no
+        limit makes sure of it nevertheless: torch waits for a key that is missing.
+        """
+        store = connection.store
+        if connection.descriptor is None and not store.check(keys):
+            return []
+        try:
+            found: list[bytes] = store.multi_get(keys)
+        except stores().DistStoreError:
+            return []
+        return found
+
+    def _remember(self, prefix: str, session: str, announced: tuple[str, ...]) -> None:
+        self._listed.pop(prefix, None)
+        if announced:
+            self._listed[prefix] = session, announced
+            for oldest in list(self._listed)[:-_LISTED]:
+                self._listed.pop(oldest, None)
 
     # The page.
 
@@ -340,10 +421,35 @@ def _path(name: str) -> str:
     return name.partition(" ")[0]
 
 
+def store_key(root: str, place: str, key: str) -> str:
+    """Where a round store keeps a key. No place has an empty segment, so none has another's keys."""
+    return f"{root}store/{place}//{key}"
+
+
+def queues_key(root: str, place: str) -> str:
+    """Where a round store lists its queues."""
+    return f"{root}queues/{place}"
+
+
+def is_quiet(path: str) -> bool:
+    """Whether no client is rung for changes there."""
+    return _top(path) == _QUIET
+
+
 def _folders(path: str) -> list[str]:
     """The folders in whose index a path stands. One without a folder stands in its own."""
     parts = path.split("/")
-    return ["/".join(parts[:length]) for length in range(1, len(parts))] or [path]
+    return ["/".join(parts[:length]) for length in range(1, len(parts)) if length != _UNINDEXED] or [path]
+
+
+def _indexed(prefix: str) -> str:
+    """The folder in whose index all stands that is under a prefix."""
+    return _top(prefix) if prefix.count("/") + 1 == _UNINDEXED else prefix
+
+
+def _names_at(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """Those names of an index whose paths are at or under a prefix."""
+    return tuple(name for name in names if contains(prefix, _path(name)))
 
 
 def _is_on_page(path: str) -> bool:

@@ -4,6 +4,8 @@ import importlib
 import os
 import re
 import socket
+import struct
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -13,6 +15,9 @@ from rdzv.errors import RendezvousConnectionError
 
 FAILURES: Final = (RuntimeError, OSError)
 """What a store of torch's raises when it cannot do its work: its `DistError` is a `RuntimeError`."""
+
+_LONGEST: Final = 1e6
+"""Seconds that are as good as no limit."""
 
 _NOTHING: Final = b"\0nothing"
 """A value that no key ever has."""
@@ -43,6 +48,9 @@ class Store(Protocol):
     def delete_key(self, key: str, /) -> bool: ...
     def list_keys(self) -> list[str]: ...
     def has_extended_api(self) -> bool: ...
+    def queue_push(self, key: str, value: bytes, /) -> None: ...
+    def queue_pop(self, key: str, block: bool, /) -> bytes: ...
+    def queue_len(self, key: str, /) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +66,26 @@ class Session:
     owner: str = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Connection:
-    """A client of a store of our own, for one thread.
+    """A client of a store of our own, for one thread at a time.
 
     Attributes:
         store: The client.
         session: What it is connected to.
+        descriptor: Of its socket, by which its waits can be limited (see `limit_waits`); None: they cannot.
     """
 
     store: Any
     session: Session
+    descriptor: int | None = None
+
+    def cut(self) -> None:
+        """Break it, if it has a socket, which ends whatever waits for an answer there."""
+        connection = socket_of(self.store)
+        if connection is not None:
+            with connection, suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 def stores() -> Any:
@@ -101,10 +118,42 @@ def without_prefixes(store: Any) -> Any:
     return store
 
 
+def descriptor_of(store: Any) -> int | None:
+    """The descriptor of the socket of a TCPStore's client; None where torch does not tell."""
+    found = re.search(r"fd=(\d+)", repr(without_prefixes(store)))
+    return None if found is None else int(found[1])
+
+
 def socket_of(store: Any) -> socket.socket | None:
     """A copy of the socket of a TCPStore's client, to be closed; None where torch does not tell."""
-    found = re.search(r"fd=(\d+)", repr(without_prefixes(store)))
-    return None if found is None else copy_socket(int(found[1]))
+    descriptor = descriptor_of(store)
+    return None if descriptor is None else copy_socket(descriptor)
+
+
+def limit_waits(descriptor: int, seconds: float) -> None:
+    """Have torch fail where the store's host is silent for so long: a failure after which the connection is of no use.
+
+    Raises:
+        OSError: The system has no such limit.
+    """
+    # Without a copy, which would be two more system calls for each call of the store.
+    borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
+    try:
+        limit = struct.pack("ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))
+        borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+    finally:
+        borrowed.detach()
+
+
+def limited(store: Any) -> int | None:
+    """The descriptor by which a client's waits can be limited; None: they cannot, here or for such a store."""
+    descriptor = descriptor_of(store)
+    if descriptor is not None and sys.platform != "win32":
+        with suppress(OSError):
+            limit_waits(descriptor, _LONGEST)
+            return descriptor
+    return None
 
 
 def copy_socket(descriptor: int) -> socket.socket | None:
@@ -116,11 +165,3 @@ def copy_socket(descriptor: int) -> socket.socket | None:
     if copy >= 0:
         os.close(copy)
     return None
-
-
-def cut(store: Any) -> None:
-    """Break the connection of a TCPStore's client, which ends whatever waits for an answer there."""
-    connection = socket_of(store)
-    if connection is not None:
-        with connection, suppress(OSError):
-            connection.shutdown(socket.SHUT_RDWR)

@@ -10,14 +10,17 @@ from rdzv.errors import RendezvousConnectionError
 from rdzv_transport import Prefixes
 
 from .pool import Check, ConnectionPool
-from .run import Run
+from .run import Run, is_quiet
 from .store import Connection, NoAnswerError, Session
 from .wakeup import WakeupKey
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes are watched on though no call waits for them now."""
-_LOOK: Final = 5.0
-"""Seconds after which a waiter looks without being woken: a writer may have died before it could wake it."""
+_LOOK: Final = 30.0
+"""Seconds after which a waiter looks without being woken: a writer may have died before it could wake it. (Whatever
+changes next wakes it, too.)"""
+_LOOK_QUIET: Final = 0.2
+"""The same where no client rings."""
 _LOOK_AGAIN: Final = 0.02
 """The same while a key is known to be on its way."""
 _PATIENCE: Final = 0.9
@@ -86,13 +89,14 @@ class _Watch:
         self._now = Snapshot({}, Moment(-1.0, -1.0))
         self._heard = -1
         self._look_at = 0.0
+        self._quiet = is_quiet(prefix)
 
     def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
         while True:
             check_open()
             started = time.monotonic()
             try:
-                now = self._look(since, deadline, check_open)
+                now, heard = self._look(since, deadline, check_open)
             except NoAnswerError:
                 if deadline - started < _PATIENCE:
                     return since
@@ -101,7 +105,7 @@ class _Watch:
                 return now
             if time.monotonic() >= deadline:
                 return since
-            self._wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
+            self._wakeup.await_wakeup(heard, min(deadline, self._look_at), check_open)
             if self._connections.session != self._session:
                 # Told before a new attempt to connect, which may take a while.
                 raise RendezvousConnectionError("The connection to the store was lost; its host is gone, it seems.")
@@ -110,16 +114,17 @@ class _Watch:
         """Have no client ring for this prefix any more."""
         if self._session == connection.session:
             self._session = None
-            self._run.unwatch(connection, self._wakeup.key, self._prefix)
+            if not self._quiet:
+                self._run.unwatch(connection, self._wakeup.key, self._prefix)
 
-    def _look(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot | None:
-        """What is there now, by one's own look or another thread's; None if time ran out."""
+    def _look(self, since: Snapshot, deadline: float, check_open: Check) -> tuple[Snapshot | None, int]:
+        """What is there now, by one's own look or another thread's, and after how many rings; None if time ran out."""
         if not self._looking.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return None
+            return None, self._heard
         try:
             if not self._is_current(since):
                 self._look_again(deadline, check_open)
-            return self._now
+            return self._now, self._heard
         finally:
             self._looking.release()
 
@@ -133,7 +138,7 @@ class _Watch:
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         session = self._wakeup.start(deadline)
-        self._heard = self._wakeup.rings
+        heard = self._wakeup.rings
         began = time.monotonic()
 
         def look(connection: Connection) -> tuple[Snapshot, bool]:
@@ -144,11 +149,14 @@ class _Watch:
             return Snapshot(entries, Moment(began, time.monotonic())), settled
 
         self._now, settled = self._connections.call(look, deadline, check_open)
-        self._look_at = began + (_LOOK if settled else _LOOK_AGAIN)
+        # Only now: a look that got no answer in time has heard nothing.
+        self._heard = heard
+        self._look_at = began + (_LOOK_AGAIN if not settled else _LOOK_QUIET if self._quiet else _LOOK)
 
     def _register(self, connection: Connection, session: Session) -> None:
         if connection.session != session:
             raise RendezvousConnectionError("The store was replaced by a new one just now.")
         if self._session != session:
-            self._run.watch(connection, self._wakeup.key, self._prefix)
+            if not self._quiet:
+                self._run.watch(connection, self._wakeup.key, self._prefix)
             self._session = session
