@@ -1,6 +1,7 @@
 """What a node costs the others does not grow with their number: elections, looks at heartbeats, retries, news."""
 
 import heapq
+import math
 import random
 
 import pytest
@@ -45,10 +46,17 @@ class TestElection:
         clock.now += NO_LEADER_TIMEOUT
         assert all(node.may_lead() for node in crowd)
 
-    def test_a_node_that_has_seen_no_leader_stands_at_once(self, clock: Clock) -> None:
-        crowd = [in_crowd(clock, 1000, seed) for seed in range(100)]
+    @pytest.mark.parametrize(("min_nodes", "least", "most"), [(2, 1000, 1000), (1000, 1, 32)])
+    def test_of_many_that_come_together_a_few_stand_at_once(self, min_nodes: int, least: int, most: int) -> None:
+        harness = Harness()
+        crowd = [harness.registered(f"n{number}", low=min_nodes, high=1000) for number in range(1000)]
+        for seed, node in enumerate(crowd):
+            node.rng, node.run.snapshot, node.stands_from = random.Random(seed), None, -math.inf
+            harness.show(node)
+        assert least <= sum(node.may_lead() for node in crowd) <= most
         for node in crowd:
-            node.apply_leader(None)
+            harness.show(node)
+        harness.now += NO_LEADER_TIMEOUT
         assert all(node.may_lead() for node in crowd)
 
     def test_a_leader_that_sees_an_old_snapshot_may_lead(self, clock: Clock) -> None:

@@ -181,8 +181,8 @@ class Node:
             if self.leading:
                 # A snapshot older than this node's own election; a lost lease is found by the keep-alive loop.
                 self.run.leader = before
-            elif before is not None and self.rng.random() * self.nodes_known() > CANDIDATES:
-                self.stands_from = max(self.stands_from, self.clock() + NO_LEADER_TIMEOUT)
+            elif before is not None or self.run.snapshot is None:
+                self._draw_candidates()
             return []
         if leader.node != self.id:
             self.term = 0
@@ -204,6 +204,11 @@ class Node:
     def event(self, kind: EventKind, node: str, cause: str) -> Event:
         """An event of this run, in the round that is known now."""
         return Event(kind, self.settings.run_id, self.run.state.round if self.run.state else 0, node, cause)
+
+    def _draw_candidates(self) -> None:
+        """Many see at once that there is no leader: a few stand for election, by chance, the others a moment later."""
+        if self.rng.random() * max(self.nodes_known(), self.settings.min_nodes) > CANDIDATES:
+            self.stands_from = max(self.stands_from, self.clock() + NO_LEADER_TIMEOUT)
 
     # What it means.
 
