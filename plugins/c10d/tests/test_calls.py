@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from rdzv.backend import ABSENT, PutOutcome, Token
 
+from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore
@@ -70,3 +71,15 @@ def test_a_list_whose_keys_are_known_is_one_call(server: ForkedStore, connect: C
     calls.clear()
     assert len(backend.read_all("nodes", timeout=CALL).entries) == 21
     assert +calls == {"multi_get": 2, "check": 1}
+
+
+def test_a_round_store_costs_what_torchs_own_does(server: ForkedStore, connect: Connect, calls: Counter[str]) -> None:
+    store = RoundStore(connect(server.endpoint))
+    store.add("count", 1)
+    calls.clear()
+    store.set("value", b"x")
+    assert +calls == {"set": 1}
+    assert store.get("value") == b"x"
+    assert +calls == {"set": 1, "compare_set": 1}
+    assert store.add("count", 1) == 2
+    assert +calls == {"set": 1, "compare_set": 1, "add": 1}

@@ -18,6 +18,7 @@ from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, create_backend
 from rdzv_c10d.locator import TemporaryFileLocator
+from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore, is_served
@@ -31,8 +32,9 @@ def test_parameters_make_backend_and_store(server: ForkedStore, connect: Connect
     backend, store = create_backend(params)
     store.set("greeting", b"hello")
     assert store.get("greeting") == b"hello"
-    assert connect(server.endpoint, "job/7").read_all("rounds", timeout=CALL).entries
-    assert not connect(server.endpoint, "job/8").read_all("rounds", timeout=CALL).entries
+    assert isinstance(store, RoundStore)
+    assert RoundStore(connect(server.endpoint, "job/7")).list_keys() == ["greeting"]
+    assert RoundStore(connect(server.endpoint, "job/8")).list_keys() == []
     assert backend.local_address == "127.0.0.1"
     backend.close()
 

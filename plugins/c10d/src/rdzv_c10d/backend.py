@@ -1,7 +1,7 @@
 """rdzv's contract on a store of torch's."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
@@ -12,7 +12,7 @@ from rdzv_transport import ProcessLocal
 from .locator import GivenLocator, StoreLocator
 from .run import Attempt, Run
 from .shared import Shared, join, leave
-from .store import Connection
+from .store import Connection, Store
 from .watch import Moment
 
 _T = TypeVar("_T")
@@ -34,6 +34,9 @@ class C10dRendezvousBackend(KeyValueBackend):
         run_id: Which run.
         prefix: What the keys of every run begin with.
 
+    Attributes:
+        root: What the keys of this run begin with in the store.
+
     Raises:
         RendezvousParameterError: The run id or the prefix is empty.
     """
@@ -49,10 +52,10 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def __init__(self, store: Any, run_id: str, *, prefix: str = "rdzv") -> None:
         self._locator: StoreLocator = store if isinstance(store, StoreLocator) else GivenLocator(store)
-        self._root = root_of(prefix, run_id)
+        self.root = root_of(prefix, run_id)
         # What a fork copies is never touched again (see `shared`).
         self._uses = ProcessLocal(
-            lambda: _Use(join(self._locator, self._root)),
+            lambda: _Use(join(self._locator, self.root)),
             lambda inherited: None,
             lambda use: leave(use.shared),
             "This backend of c10d",
@@ -101,6 +104,19 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def close(self) -> None:
         self._uses.close()
+
+    def call_in_order(self, work: Callable[[Store], _T], seconds: float) -> _T:
+        """Ask the store itself, after all that this process has asked so before; see `Line.call`."""
+        shared = self._uses.get().shared
+        return shared.line.call(work, min(seconds, self._locator.read_timeout), self._uses.check_open)
+
+    def await_keys(self, keys: Sequence[str], deadline: float) -> None:
+        """Return when all keys of the store are there, or at the deadline; see `Line.await_keys`."""
+        self._uses.get().shared.line.await_keys(keys, deadline, self._uses.check_open)
+
+    def check_open(self) -> None:
+        """Raise `RendezvousConnectionError` after `close`."""
+        self._uses.check_open()
 
     def _call(self, work: Callable[[Run, Connection], _T], timeout: float) -> _T:
         deadline = time.monotonic() + min(timeout, self._locator.read_timeout)

@@ -12,6 +12,7 @@ from rdzv.store import KeyValueStore
 from .backend import C10dRendezvousBackend, root_of
 from .locator import FileLocator, StoreLocator, TcpLocator, TemporaryFileLocator
 from .options import OPTIONS
+from .round_store import RoundStore, is_possible
 from .store import stores
 
 _PORT = 29400
@@ -30,8 +31,10 @@ def create_backend(params: RendezvousParameters) -> tuple[C10dRendezvousBackend,
     """
     stores()
     options = parse_options(params.config, OPTIONS)
-    backend = C10dRendezvousBackend(_locator(params, options), params.run_id, prefix=options["prefix"])
-    return backend, KeyValueStore(backend)
+    locator = _locator(params, options)
+    backend = C10dRendezvousBackend(locator, params.run_id, prefix=options["prefix"])
+    is_direct = isinstance(locator, TcpLocator) and is_possible()
+    return backend, RoundStore(backend) if is_direct else KeyValueStore(backend)
 
 
 def check_shared(params: RendezvousParameters) -> None:

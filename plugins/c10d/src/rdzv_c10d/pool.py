@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar, cast
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
-from rdzv.threads import start_thread
+from rdzv.threads import in_thread, start_thread
 from rdzv_transport import keep_in_children
 
 from .locator import StoreLocator, enter
@@ -108,6 +108,19 @@ class ConnectionPool:
         with self._changed:
             return self._start_worker(name).do(work, time.monotonic() + timeout)
 
+    def lend(self, deadline: float, check_open: Check) -> Connection:
+        """A connection of the caller's own.
+
+        Raises:
+            RendezvousConnectionError: The store failed, or did not answer in time.
+        """
+        making = in_thread(lambda: self.connect(deadline - time.monotonic()), "rdzv-c10d-connect")
+        while not wait([making], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
+            check_open()
+            if time.monotonic() >= deadline:
+                raise self.no_answer()
+        return making.result()
+
     def no_answer(self) -> NoAnswerError:
         """The error for the caller when the store did not answer in time."""
         why = "its host is stopped, or busy"
@@ -180,7 +193,7 @@ class ConnectionPool:
         with self._changed:
             if isinstance(one, Connection):
                 self._busy.discard(one)
-            stays = not self._closed and self._session == session
+            stays = not self._closed and self._session == session and len(self._idle) < _CONNECTIONS
             if stays:
                 self._idle.append(one)
             self._changed.notify()

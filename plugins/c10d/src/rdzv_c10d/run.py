@@ -8,6 +8,8 @@ Below ``<prefix>/<run id>/``:
 ``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
 ``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of wakeup keys and prefixes)
+``store/<path>//<key>`` a key of the round store at a path, as its user has written it (see `RoundStore`)
+``queues/<path>``       which queues that store has, a line of JSON each
 ======================  ================================================================================
 
 The folder of the state is what every node watches and few write: in one value it costs one call to
@@ -19,9 +21,11 @@ Heartbeats are written all the time, and looked at, but not waited for: nothing 
 one call.
 """
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Final, NamedTuple
 
 from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, PutOutcome, PutResult, Token
@@ -34,6 +38,8 @@ from .values import KeyIndex, Page, Version, frame, nonce, read_frame
 _PAGE: Final = STATE_KEY.rpartition("/")[0]
 _QUIET: Final = "heartbeats"
 """A top folder whose changes ring for no client: one that waits there looks now and then."""
+_STORES: Final = "rounds"
+"""The top folder under which the round stores are."""
 _UNINDEXED: Final = 2
 """The level on which folders have no key index of their own: what they hold stands in the one above."""
 _READINGS: Final = 20
@@ -167,6 +173,8 @@ class Run:
             gone = [path for path in paths if self._delete_value(store, path)]
             if "/" not in prefix and hasattr(store, "list_keys"):
                 self._sweep(store, prefix)
+        if _top(prefix) == _STORES and connection.descriptor is not None and hasattr(store, "list_keys"):
+            self._delete_stores(store, prefix)
         if gone and not is_quiet(prefix):
             self._ring(connection, gone, store.add(self._count(prefix), 0))
 
@@ -249,6 +257,20 @@ class Run:
             raw = peek(store, key)
             if raw is not None and not KeyIndex.parse(raw).names:
                 store.compare_set(key, raw, b"")
+
+    def _delete_stores(self, store: Store, prefix: str) -> None:
+        """Remove the round stores at or under a prefix."""
+        values, queues = f"{self.root}store/{prefix}/", queues_key(self.root, prefix)
+        for key in store.list_keys():
+            if contains(queues, key):
+                place = key.removeprefix(queues_key(self.root, ""))
+                for line in (peek(store, key) or b"").splitlines():
+                    while store.queue_len(name := store_key(self.root, place, json.loads(line))):
+                        with suppress(stores().QueueEmptyError):
+                            store.queue_pop(name, False)
+                store.delete_key(key)
+            elif key.startswith(values):
+                store.delete_key(key)
 
     def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
         return _names_at(prefix, _names(store, self._index(_indexed(prefix))))
@@ -397,6 +419,16 @@ def _top(path: str) -> str:
 def _path(name: str) -> str:
     """The path of a name in an index."""
     return name.partition(" ")[0]
+
+
+def store_key(root: str, place: str, key: str) -> str:
+    """Where a round store keeps a key. No place has an empty segment, so none has another's keys."""
+    return f"{root}store/{place}//{key}"
+
+
+def queues_key(root: str, place: str) -> str:
+    """Where a round store lists its queues."""
+    return f"{root}queues/{place}"
 
 
 def is_quiet(path: str) -> bool:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Hashable
 from typing import Final
 
+from .line import Line
 from .locator import StoreLocator
 from .pool import ConnectionPool
 from .run import Run
@@ -20,6 +21,7 @@ class Shared:
         pool: The connections.
         run: The run's keys.
         watches: What threads wait for.
+        line: The calls of round stores.
         users: How many backends use it.
     """
 
@@ -27,10 +29,12 @@ class Shared:
         self.pool = ConnectionPool(locator, root)
         self.run = Run(root)
         self.watches = Watches(self.pool, self.run)
+        self.line = Line(self.pool)
         self.users = 0
 
     def close(self, *, at_once: bool = False) -> None:
         """See `ConnectionPool.close`."""
+        self.line.close()
         self.watches.wakeup.close()
         self.pool.close(self._stop_ringing, at_once=at_once)
 

@@ -1,0 +1,116 @@
+"""One connection for the calls of a process's round stores, which reach the store in the order in which they were made.
+
+torch waits for no answer to a `set`: on two connections a later call could overtake it.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import wait
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from .pool import Check, ConnectionPool, failure
+from .store import FAILURES, Connection, NoAnswerError, Store, limit_waits, stores
+
+_T = TypeVar("_T")
+
+_ATTEMPT: Final = 10.0
+"""Seconds that one call may take: while a caller waits for torch, Python hears no Ctrl-C."""
+_POLL_INTERVAL: Final = 0.2
+"""Seconds between two looks whether the caller was closed meanwhile."""
+_GRACE: Final = 0.3
+"""Seconds that a call has to end when its connection is broken."""
+
+
+class UnansweredError(NoAnswerError):
+    """The request was sent, and may have been done or not."""
+
+
+class Line:
+    """See above.
+
+    Args:
+        connections: Makes the connection.
+    """
+
+    def __init__(self, connections: ConnectionPool) -> None:
+        self._connections = connections
+        self._using = threading.Lock()
+        self._connection: Connection | None = None
+        self._limit = 0.0
+
+    def call(self, work: Callable[[Store], _T], seconds: float, check_open: Check) -> _T:
+        """Ask the store.
+
+        Args:
+            work: A call of the store.
+            seconds: How long it may take; no call takes longer than `_ATTEMPT`.
+            check_open: Raises when the backend that calls was closed.
+
+        Raises:
+            UnansweredError: The store failed, or did not answer in time.
+            RendezvousConnectionError: There is no connection, or no turn in time; nothing was sent.
+        """
+        seconds = max(0.001, min(seconds, _ATTEMPT))
+        if not self._using.acquire(timeout=seconds):
+            raise self._connections.no_answer()
+        try:
+            check_open()
+            connection = self._connection
+            if connection is None or connection.session != self._connections.session:
+                connection = self._connect(time.monotonic() + seconds, check_open)
+            if seconds != self._limit and connection.descriptor is not None:
+                limit_waits(connection.descriptor, seconds)
+                self._limit = seconds
+            began = time.monotonic()
+            try:
+                return work(connection.store)
+            except FAILURES as raised:
+                self._connection = None
+                connection.cut()
+                if time.monotonic() - began < seconds * 0.9:
+                    self._connections.lose(connection.session)
+                error = UnansweredError(str(failure(raised)))
+                error.__cause__ = raised.with_traceback(None)
+        finally:
+            self._using.release()
+        # An error is kept for long, and with it what its frames hold.
+        del connection
+        check_open()
+        raise error
+
+    def await_keys(self, keys: Sequence[str], deadline: float, check_open: Check) -> None:
+        """Return when all keys are there, or at the deadline.
+
+        Raises:
+            RendezvousConnectionError: The store cannot be reached.
+        """
+
+        def listen(connection: Connection) -> None:
+            # torch's own timeout, of which it prints a warning.
+            with suppress(stores().DistStoreError):
+                connection.store.wait(list(keys), timedelta(seconds=max(0.001, deadline - time.monotonic())))
+
+        waiting = self._connections.start(listen, _ATTEMPT, "rdzv-c10d-store-wait")
+        while not wait([waiting], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
+            check_open()
+            if time.monotonic() >= deadline:
+                return
+        waiting.result()
+
+    def close(self) -> None:
+        """Break the connection if a call uses it, and end that call."""
+        connection, idle = self._connection, self._using.acquire(blocking=False)
+        if not idle and connection is not None:
+            connection.cut()
+            idle = self._using.acquire(timeout=_GRACE)
+        self._connection = None
+        if idle:
+            self._using.release()
+
+    def _connect(self, deadline: float, check_open: Check) -> Connection:
+        self._connection, self._limit = None, 0.0
+        self._connection = self._connections.lend(deadline, check_open)
+        return self._connection

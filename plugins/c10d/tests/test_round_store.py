@@ -1,0 +1,179 @@
+"""The store of a round on a TCPStore: torch's own calls, with what rdzv promises besides."""
+
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from rdzv import RendezvousParameters, RendezvousTimeoutError, get_rendezvous_handler
+from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_conformance import Connect
+from rdzv_conformance.meanwhile import in_background
+from rdzv_conformance.suite.store import StoreConformance
+
+from rdzv_c10d.round_store import RoundStore
+from rdzv_c10d.store import stores
+
+from .clients import CALL, ForkedStore, tcp_client
+from .clients import Connect as ConnectTcp
+
+_LONG = timedelta(seconds=CALL)
+
+
+class TestRoundStore(StoreConformance):
+    """It does what every store of rdzv does."""
+
+    @pytest.fixture
+    def connect(self, shared_store: ForkedStore) -> Connect:
+        return lambda run_id: tcp_client(shared_store.endpoint, run_id)
+
+    @pytest.fixture(autouse=True)
+    def is_a_round_store(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What the suite makes on a client is one."""
+        monkeypatch.setattr("rdzv_conformance.suite.store.KeyValueStore", RoundStore)
+
+
+@pytest.fixture
+def store(server: ForkedStore, connect: ConnectTcp) -> RoundStore:
+    return RoundStore(connect(server.endpoint), timeout=_LONG)
+
+
+def test_a_counter_holds_a_number(store: RoundStore) -> None:
+    for value in ("7x", "abc", b"\xff"):
+        store.set("value", value)
+        with pytest.raises(RendezvousParameterError, match="whole number"):
+            store.add("value", 1)
+    store.add("count", 2**63 - 2)
+    with pytest.raises(RendezvousParameterError, match="64 bits"):
+        store.add("count", 2)
+    assert store.add("count", 1) == 2**63 - 1
+
+
+def test_what_is_no_text_is_refused(store: RoundStore) -> None:
+    wrong: Any = 7
+    for call in (
+        lambda: store.set(wrong, b""),
+        lambda: store.set("key", wrong),
+        lambda: store.wait(wrong),
+        lambda: store.wait("text"),
+        lambda: store.check([wrong]),
+        lambda: store.add("key", wrong.__str__()),
+    ):
+        with pytest.raises(TypeError):
+            call()
+    with pytest.raises(RendezvousParameterError):
+        store.multi_set(["a"], [])
+
+
+def test_stores_within_it_have_their_own_keys(store: RoundStore) -> None:
+    store.scoped("a").set("b", b"1")
+    store.scoped("a").scoped("b").set("c", b"2")
+    store.set("a/b", b"3")
+    store.set("a//b", b"4")
+    assert sorted(store.list_keys()) == ["a//b", "a/b"]
+    assert store.scoped("a").list_keys() == ["b"]
+    assert store.scoped("a").get("b") == b"1"
+
+
+def test_a_round_is_removed_with_its_store(server: ForkedStore, connect: ConnectTcp) -> None:
+    backend = connect(server.endpoint)
+    rounds = [RoundStore(backend).scoped(f"{number}").scoped("store") for number in (1, 11)]
+    for store in rounds:
+        store.set("key", b"x")
+        store.add("count", 1)
+        store.queue_push("queue", b"item")
+    backend.delete("rounds/1", timeout=CALL)
+    assert rounds[0].list_keys() == []
+    assert rounds[0].queue_len("queue") == 0
+    assert sorted(rounds[1].list_keys()) == ["count", "key"]
+    assert rounds[1].queue_len("queue") == 1
+    host, _, port = server.endpoint.partition(":")
+    client = stores().TCPStore(host, int(port), is_master=False, wait_for_workers=False)
+    assert not [key for key in client.list_keys() if "rounds/1/" in key]
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.3])
+def test_who_waits_is_woken_at_once(store: RoundStore, delay: float) -> None:
+    """Also who has waited so long that a thread does."""
+    with in_background(lambda: store.get("late")) as waiting:
+        time.sleep(delay)
+        store.set("late", b"x")
+        began = time.monotonic()
+        assert waiting.result(CALL) == b"x"
+        assert time.monotonic() - began < 1
+
+
+def test_a_queue_is_no_value(store: RoundStore) -> None:
+    store.queue_push("name", b"x")
+    store.wait(["name"])
+    store.set_timeout(timedelta(seconds=0.2))
+    with pytest.raises(RendezvousTimeoutError, match="name"):
+        store.get("name")
+
+
+def test_close_ends_every_wait(server: ForkedStore) -> None:
+    backend = tcp_client(server.endpoint, "run")
+    store = RoundStore(backend)
+    with ThreadPoolExecutor(3) as pool:
+        pending: list[Future[Any]] = [
+            pool.submit(store.get, "missing"),
+            pool.submit(store.wait, ["missing"]),
+            pool.submit(store.queue_pop, "missing"),
+        ]
+        time.sleep(0.3)
+        began = time.monotonic()
+        store.close()
+        for one in pending:
+            assert isinstance(one.exception(CALL), RendezvousConnectionError)
+        assert time.monotonic() - began < 2
+    with pytest.raises(RendezvousConnectionError):
+        store.set("key", b"x")
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("rdzv-c10d-store")]
+
+
+def test_a_silent_host_is_waited_for_as_long_as_asked(server: ForkedStore, store: RoundStore) -> None:
+    store.set("key", b"x")
+    store.add("count", 1)
+    store.set_timeout(timedelta(seconds=0.5))
+    server.pause()
+    try:
+        for call in (lambda: store.get("key"), lambda: store.add("count", 1), lambda: store.check(["key"])):
+            began = time.monotonic()
+            with pytest.raises(RendezvousConnectionError):
+                call()
+            assert time.monotonic() - began < 2.5
+    finally:
+        server.resume()
+    assert store.get("key") == b"x"
+
+
+def test_a_host_that_is_silent_for_a_moment_is_waited_for(server: ForkedStore, store: RoundStore) -> None:
+    store.set("key", b"x")
+    server.pause()
+    with in_background(lambda: store.get("key")) as waiting:
+        time.sleep(0.5)
+        server.resume()
+        assert waiting.result(CALL) == b"x"
+
+
+def test_after_a_restart_it_goes_on(server: ForkedStore, store: RoundStore) -> None:
+    store.set("key", b"x")
+    server.kill()
+    server.restart()
+    assert store.check(["key"]) is False
+    store.set("key", b"y")
+    assert store.get("key") == b"y"
+
+
+def test_nodes_and_workers_share_it(server: ForkedStore) -> None:
+    params = RendezvousParameters("c10d", server.endpoint, "job", 2, 2, is_host=False, keep_alive_interval=0.5)
+    handlers = [get_rendezvous_handler(params) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        infos = list(pool.map(lambda handler: handler.next_rendezvous(), handlers))
+        assert all(isinstance(info.store, RoundStore) for info in infos)
+        infos[0].store.set("greeting", b"hello")
+        assert infos[1].store.get("greeting") == b"hello"
+        assert infos[1].store.num_keys() == 1
+        list(pool.map(lambda handler: handler.shutdown(), handlers))
