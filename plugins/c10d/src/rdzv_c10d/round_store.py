@@ -94,7 +94,7 @@ class RoundStore(KeyValueStore):
         deadline = started + self._timeout.total_seconds()
         while None in (found := self._peek(raws)):
             if time.monotonic() >= deadline:
-                raise self._lacking([key for key, value in zip(keys, found, strict=True) if value is None], started)
+                raise self._timed_out([key for key, value in zip(keys, found, strict=True) if value is None], started)
             self._await_raws(raws, deadline)
         return [value for value in found if value is not None]
 
@@ -144,7 +144,7 @@ class RoundStore(KeyValueStore):
         deadline = started + (self._timeout if timeout is None else timeout).total_seconds()
         while raws and not self._call(lambda store: store.check(raws)):
             if time.monotonic() >= deadline:
-                raise self._lacking([key for key in dict.fromkeys(keys) if not self.check([key])], started)
+                raise self._timed_out([key for key in dict.fromkeys(keys) if not self.check([key])], started)
             self._await_raws(raws, deadline)
 
     def list_keys(self) -> list[str]:
@@ -246,7 +246,7 @@ class RoundStore(KeyValueStore):
                 self._backend.check_open()
                 time.sleep(max(0.0, min(_PAUSE, deadline - time.monotonic())))
 
-    def _lacking(self, keys: list[str], started: float) -> RendezvousTimeoutError:
+    def _timed_out(self, keys: list[str], started: float) -> RendezvousTimeoutError:
         more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
         listed = ", ".join(f"'{key}'" for key in keys[:20]) + more
         waited = time.monotonic() - started
