@@ -19,6 +19,7 @@ from .node import Node
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
+    NAMED,
     NODES,
     STATUS_KEY,
     LeaderRecord,
@@ -364,14 +365,16 @@ class _LeaderTerm:
         )
         if status == last_status and not taken:
             return self.node.interval
+        # Of many that go one after the other the first are news at once, and the others soon: it wakes every node.
+        gone = status.departures != last_status.departures and (status.gone <= NAMED or not last_status.departures)
+        urgent = gone or (status.waiting > 0) != (last_status.waiting > 0)
+        due = 0.0 if urgent else self.last_status_at + status_interval(status.present) - now
+        if due > 0:
+            return due
         new = set(status.departures) - set(last_status.departures)
         # A member may have closed the run before it left, and the watch be late.
         if any(not departure.left for departure in new) and (yield from self.refresh_state()):
             return 0.0
-        urgent = status.departures != last_status.departures or (status.waiting > 0) != (last_status.waiting > 0)
-        due = 0.0 if urgent else self.last_status_at + status_interval(status.present) - now
-        if due > 0:
-            return due
         before = (
             None
             if taken

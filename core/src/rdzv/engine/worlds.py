@@ -9,8 +9,8 @@ from .client import DecodedSnapshot
 from .effects import Coroutine, Put, Read, ReadAll
 from .records import Page, Pages, State, read_record, world_folder
 
-PAGE: Final = 128
-"""Ids that fit on a page, and into the state itself: some 5 KB."""
+PAGE: Final = 64
+"""Ids that fit on a page, and into the state itself: some 3 KB."""
 
 UNKNOWN: Final = "?"
 """What the name of a member begins with that is not known any more; an id never does."""
