@@ -171,14 +171,10 @@ class ConnectionPool:
             self._closed = True
             idle, self._idle = self._idle, []
             self._changed.notify_all()
-        if idle and isinstance(last := idle[-1], Connection):
-            with suppress(*FAILURES, RendezvousError):
-                _limit(last, time.monotonic() + _SHUTDOWN_GRACE)
-                last_work(last)
-        elif idle and isinstance(last, _Worker):
-            last.do(last_work, math.inf)
+        if idle:
+            _do_last(idle[-1], last_work)
+        # From here on nothing refers to a connection: the host counts those that are open.
         _end(idle)
-        del idle, last_work
         if not self._await_end():
             # Some are stuck in a call to a silent host.
             with self._changed:
@@ -361,9 +357,17 @@ def _limit(connection: Connection, deadline: float) -> bool:
     return True
 
 
+def _do_last(one: "Connection | _Worker", work: Callable[[Connection], None]) -> None:
+    if isinstance(one, _Worker):
+        one.do(work, math.inf)
+        return
+    with suppress(*FAILURES, RendezvousError):
+        _limit(one, time.monotonic() + _SHUTDOWN_GRACE)
+        work(one)
+
+
 def _end(idle: "list[Connection | _Worker]") -> None:
     """End the workers; a connection ends with what refers to it."""
-    for one in idle:
-        if isinstance(one, _Worker):
-            one.end()
+    for worker in [one for one in idle if isinstance(one, _Worker)]:
+        worker.end()
     idle.clear()
