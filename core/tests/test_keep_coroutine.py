@@ -313,10 +313,15 @@ class TestRemoval:
     def test_a_state_that_was_seen_before_the_lease_may_be_forgotten(self, harness: Harness, node: Node) -> None:
         harness.now += 1.0
         node.registration.lease_since = harness.now
-        self.finds_no_state(harness, node).to(Sleep)
+        keep = self.finds_no_state(harness, node)
+        keep.to(Sleep)
         assert node.closed() is None
-        assert node.run.version is None
-        assert node.run.presence is Presence.THERE
+        assert node.run.presence is Presence.MISSING
+        # Its members would have written it again by now.
+        harness.now = node.registration.lease_since + TTL
+        keep.to(Read)
+        keep.to(Sleep)
+        assert node.closed() == Closed("", "the run was removed from the service", done=False)
 
     def test_a_purge_of_an_earlier_attempt_removes_nothing_of_the_next(self, harness: Harness) -> None:
         harness.publish(running("x", "y", closed=Closed("x", "done", done=True)))

@@ -397,7 +397,7 @@ while leads() and not node.stopped:
     "unseen-removal": Bug(
         "A node whose lease is younger than the loss of the state takes the run for removed.",
         frozenset({7}),
-        (Change(keep_alive._verify_state, {" and run.seen_at >= mine.lease_since": ""}),),
+        (Change(keep_alive._verify_state, {"run.seen_at < mine.lease_since and": "False and"}),),
         ("forget", "come"),
         {"patience": (600.0,), "lost": 0.2},
     ),

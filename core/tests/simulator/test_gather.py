@@ -18,7 +18,7 @@ def test_many_nodes_gather_within_the_budget() -> None:
 
 
 def test_calls_do_not_grow_with_the_nodes() -> None:
-    few, many = (gather.gather(nodes) for nodes in (50, 500))
+    few, many = (gather.gather(nodes) for nodes in (100, 500))
     assert many.calls[0] <= few.calls[0] + 1
     assert many.calls[1] <= few.calls[1] + 1
 

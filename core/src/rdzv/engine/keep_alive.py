@@ -61,9 +61,11 @@ def _verify_state(node: Node, lease: Lease) -> Coroutine[None]:
             yield from reregister(node, node.background_deadline())
             return
         assert run.state is not None  # noqa: S101 - what has a version was read
+        if run.seen_at < mine.lease_since and node.clock() < mine.lease_since + node.ttl:
+            # The service may have forgotten it before this node had its lease: then its members write it again.
+            return
         run.version = None
-        # What an earlier attempt has left may be purged while this one begins; and a service may have forgotten a state
-        # that this node saw before it had its lease.
-        if run.state.attempt == node.settings.attempt and run.seen_at >= mine.lease_since:
+        # What an earlier attempt has left may be purged while this one begins.
+        if run.state.attempt == node.settings.attempt:
             run.presence = Presence.DELETED
     yield from apply_and_emit(node, versioned, node.background_deadline())
