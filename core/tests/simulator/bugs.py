@@ -114,7 +114,7 @@ BUGS: Final[dict[str, Bug]] = {
     ),
     "wall-clock": _bug(
         "Leases are timed by the clock on the wall.",
-        {2, 4, 10},
+        {2, 4, 10, 12},
         NodeClock.__call__,
         {"self._offset + self._timeline.now * self._rate": "self.wall()"},
         "jump",
@@ -259,7 +259,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A leader removes only what rounds have left that it has published itself.",
         {13},
         leader._LeaderTerm.__post_init__,
-        {"max(0, state.round - 3)": "max(0, state.round - 2)"},
+        {"max(0, state.round - 5)": "max(0, state.round - 2)"},
         "kill_between",
         "fail_many",
         "fail_many",
@@ -385,7 +385,7 @@ while leads() and not node.stopped:
         "The new token of a state that was put back is not learnt, so no write of it wins any more.",
         {4},
         Node.apply_state,
-        {"self.run.version = versioned\n        return []": "pass\n        return []"},
+        {"self.run.version = versioned\n            if": "pass\n            if"},
         "corrupt",
     ),
     "late-closing": _bug(

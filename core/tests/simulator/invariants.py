@@ -241,9 +241,10 @@ class Invariants:
             case errors.RendezvousStateError() if self._context.corrupt:
                 return
             case errors.RendezvousError() if _is_unexpected(error) and (
-                self._context.corrupt or machine.runner.hits >= LASTING_TIMES
+                self._context.corrupt or machine.runner.hits >= LASTING_TIMES or machine.clock() >= machine.gives_up_at
             ):
-                # Few unexpected errors are tolerated; several faults, or one and what cannot be read, make many.
+                # Few unexpected errors are tolerated; several faults, or one and what cannot be read, make many. One
+                # that comes when the time to join is over is the reason for that.
                 return
             case errors.RendezvousClosedError() | errors.RendezvousGracefulExitError() if self._is_over_for(machine):
                 return

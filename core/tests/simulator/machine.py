@@ -57,6 +57,7 @@ class Machine:
         round: The round that its program works in, or worked in last.
         place: The address and the port that it offers in its record; others whenever it joins.
         places: All that it has offered.
+        gives_up_at: The moment on its clock from which on it may give up to join.
         ended: It has ended by itself, and the service has confirmed all of that.
         unheard: It ended, and the service did not take in time what it had to say.
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
@@ -72,6 +73,7 @@ class Machine:
         self.stored = ""
         self.ended = False
         self.unheard = False
+        self.gives_up_at = 0.0
         self.process = Process()
         self._context = context
         self._watcher = watcher
@@ -143,6 +145,8 @@ class Machine:
     def join(self) -> None:
         """Call ``next_rendezvous``."""
         deadline = self.clock() + self.settings.timeout.join.total_seconds()
+        # What does not fit in before the deadline is not tried again.
+        self.gives_up_at = deadline - 1.0
         number = self.place[1] + 1
         self.place = place = (f"{self.name}.host{number}", number)
         self.places.add(place)

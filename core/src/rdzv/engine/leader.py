@@ -363,7 +363,8 @@ class _LeaderTerm:
             and self.node.run.status is None
             and now - self.last_status_at > self.node.interval
         )
-        if status == last_status and not taken:
+        # That a run is closed the state says; a status might be written after the last node has removed it.
+        if (status == last_status and not taken) or status.phase == "closed":
             return self.node.interval
         # Of many that go one after the other the first are news at once, and the others soon: it wakes every node.
         gone = status.departures != last_status.departures and (status.gone <= NAMED or not last_status.departures)
