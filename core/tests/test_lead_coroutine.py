@@ -551,6 +551,17 @@ class TestNews:
         assert lead.node.closed() is not None
         assert harness.writes(STATUS_KEY) == before
 
+    def test_a_status_whose_write_failed_may_stand_there_all_the_same(self, harness: Harness, lead: Leader) -> None:
+        lead.until(60.0)
+        write(harness, "d")
+        harness.put(STATUS_KEY, lead.coroutine.to_write(STATUS_KEY).payload)
+        lead.coroutine.throw(OSError("a bug"))
+        take_away(harness, "d")
+        lead.until(60.0)
+        status = harness.read(STATUS_KEY)
+        assert status is not None
+        assert decode(RunStatus, status.payload).waiting == 0
+
     def test_a_leader_that_learns_of_its_successor_while_it_reads_the_state_publishes_nothing(
         self, harness: Harness, lead: Leader
     ) -> None:

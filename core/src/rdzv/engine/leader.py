@@ -231,6 +231,7 @@ class _LeaderTerm:
     quorum_since: float | None = None
     last_status: RunStatus | None = None
     last_status_at: float = 0.0
+    is_last_known: bool = True
     status_version: VersionedValue | None = None
     removed: set[str] = field(default_factory=set)
     swept: int = 0
@@ -364,7 +365,8 @@ class _LeaderTerm:
             and now - self.last_status_at > self.node.interval
         )
         # That a run is closed the state says; a status might be written after the last node has removed it.
-        if (status == last_status and not taken) or status.phase == "closed":
+        stands = status == last_status and self.is_last_known and not taken
+        if stands or status.phase == "closed":
             return self.node.interval
         # Of many that go one after the other the first are news at once, and the others soon: it wakes every node.
         gone = status.departures != last_status.departures and (status.gone <= NAMED or not last_status.departures)
@@ -382,8 +384,10 @@ class _LeaderTerm:
             else self.status_version or (self.node.run.snapshot.raw(STATUS_KEY) if self.node.run.snapshot else None)
         )
         payload = status.shortened(self.node.run.status).encode()
+        # If this fails, it may have been written all the same.
+        self.is_last_known = False
         applied, self.status_version = yield Put(STATUS_KEY, payload, self.node.background_deadline(), previous=before)
-        self.last_status_at = self.node.clock()
+        self.last_status_at, self.is_last_known = self.node.clock(), True
         if applied:
             self.last_status = status
             return self.node.interval
