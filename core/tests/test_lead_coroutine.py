@@ -697,6 +697,17 @@ class TestRemoving:
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
         assert stores == [round_folder(number) for number in (1, 1, 2)]
 
+    def test_rounds_that_begin_anew_are_removed_as_well(self, harness: Harness) -> None:
+        write(harness, "b")
+        lead = Leader(harness, state=running("a", "b", round=9))
+        self.removed(lead)
+        for number in (1, 3):
+            harness.publish(running("a", "b", round=number))
+            harness.show(lead.node)
+            lead.until(60.0)
+        stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
+        assert stores[3:] == [round_folder(1)]
+
     def test_rounds_that_jump_are_not_removed_one_by_one(self, harness: Harness) -> None:
         write(harness, "b")
         lead = Leader(harness, state=running("a", "b", round=4))

@@ -67,14 +67,14 @@ class Group:
 GROUPS: Final = (
     Group(
         ("rdzv.engine.rules", "rdzv.engine.records", "rdzv.engine.codec", "rdzv.engine.envelope"),
-        ("records", "rules", "rules_decisions", "envelope", "envelope_bytes"),
+        ("records", "rules", "rules_decisions", "envelope", "envelope_bytes", "crowds", "worlds"),
     ),
     Group(
         ("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"),
-        ("node", "connection"),
+        ("node", "connection", "crowds", "worlds"),
     ),
     Group(("rdzv.engine.registration",), ("registration", "keep_coroutine")),
-    Group(("rdzv.engine.refusals",), ("node", "join_coroutine")),
+    Group(("rdzv.engine.refusals",), ("node", "join_coroutine", "crowds")),
     Group(
         (
             "rdzv.engine.watch",
@@ -83,9 +83,9 @@ GROUPS: Final = (
             "rdzv.engine.join",
             "rdzv.engine.leave",
         ),
-        ("join_coroutine", "keep_coroutine", "leave_coroutine"),
+        ("join_coroutine", "keep_coroutine", "leave_coroutine", "worlds"),
     ),
-    Group(("rdzv.engine.leader",), ("lead_coroutine",)),
+    Group(("rdzv.engine.leader",), ("lead_coroutine", "worlds")),
     Group(("rdzv.engine.handler",), ("dynamic_handler",)),
 )
 

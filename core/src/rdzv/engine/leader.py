@@ -332,8 +332,9 @@ class _LeaderTerm:
             if prefix not in self.removed:
                 yield Delete(prefix, self.node.background_deadline())
                 self.removed.add(prefix)
-        # After a service has forgotten its data the numbers jump: there is nothing far back.
-        self.swept = max(self.swept, state.round - SWEPT)
+        # After a service has forgotten its data the numbers jump: there is nothing far back. After a purge they begin
+        # anew.
+        self.swept = min(max(self.swept, state.round - SWEPT), max(0, state.round - 2))
         for number in range(self.swept + 1, state.round - 1):
             yield Delete(round_folder(number), self.node.background_deadline())
             self.swept = number
