@@ -15,7 +15,8 @@ from rdzv.errors import RendezvousConnectionError
 
 from .coroutines import Harness
 from .memory import MemoryBackend
-from .test_node import INTERVAL, Clock, claim, made
+from .test_node import INTERVAL, Clock, claim, made, snapshot
+from .test_rules import state
 
 CALL = 1.0
 TTL = 15.0
@@ -31,6 +32,7 @@ def in_crowd(clock: Clock, nodes: int, seed: int = 0) -> Node:
     node = made(clock, 1)
     node.rng = random.Random(seed)
     node.run.status = RunStatus(1, "running", nodes, 0)
+    node.run.snapshot = snapshot()
     return node
 
 
@@ -54,9 +56,9 @@ class TestElection:
             node.rng, node.run.snapshot, node.stands_from = random.Random(seed), None, -math.inf
             harness.show(node)
         assert least <= sum(node.may_lead() for node in crowd) <= most
+        harness.now += NO_LEADER_TIMEOUT
         for node in crowd:
             harness.show(node)
-        harness.now += NO_LEADER_TIMEOUT
         assert all(node.may_lead() for node in crowd)
 
     def test_a_leader_that_sees_an_old_snapshot_may_lead(self, clock: Clock) -> None:
@@ -74,6 +76,15 @@ def test_many_nodes_try_again_less_often(clock: Clock, nodes: int, pause: float)
     assert node.longest_pause() == pause
     pauses = node.pauses()
     assert pause / 2 <= max(next(pauses) for _ in range(100)) <= pause
+
+
+def test_a_node_knows_of_those_in_its_world_and_of_those_that_are_present(clock: Clock) -> None:
+    node = made(clock, 1)
+    assert node.nodes_known() == 1
+    node.run.state = state("a", "b", "c")
+    assert node.nodes_known() == 3
+    node.run.status = RunStatus(1, "running", 4, 0)
+    assert node.nodes_known() == 4
 
 
 def test_all_observe_their_leader_and_only_it_the_others(clock: Clock) -> None:
@@ -189,3 +200,13 @@ def test_a_message_lists_twenty_nodes_and_counts_the_others() -> None:
     error = timed_out(node, [record] * 50, None, 1.0, alone=False, reason=None)
     assert "a, a, and 30 more)" in str(error)
     assert str(error).count("a, ") == 20
+
+
+def test_a_message_lists_twenty_that_are_gone_and_counts_the_others(clock: Clock) -> None:
+    node = made(clock, 1)
+    node.run.state = state("a", "b", "c")
+    lost = tuple(Departure(f"n{rank}", rank, False, "why") for rank in range(30))
+    node.run.status = RunStatus(node.run.state.round, "re-forming", 1, 0, lost, more_lost=50)
+    assert "'n19' is gone: why; and 60 more" in str(timed_out(node, [], None, 1.0, alone=False, reason=None))
+    node.run.status = RunStatus(node.run.state.round + 1, "re-forming", 1, 0, lost)
+    assert "gone" not in str(timed_out(node, [], None, 1.0, alone=False, reason=None))

@@ -13,6 +13,7 @@ import pytest
 
 from rdzv import DynamicRendezvousHandler, NodeRecord
 from rdzv.backend import STATE_KEY
+from rdzv.engine import worlds
 from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
@@ -94,6 +95,33 @@ class TestJoining:
         assert (info.rank, info.world_size, info.round, info.run_id) == (0, 1, 1, "run")
         assert info.nodes == (node.node_id,)
         assert info.bootstrap_store_info.master_addr == "127.0.0.7"
+
+    def test_the_nodes_of_a_small_world_are_known_also_after_the_end(self, run: Run) -> None:
+        (node,) = run.nodes(1, 1, 1)
+        info = node.next_rendezvous()
+        node.leave()
+        assert info.nodes == (node.node_id,)
+
+    def test_the_nodes_of_a_large_world_are_read_when_they_are_asked_for(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("rdzv.engine.worlds.PAGE", 1)
+        deadlines = []
+
+        def read_world(state: State, deadline: float) -> Any:
+            deadlines.append(deadline - time.monotonic())
+            return worlds.read_world(state, deadline)
+
+        monkeypatch.setattr("rdzv.engine.handler.read_world", read_world)
+        nodes = run.nodes(2, 2, 2)
+        info, again = (joined.result(5) for joined in run.join(*nodes))
+        assert deadlines == []
+        assert set(info.nodes) == {node.node_id for node in nodes}
+        assert 4.0 < deadlines.pop() <= 5.0
+        with run.service.changed:
+            run.service.remove("run/rounds")
+        with pytest.raises(RendezvousStateError, match="gone from the service"):
+            assert again.nodes
 
     def test_without_an_address_it_is_the_one_towards_the_service(self, run: Run) -> None:
         node = run.node(1, 1)

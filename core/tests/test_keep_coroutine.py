@@ -293,6 +293,7 @@ class TestRemoval:
     def test_who_keeps_its_lease_while_the_state_goes_knows_that_the_run_was_removed(
         self, harness: Harness, node: Node
     ) -> None:
+        node.run.seen_at = node.registration.lease_since = harness.now
         harness.client.delete(STATE_KEY, harness.now)
         harness.show(node)
         assert node.closed() is None

@@ -551,6 +551,24 @@ class TestNews:
         assert lead.node.closed() is not None
         assert harness.writes(STATUS_KEY) == before
 
+    @pytest.mark.parametrize(("named", "waits"), [(2, False), (1, True)])
+    def test_of_many_that_go_the_first_are_told_of_at_once(
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch, named: int, waits: bool
+    ) -> None:
+        monkeypatch.setattr(leader, "NAMED", named)
+        for name in "bcd":
+            write(harness, name)
+        lead = Leader(harness, state=running("a", "b", "c", "d"))
+        lead.until(60.0)
+        began = harness.now
+        take_away(harness, "c")
+        lead.coroutine.to_write(STATUS_KEY)
+        assert harness.now == pytest.approx(began, abs=0.01)
+        lead.coroutine.go()
+        take_away(harness, "b")
+        lead.coroutine.to_write(STATUS_KEY)
+        assert (harness.now > began + 0.5) is waits
+
     def test_a_status_whose_write_failed_may_stand_there_all_the_same(self, harness: Harness, lead: Leader) -> None:
         lead.until(60.0)
         write(harness, "d")

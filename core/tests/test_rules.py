@@ -354,7 +354,7 @@ class TestAlone:
         assert not rules.is_alone(state("a", "b", "c"), status, 0)
 
     def test_a_newcomer_is_not(self) -> None:
-        assert not rules.is_alone(state("b", "c"), self.status("b", "c"), None)
+        assert not rules.is_alone(state("b", "c", "d"), self.status("b", "c"), None)
 
     def test_a_member_for_which_a_world_of_one_would_do_is_not(self) -> None:
         assert not rules.is_alone(state("a", "b", min_nodes=1), self.status("b"), 0)

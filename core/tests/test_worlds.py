@@ -1,5 +1,6 @@
 """A large world stands on pages beside the state: each node reads one, leaders read all, nothing of them stays."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from rdzv.engine.records import (
     Closed,
     Departure,
     Page,
+    Pages,
     RunStatus,
     State,
     decode_state,
@@ -23,6 +25,8 @@ from rdzv.engine.records import (
 )
 from rdzv.engine.register import apply_and_emit, register
 from rdzv.engine.registration import NodeState
+from rdzv.engine.run_view import RunView
+from rdzv.errors import RendezvousTimeoutError
 from rdzv.keys import escape
 
 from .coroutines import Harness, Stepper
@@ -81,6 +85,25 @@ def test_a_large_world_stands_on_pages_of_which_a_node_reads_one(harness: Harnes
     assert page is not None
     assert "another" not in page.ranks
     assert harness.run(worlds.read_world(written, harness.now)) == state
+
+
+@pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 10_000_000), (3, 3)])
+def test_pages_as_leaders_write_them(count: int, size: int) -> None:
+    assert Pages("folder", count, size, "a").size == size
+
+
+@pytest.mark.parametrize(("count", "size"), [(0, 1), (2, 1), (1, 10_000_001), (0, 0)])
+def test_pages_as_no_leader_writes_them(count: int, size: int) -> None:
+    with pytest.raises(ValueError, match=f"no world of {size} members stands on {count} pages"):
+        Pages("folder", count, size, "a")
+
+
+def test_a_page_is_missed_only_where_there_should_be_one() -> None:
+    pages = Pages("folder", 1, 1, "a")
+    assert not RunView().lacks_page()
+    assert not RunView(state=world_of("a", "b")).lacks_page()
+    assert RunView(state=replace(world_of("a", "b"), world=(), pages=pages)).lacks_page()
+    assert not RunView(state=replace(world_of("a", "b"), world=(), pages=pages), page=Page({})).lacks_page()
 
 
 @pytest.mark.usefixtures("two_a_page")
@@ -196,6 +219,43 @@ class TestNode:
         watching.to(Wait)
         assert node.run.rank == 2
 
+    def test_only_news_are_looked_at(self, harness: Harness, node: Node) -> None:
+        watching = harness.stepper(watch.watch_loop(node))
+
+        def looks(payload: Any) -> list[type[Any]]:
+            before = len(watching.taken)
+            payload()
+            watching.go()
+            watching.to(Wait)
+            return [type(effect) for effect in watching.taken[before:]]
+
+        written = world_of("c", "b", "a")
+        assert looks(lambda: publish(harness, written))[:3] == [Wait, Read, Emit]
+        first = harness.read(STATE_KEY)
+        news = RunStatus(1, "running", 3, 0).encode()
+        assert Read not in (kinds := looks(lambda: harness.put(STATUS_KEY, news)))
+        assert ReadAll not in kinds
+        closed = replace(decode_state(first.payload), closed=Closed("a", "done", done=True))  # type: ignore[union-attr]
+        kinds = looks(lambda: harness.publish(closed))
+        assert ReadAll not in kinds
+        assert Read not in kinds
+        publish(harness, replace(written, round=2))
+        self.apply(harness, node)
+        older = harness.stepper(apply_and_emit(node, first, harness.now + 5.0))
+        older.end()
+        assert older.taken == []
+
+    def test_one_that_gives_up_tells_of_the_world_that_runs(self, harness: Harness) -> None:
+        for name in "cba":
+            write(harness, name)
+        publish(harness, world_of("c", "b", "a"))
+        node = harness.node("d")
+        coroutine = harness.stepper(join.join(node, "d.host", 1, harness.now + 60.0))
+        with pytest.raises(RendezvousTimeoutError, match="Round 1 is running with 3 nodes"):
+            coroutine.end()
+        (read,) = [effect for effect in coroutine.taken if isinstance(effect, ReadAll) and "/world/" in effect.prefix]
+        assert read.deadline == harness.now + node.interval / 4
+
     def test_how_long_a_page_takes_says_nothing_of_the_state(self, harness: Harness, node: Node) -> None:
         publish(harness, world_of("c", "b", "a"))
         applying = harness.stepper(apply_and_emit(node, harness.read(STATE_KEY), harness.now + 5.0))
@@ -221,10 +281,22 @@ class TestNode:
         publish(harness, world_of("c", "b", "a", closed=Closed("a", "done", done=True)))
         harness.put(f"{world_folder(2)}/0.abc/0", Page({"a": 0}).encode())
         harness.put(f"{world_folder(2)}/1.abc/0", Page({"a": 0}).encode())
+        harness.put(f"{world_folder(2)}/x.abc/0", Page({"a": 0}).encode())
         self.apply(harness, node)
         harness.run(leave.leave(node, "done", harness.now + 60.0))
         # What a later attempt writes is its own.
-        assert harness.names() == {STATE_KEY, f"{world_folder(2)}/1.abc/0"}
+        assert harness.names() == {STATE_KEY, f"{world_folder(2)}/1.abc/0", f"{world_folder(2)}/x.abc/0"}
+
+    @pytest.mark.parametrize(("most", "looks"), [(2, 0), (3, 1)])
+    def test_only_where_a_world_may_be_large_its_pages_are_looked_for(
+        self, harness: Harness, most: int, looks: int
+    ) -> None:
+        node = harness.registered("a")
+        harness.publish(replace(world_of("b", "a", closed=Closed("a", "done", done=True)), max_nodes=most))
+        self.apply(harness, node)
+        leaving = harness.stepper(leave.leave(node, "done", harness.now + 60.0))
+        leaving.end()
+        assert sum(isinstance(one, ReadAll) and one.prefix == world_folder(2) for one in leaving.taken) == looks
 
 
 @pytest.mark.usefixtures("two_a_page")

@@ -139,7 +139,7 @@ class Node:
             if versioned.envelope.nonce == self.run.version.envelope.nonce:
                 # The same value may have been put back by other means: then it has another token.
                 self.run.version = versioned
-                if self.run.lacks_page() and page is not None:
+                if page is not None:
                     self.run.page, self.run.rank = page, page.ranks.get(self.id)
             return []
         before, state = self.run.state, decode_state(versioned.payload)

@@ -14,7 +14,7 @@ from ..errors import (
 from . import rules
 from .leader import status_interval
 from .node import Node
-from .records import NodeRecord, State
+from .records import NodeRecord, RunStatus, State
 from .run_view import Presence
 
 _LISTED: Final = 20
@@ -159,11 +159,14 @@ def _what_runs(node: Node, inside: int) -> str:
     state, status = node.run.running(), node.run.status
     if state is None:
         return ""
-    lost = status.departures if status is not None and status.round == state.round else ()
+    known = status if status is not None and status.round == state.round else RunStatus(state.round, "", 0, 0)
     gone = _listed(
-        [f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}" for departure in lost],
+        [
+            f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}"
+            for departure in known.departures
+        ],
         "; ",
-        status.gone if lost and status is not None else 0,
+        known.gone,
     )
     if not inside:
         return f" Of round {state.round}, {gone}." if gone else ""

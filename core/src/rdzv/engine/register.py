@@ -140,9 +140,9 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
 def _restore_page(node: Node, deadline: float) -> Coroutine[bool]:
     """Write the page again on which this node stands, if it is gone: a leader that reads it not takes it for new."""
     state = node.run.state
-    if state is None:
-        return False
-    return (yield from restore_page(state, node.run.page, node.id, node.background_deadline(deadline)))
+    return state is not None and (
+        yield from restore_page(state, node.run.page, node.id, node.background_deadline(deadline))
+    )
 
 
 def _is_round_pending(control: DecodedSnapshot, number: int) -> bool:
