@@ -195,7 +195,7 @@ class Node:
     def nodes_known(self) -> int:
         """About how many nodes take part, as far as this one knows."""
         state, status = self.run.state, self.run.status
-        return max(1, state.size if state is not None else 0, status.present if status is not None else 0)
+        return max(1, state.size if state is not None else 1, status.present if status is not None else 1)
 
     def observers(self) -> int:
         """About how many nodes observe the same leases as this one: all observe the leader's, only it all others'."""

@@ -14,7 +14,7 @@ from ..errors import (
 from . import rules
 from .leader import status_interval
 from .node import Node
-from .records import NodeRecord, RunStatus, State
+from .records import NodeRecord, State
 from .run_view import Presence
 
 _LISTED: Final = 20
@@ -159,14 +159,14 @@ def _what_runs(node: Node, inside: int) -> str:
     state, status = node.run.running(), node.run.status
     if state is None:
         return ""
-    known = status if status is not None and status.round == state.round else RunStatus(state.round, "", 0, 0)
+    known = status if status is not None and status.round == state.round else None
     gone = _listed(
         [
             f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}"
-            for departure in known.departures
+            for departure in (known.departures if known is not None else ())
         ],
         "; ",
-        known.gone,
+        known.gone if known is not None else 0,
     )
     if not inside:
         return f" Of round {state.round}, {gone}." if gone else ""
