@@ -552,7 +552,7 @@ class TestNews:
         assert harness.writes(STATUS_KEY) == before
 
     @pytest.mark.parametrize(("named", "waits"), [(2, False), (1, True)])
-    def test_of_many_that_go_the_first_are_told_of_at_once(
+    def test_of_many_that_go_the_first_are_news_at_once(
         self, harness: Harness, monkeypatch: pytest.MonkeyPatch, named: int, waits: bool
     ) -> None:
         monkeypatch.setattr(leader, "NAMED", named)
