@@ -8,7 +8,7 @@ import pytest
 
 from rdzv.backend import ABSENT, Entry, Snapshot
 from rdzv.engine.heartbeats import HeartbeatLeases
-from rdzv.engine.node import CANDIDATES, NO_LEADER_TIMEOUT, Node
+from rdzv.engine.node import CANDIDATES, MORE_CANDIDATES, NO_LEADER_TIMEOUT, Node
 from rdzv.engine.records import NAMED, Departure, RunStatus
 from rdzv.engine.refusals import timed_out
 from rdzv.errors import RendezvousConnectionError
@@ -20,6 +20,8 @@ from .test_rules import state
 
 CALL = 1.0
 TTL = 15.0
+MOMENTS = 4
+"""After so many all of a thousand nodes stand for election."""
 
 
 @pytest.fixture
@@ -45,7 +47,10 @@ class TestElection:
             assert node.may_lead()
             node.apply_leader(None)
         assert least <= sum(node.may_lead() for node in crowd) <= most
-        clock.now += NO_LEADER_TIMEOUT
+        for _ in range(MOMENTS):
+            before = sum(node.may_lead() for node in crowd)
+            clock.now += NO_LEADER_TIMEOUT
+            assert sum(node.may_lead() for node in crowd) <= 2 * MORE_CANDIDATES * before
         assert all(node.may_lead() for node in crowd)
 
     @pytest.mark.parametrize(("min_nodes", "least", "most"), [(2, 1000, 1000), (1000, 1, 32)])
@@ -53,10 +58,11 @@ class TestElection:
         harness = Harness()
         crowd = [harness.registered(f"n{number}", low=min_nodes, high=1000) for number in range(1000)]
         for seed, node in enumerate(crowd):
-            node.rng, node.run.snapshot, node.stands_from = random.Random(seed), None, -math.inf
+            node.rng, node.stands_from = random.Random(seed), -math.inf
             harness.show(node)
+            node.draw_candidates()
         assert least <= sum(node.may_lead() for node in crowd) <= most
-        harness.now += NO_LEADER_TIMEOUT
+        harness.now += MOMENTS * NO_LEADER_TIMEOUT
         for node in crowd:
             harness.show(node)
         assert all(node.may_lead() for node in crowd)
@@ -80,7 +86,7 @@ def test_many_nodes_try_again_less_often(clock: Clock, nodes: int, pause: float)
 
 def test_a_node_knows_of_those_in_its_world_and_of_those_that_are_present(clock: Clock) -> None:
     node = made(clock, 1)
-    assert node.nodes_known() == 1
+    assert node.nodes_known() == node.settings.min_nodes == 2
     node.run.state = state("a", "b", "c")
     assert node.nodes_known() == 3
     node.run.status = RunStatus(1, "running", 4, 0)
@@ -109,6 +115,8 @@ class Service(MemoryBackend):
     looks = 0
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        if (now := super().read_all(prefix, timeout=timeout)).entries != since.entries:
+            return now
         raise Parked(timeout)
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
@@ -163,6 +171,26 @@ def test_many_observers_look_seldom_and_find_a_death_as_soon(share: float) -> No
     # It dies together with many of those that look.
     died = service.now
     crowd.due = crowd.due[: int(share * observers)]
+    heapq.heapify(crowd.due)
+    found = crowd.watch(died + 2 * TTL)
+    assert found is not None
+    assert TTL < found - died <= TTL + 1.0
+
+
+@pytest.mark.parametrize("observers", [8, 600])
+def test_of_many_that_see_a_new_lease_few_look_at_once_and_a_death_is_found_as_soon(observers: int) -> None:
+    service = Service()
+    crowd = Crowd(observers, service)
+    owner = HeartbeatLeases(service, INTERVAL, lambda: service.now)
+    lease = owner.open_lease(TTL, timeout=CALL)
+    owner.put("leader", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    died = service.now
+    looks = []
+    for observer in crowd.views:
+        crowd.views[observer] = observer.wait("leader", crowd.views[observer], timeout=60.0)
+        looks.append(service.looks)
+    assert looks[-1] == (observers if observers <= 16 else 0)
+    crowd.due = [(service.now, number, observer) for _, number, observer in crowd.due]
     heapq.heapify(crowd.due)
     found = crowd.watch(died + 2 * TTL)
     assert found is not None

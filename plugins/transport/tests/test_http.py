@@ -1,6 +1,5 @@
-"""Calls to services over HTTP: failover, deadlines, lost replies, streams, and waits that share one query."""
+"""Calls to services over HTTP: failover, deadlines, lost replies, and streams."""
 
-import itertools
 import os
 import queue
 import re
@@ -16,21 +15,17 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rdzv.backend import Entry, Snapshot
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import (
-    CancelToken,
     Client,
     EndpointError,
     ProcessLocal,
     Reply,
     ReplyLostError,
     Request,
-    Revision,
     Stream,
-    Watches,
 )
 from rdzv_transport.answer import Answer
 from rdzv_transport.stream import Lines
@@ -313,21 +308,6 @@ def test_an_endpoint_that_drips_costs_no_more_than_the_time(
     assert len(service.asked) == 1
 
 
-def test_a_poll_may_stay_without_an_answer(serve: Serve, connect: Connect) -> None:
-    service = serve()
-    service.speaks.clear()
-    client = connect(service.endpoint)
-    poll = Request("GET", "/", held=0.2)
-    assert client.poll(poll, lambda reply: reply.status, CancelToken()) is None
-    cancel = CancelToken()
-    with ThreadPoolExecutor(1) as pool:
-        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, cancel)
-        cancel.cancel()
-        assert polled.result(5) is None
-    service.speaks.set()
-    assert client.poll(poll, lambda reply: reply.status, CancelToken()) == 200
-
-
 def test_closing_ends_what_is_in_progress(serve: Serve, connect: Connect) -> None:
     service = serve()
     service.speaks.clear()
@@ -341,30 +321,6 @@ def test_closing_ends_what_is_in_progress(serve: Serve, connect: Connect) -> Non
             call.result(1)
     with pytest.raises(RendezvousConnectionError, match="was closed"):
         client.call(GET, 5, lambda reply: reply.status)
-
-
-def test_a_poll_that_is_not_wanted_any_more_says_nothing_against_its_endpoint(serve: Serve, connect: Connect) -> None:
-    first, second = serve(), serve()
-    client, cancel = connect(first.endpoint, second.endpoint), CancelToken()
-    first.speaks.clear()
-    with ThreadPoolExecutor(1) as pool:
-        polled = pool.submit(client.poll, Request("GET", "/", held=60), lambda reply: reply.status, cancel)
-        while not first.asked:
-            time.sleep(0.01)
-        cancel.cancel()
-        assert polled.result(5) is None
-    first.speaks.set()
-    client.call(GET, 5, lambda reply: reply.status)
-    assert (len(first.asked), len(second.asked)) == (2, 0)
-
-
-def test_a_poll_whose_endpoint_breaks_makes_it_the_last(serve: Serve, connect: Connect) -> None:
-    first, second = serve(), serve()
-    first.hangs_up = True
-    client = connect(first.endpoint, second.endpoint)
-    assert client.poll(Request("GET", "/", held=60), lambda reply: reply.status, CancelToken()) is None
-    client.call(GET, 5, lambda reply: reply.status)
-    assert (len(first.asked), len(second.asked)) == (1, 1)
 
 
 def _open(client: Client, alive: Request = ALIVE) -> Stream[bytes]:
@@ -504,9 +460,8 @@ def test_a_stream_that_is_not_answered_cannot_be_opened(connect: Connect) -> Non
         _open(connect(_nowhere(), _nowhere()))
 
 
-def test_any_timeout_will_do(serve: Serve, connect: Connect, followed: "Followed") -> None:
+def test_any_timeout_will_do(serve: Serve, connect: Connect) -> None:
     service = serve()
-    watches = Watches("test", followed.follow, lambda: None)
     for timeout in (1e9, float("inf")):
         client = connect(service.endpoint, request_timeout=timeout)
         assert client.call(GET, timeout, lambda reply: reply.status) == 200
@@ -514,9 +469,6 @@ def test_any_timeout_will_do(serve: Serve, connect: Connect, followed: "Followed
             service.lines.put(b"1\n")
             assert stream.receive(timeout) == [b"1"]
             service.lines.put(b"")
-        seen = watches.wait("p", Snapshot(), timeout)
-        followed.change()
-        assert watches.wait("p", seen, timeout).entries != seen.entries
 
 
 _HEAD = b"HTTP/1.1 200 OK\r\nDate: today\r\nTransfer-Encoding: Chunked\r\n\r\n"
@@ -628,115 +580,6 @@ def test_a_line_that_never_ends_costs_neither_memory_nor_time() -> None:
         pieces += 1
     assert pieces == 1025  # 64 MiB
     assert "without the end of a line" in lines.ended
-
-
-class Followed:
-    """A prefix that changes on the test's order.
-
-    Attributes:
-        begun: How often it was begun to be followed.
-        failure: What happens at the next change instead.
-        over: Whether following ends with the next change.
-    """
-
-    def __init__(self) -> None:
-        self.begun = 0
-        self.over = False
-        self._news = threading.Semaphore(0)
-        self.failure: Exception | None = None
-
-    def change(self) -> None:
-        """Have it change."""
-        self._news.release()
-
-    def end(self) -> None:
-        """Let the thread that follows it go."""
-        self.over = True
-        self._news.release()
-
-    def follow(self, prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
-        """See `rdzv_transport.watches.WatchSource`."""
-        self.begun += 1
-        for index in itertools.count(1):
-            if self.failure is not None:
-                failure, self.failure = self.failure, None
-                raise failure
-            asked = time.monotonic()
-            yield Snapshot({prefix: Entry(b"%d" % index, index, 1)}, Revision(index, asked, time.monotonic()))
-            self._news.acquire()
-            if self.over:
-                return
-
-
-@pytest.fixture
-def followed() -> Iterator[Followed]:
-    followed = Followed()
-    yield followed
-    followed.end()
-
-
-def test_waiters_share_what_one_thread_learns(followed: Followed) -> None:
-    watches = Watches("test", followed.follow, lambda: None)
-    seen = watches.wait("p", Snapshot(), 5)
-    assert watches.wait("p", seen, 0.05) is seen
-    with ThreadPoolExecutor(8) as pool:
-        for number in range(2, 10):
-            waits = [pool.submit(watches.wait, "p", seen, 5) for _ in range(8)]
-            followed.change()
-            told = [wait.result().entries["p"].value for wait in waits]
-            assert told == [b"%d" % number] * 8
-            seen = watches.wait("p", Snapshot(), 5)
-    assert followed.begun == 1
-
-
-@pytest.mark.parametrize(
-    ("failure", "is_ours"),
-    [(RendezvousConnectionError("gone"), True), (OverflowError("gone"), False), (OSError("gone"), False)],
-    ids=repr,
-)
-def test_a_failure_reaches_who_waits_and_the_next_wait_goes_on(
-    failure: Exception, is_ours: bool, followed: Followed, caplog: pytest.LogCaptureFixture
-) -> None:
-    watches = Watches("test", followed.follow, lambda: None)
-    seen = watches.wait("p", Snapshot(), 5)
-    followed.failure = failure
-    with ThreadPoolExecutor(4) as pool:
-        waits = [pool.submit(watches.wait, "p", seen, 30) for _ in range(4)]
-        followed.change()
-        for wait in waits:
-            # One that came after the failure goes on at once.
-            with suppress(RendezvousConnectionError):
-                assert wait.result(20).entries != seen.entries
-            followed.change()
-    errors = [wait.exception() for wait in waits if wait.exception() is not None]
-    assert errors
-    assert all("gone" in str(error) for error in errors)
-    assert len([record for record in caplog.records if record.exc_info]) == (0 if is_ours else 1)
-    followed.change()
-    assert watches.wait("p", seen, 5).entries != seen.entries
-    assert followed.begun == 2
-
-
-def test_a_thread_that_ended_or_could_not_start_is_replaced(
-    followed: Followed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_room(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    watches = Watches("test", followed.follow, lambda: None)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", no_room)
-        with pytest.raises(RendezvousConnectionError, match="can't start new thread"):
-            watches.wait("p", Snapshot(), 5)
-    seen = watches.wait("p", Snapshot(), 5)
-    # Whatever makes it end.
-    followed.end()
-    with pytest.raises(RendezvousConnectionError, match="has ended"):
-        watches.wait("p", seen, 5)
-    followed.over = False
-    followed.change()
-    assert watches.wait("p", seen, 5).entries["p"].value == b"2"
-    assert followed.begun == 2
 
 
 def test_a_child_gets_one_of_its_own() -> None:

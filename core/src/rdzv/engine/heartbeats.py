@@ -39,13 +39,13 @@ class _Heartbeat:
     """What an observer knows of a lease.
 
     Attributes:
-        token: The version of its last heartbeat.
-        until: The moment until which it lives without another.
+        token: The version of its last heartbeat; None: it was not read yet.
+        until: The moment until which it lives without another; infinite where nothing tells.
         read_at: When that was read.
         next_look: The moment from which on it is worth reading again.
     """
 
-    token: Token
+    token: Token | None
     until: float
     read_at: float
     next_look: float
@@ -177,11 +177,7 @@ class HeartbeatLeases(KeyValueBackend):
         """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
         now = self._clock()
         with self._lock:
-            trusted = {
-                lease
-                for lease in leases
-                if not fresh and (heartbeat := self._heartbeats.get(lease)) is not None and now < heartbeat.next_look
-            }
+            trusted = {lease for lease in leases if not fresh and now < self._next_look(lease, now)}
         asked = [lease for lease in leases if lease not in trusted]
         if not asked:
             return trusted
@@ -191,6 +187,16 @@ class HeartbeatLeases(KeyValueBackend):
                 if lease not in living:
                     self._heartbeats.pop(lease, None)
         return trusted | living
+
+    def _next_look(self, lease: str, now: float) -> float:
+        """The moment from which on a lease is worth a look; at one that is new a few of many observers look at once."""
+        heartbeat = self._heartbeats.get(lease)
+        if heartbeat is None:
+            if (share := self._observers() / _OBSERVERS) <= 1:
+                return now
+            next_look = now + self._scan_interval * share * self._rng.random()
+            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, now, next_look)
+        return heartbeat.next_look
 
     def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
@@ -214,7 +220,9 @@ class HeartbeatLeases(KeyValueBackend):
         )
 
     def _observed(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> _Heartbeat:
-        if before is not None and now - before.read_at > self._interval + self._scan_interval:
+        if before is not None and (
+            before.until == math.inf or now - before.read_at > self._interval + self._scan_interval
+        ):
             # This observer did not look: a live owner gets the whole time to live again.
             before = None
         until = self._lives_until(heartbeat, before, now)
@@ -227,8 +235,6 @@ class HeartbeatLeases(KeyValueBackend):
 
     def _lives_until(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> float:
         """The moment at which a lease ends if this heartbeat is its last one."""
-        if before is not None and before.until == math.inf:
-            before = None
         if before is not None and before.token == heartbeat.token:
             return before.until
         if (ttl := _ttl_of(heartbeat)) is not None:
@@ -241,7 +247,9 @@ class HeartbeatLeases(KeyValueBackend):
         """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
         now = self._clock()
         with self._lock:
-            heartbeats = [self._heartbeats[lease] for lease in _leases_of(raw) if lease in self._heartbeats]
+            if not (leases := _leases_of(raw)):
+                return math.inf
+            heartbeats = [self._heartbeats[lease] for lease in leases if lease in self._heartbeats]
         moments = [heartbeat.next_look - now for heartbeat in heartbeats]
         # What is over is over, or could not be expired just now; there is no hurry then.
         return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))

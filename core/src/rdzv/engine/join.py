@@ -36,6 +36,9 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
     node.alone_since = None
     try:
         yield from _register_to_join(node, started, deadline)
+        if node.run.leader is None:
+            # Those that start together register together.
+            node.draw_candidates()
         while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
             refusals.raise_if_cannot_join(node)
             if node.registration.record is None:

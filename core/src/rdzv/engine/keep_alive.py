@@ -13,11 +13,17 @@ from .supervisor import supervised
 def keep_alive_loop(node: Node) -> Coroutine[None]:
     """Keep the lease alive, until the node stops; register again when it is lost."""
     # Nodes that begin together do not ask together each time.
-    due = node.clock() + node.interval * node.rng.uniform(0.5, 1.0)
+    first = node.interval * node.rng.uniform(0.5, 1.0)
+    due = node.clock() + first
 
     def turn() -> Coroutine[None]:
         nonlocal due
         yield Sleep(due)
+        mine = node.registration
+        if mine.state is NodeState.REGISTERED and node.clock() < mine.lease_since + first:
+            # Opened just now.
+            due = mine.lease_since + first
+            return
         # Until it has gone well it is due: how long to pause after a failure is not decided here.
         due = sent = node.clock()
         if node.registration.record is not None and not node.stopped:

@@ -371,7 +371,8 @@ class _LeaderTerm:
             return self.node.interval
         # Of many that go one after the other the first are news at once, and the others soon: it wakes every node.
         gone = status.departures != last_status.departures and (status.gone <= NAMED or not last_status.departures)
-        urgent = gone or (status.waiting > 0) != (last_status.waiting > 0)
+        # Before the first round no member needs to know that others wait.
+        urgent = gone or (self.node.run.state is not None and (status.waiting > 0) != (last_status.waiting > 0))
         due = 0.0 if urgent else self.last_status_at + status_interval(status.present) - now
         if due > 0:
             return due

@@ -22,10 +22,13 @@ from .rules import MembershipState
 from .run_view import Presence, RunView
 
 CANDIDATES: Final = 12
-"""Of many nodes that see at once that their leader is gone, so many, about, stand for election."""
+"""Of many nodes that see at once that there is no leader, so many, about, stand for election."""
 
 NO_LEADER_TIMEOUT: Final = 1.0
-"""Seconds after which the others do, if there is still no leader: an election may have failed."""
+"""Seconds after which others do, if there is still no leader: the election may have failed."""
+
+MORE_CANDIDATES: Final = 4
+"""So many times as many as before: those that are slow to hear of a leader do not all stand."""
 
 RATE: Final = 500
 """Attempts a second that all nodes together make at a service that does not answer, each in each of its loops."""
@@ -181,8 +184,8 @@ class Node:
             if self.leading:
                 # A snapshot older than this node's own election; a lost lease is found by the keep-alive loop.
                 self.run.leader = before
-            elif before is not None or self.run.snapshot is None:
-                self._draw_candidates()
+            elif before is not None:
+                self.draw_candidates()
             return []
         if leader.node != self.id:
             self.term = 0
@@ -193,9 +196,10 @@ class Node:
         return [self.event(EventKind.LEADER_CHANGED, leader.node, "it holds the leader's lease")]
 
     def nodes_known(self) -> int:
-        """About how many nodes take part, as far as this one knows."""
+        """About how many nodes take part, as far as this one knows: as many as a world needs, where there was none."""
         state, status = self.run.state, self.run.status
-        return max(1, state.size if state is not None else 1, status.present if status is not None else 1)
+        in_world = self.settings.min_nodes if state is None else state.size
+        return max(1, in_world, status.present if status is not None else 1)
 
     def observers(self) -> int:
         """About how many nodes observe the same leases as this one: all observe the leader's, only it all others'."""
@@ -204,11 +208,6 @@ class Node:
     def event(self, kind: EventKind, node: str, cause: str) -> Event:
         """An event of this run, in the round that is known now."""
         return Event(kind, self.settings.run_id, self.run.state.round if self.run.state else 0, node, cause)
-
-    def _draw_candidates(self) -> None:
-        """Many see at once that there is no leader: a few stand for election, by chance, the others a moment later."""
-        if self.rng.random() * max(self.nodes_known(), self.settings.min_nodes) > CANDIDATES:
-            self.stands_from = max(self.stands_from, self.clock() + NO_LEADER_TIMEOUT)
 
     # What it means.
 
@@ -270,6 +269,12 @@ class Node:
         """Until when this node is certainly a member of the world that it has joined last; None: it is not sure."""
         is_sure = self.has_valid_lease() and not (self.is_waiting() or self.is_evicted())
         return self.registration.lease_until if is_sure else None
+
+    def draw_candidates(self) -> None:
+        """There is no leader, as many see at once: by chance a few stand for election now, more a moment later."""
+        place = self.rng.random() * self.nodes_known() / CANDIDATES
+        moments = math.ceil(math.log(max(place, 1.0), MORE_CANDIDATES))
+        self.stands_from = max(self.stands_from, self.clock() + moments * NO_LEADER_TIMEOUT)
 
     def may_lead(self) -> bool:
         """Whether this node could lead: it is registered, and there is something to lead."""

@@ -4,21 +4,17 @@ import binascii
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rdzv.backend import Entry, PutOutcome, PutResult, Snapshot
-from rdzv_transport import CancelToken, Client, Reply, ReplyLostError, Request, Revision, Watches, contains
+from rdzv_transport import Client, Poll, Reply, ReplyLostError, Request, Revision, Watches, contains
 
 from .refusals import Refusals
 
 _HELD: Final = 10.0
 """Seconds after which a query that waits for a change is asked anew: so an agent that froze is noticed."""
-
-_PAUSE: Final = 0.02
-"""Seconds before the next query if the last one brought nothing: while a prefix is empty, Consul wakes who
-waits for it at every write nearby."""
 
 
 class Keys:
@@ -41,7 +37,7 @@ class Keys:
         self._common = {"Namespace": namespace} if namespace else {}
         self._everywhere = {"dc": datacenter} if datacenter else {}
         self._may_read = False
-        self._watches = Watches("consul", self._follow, client.check_open)
+        self._watches = Watches(client, self.read_all, self._open_poll)
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""
@@ -53,31 +49,17 @@ class Keys:
 
         return self.client.call(self._query(key), timeout, find)
 
-    def read_all(self, prefix: str, timeout: float, *, after: int = 0, cancel: CancelToken | None = None) -> Snapshot:
-        """Read every key at or under `prefix`.
-
-        Args:
-            prefix: Which.
-            timeout: Seconds, without those that Consul waits for a change.
-            after: Wait until there is a newer index than this; 0: do not wait.
-            cancel: By this, other threads end the call.
-        """
-
+    def read_all(self, prefix: str, timeout: float) -> Snapshot:
+        """Read every key at or under `prefix`."""
         asked = time.monotonic()
 
         def select(reply: Reply) -> Snapshot:
-            entries = self._entries(reply)
-            inside = {key: entry for key, entry in entries.items() if contains(prefix, key)}
-            return Snapshot(inside, Revision(max(1, int(reply.headers["x-consul-index"])), asked, time.monotonic()))
+            return self._snapshot(prefix, reply, asked)
 
-        waiting = {"index": str(after), "wait": f"{_HELD:.0f}s"} if after else {}
-        # Consul adds up to a sixteenth to the time, so that not all come back at once.
-        held = _HELD * 17 / 16 if after else 0.0
-        deadline = asked + timeout + held
-        snapshot = self.client.call(self._query(prefix, {"recurse": "", **waiting}, held), timeout, select, cancel)
+        snapshot = self.client.call(self._query(prefix, {"recurse": ""}), timeout, select)
         if not snapshot.entries and not self._may_read:
             # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
-            self.read(prefix, deadline - time.monotonic())
+            self.read(prefix, asked + timeout - time.monotonic())
         return snapshot
 
     def put(self, key: str, value: bytes, timeout: float, index: int | None) -> PutResult:
@@ -130,27 +112,30 @@ class Keys:
     def close(self) -> None:
         """End every connection."""
         self.client.close()
+        self._watches.close()
 
     def leader(self, timeout: float) -> str:
         """The address of Consul's leader; empty if there is none now."""
         return self.client.call(Request("GET", self._target("status/leader")), timeout, _text)
 
-    def _follow(self, prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
-        """Ask what Consul answers when there is something new, again and again.
+    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None]:
+        """Ask what Consul answers when there is something new: the whole state under the prefix, so that none is missed
+        for good."""
+        asked = time.monotonic()
 
-        Every answer is the whole state under the prefix, so that none is missed for good.
-        """
-        known, after = None, 0 if start is None else start.revision.index
-        while not cancel.cancelled:
-            now = self.read_all(prefix, self.client.patience, after=after, cancel=cancel)
-            yield now
-            if known is not None and now.entries == known.entries:
-                time.sleep(_PAUSE)
-            known, after = now, now.revision.index
+        def select(reply: Reply) -> Snapshot:
+            return self._snapshot(prefix, reply, asked)
 
-    def _query(self, key: str, query: Mapping[str, str] | None = None, held: float = 0.0) -> Request:
-        target = self._target(f"kv/{quote(self._root + key)}", {"consistent": "", **(query or {})})
-        return Request("GET", target, held=held)
+        query = {"recurse": "", "index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}
+        # Consul adds up to a sixteenth to the time, so that not all come back at once.
+        return self.client.open_poll(self._query(prefix, query), _HELD * 17 / 16, timeout, select)
+
+    def _snapshot(self, prefix: str, reply: Reply, asked: float) -> Snapshot:
+        entries = {key: entry for key, entry in self._entries(reply).items() if contains(prefix, key)}
+        return Snapshot(entries, Revision(max(1, int(reply.headers["x-consul-index"])), asked, time.monotonic()))
+
+    def _query(self, key: str, query: Mapping[str, str] | None = None) -> Request:
+        return Request("GET", self._target(f"kv/{quote(self._root + key)}", {"consistent": "", **(query or {})}))
 
     def _transaction(self, operations: Sequence[Mapping[str, Any]], *, repeatable: bool = True) -> Request:
         body = json.dumps([{"KV": {**operation, **self._common}} for operation in operations])

@@ -4,14 +4,14 @@ import binascii
 import json
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from rdzv.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv_transport import CancelToken, Client, EndpointError, Reply, ReplyLostError, Request, Revision, Watches
+from rdzv_transport import Client, EndpointError, Poll, Reply, ReplyLostError, Request, Revision, Watches
 
 from .tree import Tree, files
 
@@ -32,9 +32,6 @@ _MOST: Final = 0.75
 _SILENCE: Final = 10.0
 """Seconds without a change after which the prefix is read."""
 
-_PAUSE: Final = 0.02
-"""Seconds before another poll where the last one ended too soon to be worth anything."""
-
 _GONE: Final = frozenset({"delete", "expire", "compareAndDelete"})
 
 
@@ -49,13 +46,13 @@ class Keys:
 
     def __init__(self, client: Client, root: str, ttl: int | None) -> None:
         self.client = client
-        # The newest index of all snapshots that were read.
+        # The newest index of all snapshots.
         self._newest = 0
         self._tree = Tree(root)
         self._ttl = {} if ttl is None else {"ttl": str(ttl)}
         self._kept = time.monotonic()
         self._keeping = threading.Lock()
-        self._watches = Watches("etcd-v2", self._follow, client.check_open)
+        self._watches = Watches(client, self.read_all, self._open_poll)
 
     def read(self, key: str, timeout: float) -> Entry | None:
         """Read one key."""
@@ -66,8 +63,8 @@ class Keys:
 
         return self.client.call(Request("GET", f"{self._tree.file(key)}?quorum=true"), timeout, find)
 
-    def read_all(self, prefix: str, timeout: float, cancel: CancelToken | None = None) -> Snapshot:
-        """Read every key at or under `prefix`; `cancel` lets other threads end the call."""
+    def read_all(self, prefix: str, timeout: float) -> Snapshot:
+        """Read every key at or under `prefix`."""
         asked = time.monotonic()
 
         def select(reply: Reply) -> Snapshot:
@@ -78,33 +75,7 @@ class Keys:
             return Snapshot(found, revision)
 
         target = f"{self._tree.directory(prefix)}?recursive=true&quorum=true"
-        return self.client.call(Request("GET", target), timeout, select, cancel)
-
-    def _changed(self, prefix: str, since: Snapshot, seconds: float, cancel: CancelToken) -> Snapshot | None:
-        """What is at or under `prefix` after the first change since a snapshot.
-
-        Args:
-            prefix: Where.
-            since: The snapshot.
-            seconds: How long to wait for a change.
-            cancel: By this, other threads end the call.
-
-        Returns:
-            None if there was no change, or if it takes a reading to know what is there.
-        """
-        asked = time.monotonic()
-
-        def merge(reply: Reply) -> Snapshot | None:
-            event = _answer(reply, _CLEARED)
-            index = 0 if "errorCode" in event else int(event["node"]["modifiedIndex"])
-            # What was not the last thing that happened before the waiting began may not have happened alone.
-            if index < int(reply.headers["x-etcd-index"]):
-                return None
-            return Snapshot(self._merged(since.entries, event), Revision(index, asked, time.monotonic()))
-
-        query = urlencode({"wait": "true", "recursive": "true", "waitIndex": since.revision.index + 1})
-        request = Request("GET", f"{self._tree.directory(prefix)}?{query}", held=seconds)
-        return self.client.poll(request, merge, cancel)
+        return self.client.call(Request("GET", target), timeout, select)
 
     def put(self, key: str, value: bytes, expect: Token | Expect, timeout: float) -> PutResult:
         """Write one key; see `KeyValueBackend.put`."""
@@ -140,6 +111,7 @@ class Keys:
     def close(self) -> None:
         """End every connection."""
         self.client.close()
+        self._watches.close()
 
     def keep_alive(self, timeout: float) -> None:
         """If they have a time to live, and it is time: give every key of the run its own anew.
@@ -171,26 +143,31 @@ class Keys:
             self._kept = now
             return True
 
-    def _follow(self, prefix: str, start: Snapshot | None, cancel: CancelToken) -> Iterator[Snapshot]:
-        """Poll for the next change, and read where polling does not tell enough.
+    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None] | None:
+        """Poll for the next change.
 
         etcd answers a poll with one change, and remembers the last thousand of all its keys. A change that happened
         while we polled is merged into what we know; after any other the prefix is read, and everything that has
         happened meanwhile is in it. So it is in silence, since nothing else shows that a member is frozen or lost the
         others.
         """
-        # What another client has read may be of a service that has lost it since, and counts anew.
-        now = start if start is not None and start.revision.index <= self._newest else None
-        while not cancel.cancelled:
-            if now is None:
-                now = self.read_all(prefix, self.client.patience, cancel)
-                yield now
-            began = time.monotonic()
-            now = self._changed(prefix, now, _SILENCE, cancel)
-            if now is not None:
-                yield now
-            elif time.monotonic() - began < _PAUSE:
-                time.sleep(_PAUSE)
+        if since.revision.index > self._newest:
+            # Another client has read it, perhaps of a service that has lost it since, and counts anew.
+            return None
+        asked = time.monotonic()
+
+        def merge(reply: Reply) -> Snapshot | None:
+            event = _answer(reply, _CLEARED)
+            index = 0 if "errorCode" in event else int(event["node"]["modifiedIndex"])
+            # What was not the last thing that happened before the waiting began may not have happened alone.
+            if index < int(reply.headers["x-etcd-index"]):
+                return None
+            self._newest = max(self._newest, index)
+            return Snapshot(self._merged(since.entries, event), Revision(index, asked, time.monotonic()))
+
+        query = urlencode({"wait": "true", "recursive": "true", "waitIndex": since.revision.index + 1})
+        request = Request("GET", f"{self._tree.directory(prefix)}?{query}")
+        return self.client.open_poll(request, _SILENCE, timeout, merge)
 
     def _put(self, key: str, value: bytes, condition: Mapping[str, str], timeout: float) -> PutResult:
         text = binascii.b2a_base64(value, newline=False).decode("ascii")

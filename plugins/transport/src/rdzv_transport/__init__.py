@@ -7,11 +7,12 @@ the sockets that it makes, and `Turns`.
 """
 
 from .backend import NetworkBackend
-from .client import CancelToken, Client
+from .client import Client
 from .connection import Reply, Request
 from .failover import FailoverClient, Member, ReplyLostError
 from .forks import keep_in_children
 from .options import request_timeout_option, tls_options
+from .poll import Poll
 from .prefixes import Prefixes, contains
 from .process_local import ProcessLocal
 from .sockets import LONGEST, EndpointError, TimedSocket
@@ -22,12 +23,12 @@ from .watches import Revision, Watches
 
 __all__ = [
     "LONGEST",
-    "CancelToken",
     "Client",
     "EndpointError",
     "FailoverClient",
     "Member",
     "NetworkBackend",
+    "Poll",
     "Prefixes",
     "ProcessLocal",
     "Reply",

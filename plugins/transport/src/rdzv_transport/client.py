@@ -10,8 +10,9 @@ from typing import Final, TypeVar
 from rdzv.endpoints import Endpoint
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
-from .connection import Connection, Reply, Request, ResponseTimeoutError
+from .connection import Connection, Reply, Request
 from .failover import FailoverClient, Member
+from .poll import Poll
 from .sockets import EndpointError
 from .stream import Stream
 
@@ -20,35 +21,6 @@ _T = TypeVar("_T")
 
 _IDLE: Final = 4
 """How many connections to one endpoint are kept for later."""
-
-
-class CancelToken:
-    """By this, other threads end a call in progress."""
-
-    def __init__(self) -> None:
-        self.cancelled = False
-        self._using: Connection | None = None
-        self._lock = threading.Lock()
-
-    def cancel(self) -> None:
-        """End the call, for good."""
-        with self._lock:
-            self.cancelled = True
-            if self._using:
-                self._using.sock.close()
-
-    @contextlib.contextmanager
-    def using(self, connection: Connection) -> Iterator[None]:
-        """For the time in which the call is made by this connection."""
-        with self._lock:
-            self._using = connection
-            if self.cancelled:
-                connection.sock.close()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._using = None
 
 
 class Client(FailoverClient):
@@ -94,17 +66,14 @@ class Client(FailoverClient):
         self._in_use: set[Connection] = set()
         self._using = threading.Lock()
 
-    def call(
-        self, request: Request, timeout: float, read: Callable[[Reply], _T], cancel: CancelToken | None = None
-    ) -> _T:
+    def call(self, request: Request, timeout: float, read: Callable[[Reply], _T]) -> _T:
         """Ask one endpoint after the other until one answers.
 
         Args:
             request: What.
-            timeout: Seconds for everything; what the service may keep the request comes on top.
+            timeout: Seconds for everything.
             read: Makes the result of an answer that passed `check`. A KeyError or the like from it means
                 that the answer is none of the service's.
-            cancel: By this, other threads end the call.
 
         Raises:
             ReplyLostError: The request may have been applied (only if it is not repeatable).
@@ -112,34 +81,40 @@ class Client(FailoverClient):
                 answer as something else, and none ever did otherwise).
             RendezvousError: From `check`.
         """
-        token = cancel or CancelToken()
 
         def attempt(member: Member, deadline: float) -> _T:
-            return self._attempt(member, request, deadline, read, token)
+            connection = self._connection(member, deadline)
+            with self._used(connection):
+                reply = connection.exchange(request, self._headers, deadline)
+            return self._take(connection, reply, read)
 
-        return self.try_members(
-            attempt, timeout, repeatable=request.repeatable, held=request.held, cancelled=lambda: token.cancelled
-        )
+        return self.try_members(attempt, timeout, repeatable=request.repeatable)
 
-    def poll(self, request: Request, read: Callable[[Reply], _T], cancel: CancelToken) -> _T | None:
-        """Ask the endpoint that did best so far for something that it may never answer.
+    def open_poll(self, request: Request, held: float, timeout: float, read: Callable[[Reply], _T]) -> Poll[_T]:
+        """Ask for something that the service may not answer for a while; it need not have begun when this returns.
 
-        Returns:
-            None if it did not answer within ``request.held`` seconds, or broke. That says little: call it.
+        Args:
+            request: What.
+            held: Seconds for which the service may keep it before it answers.
+            timeout: Seconds until it is sent.
+            read: See `call`.
 
         Raises:
-            RendezvousError: From `check`.
+            RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us).
         """
-        self.check_open()
-        member = self.members[0]
-        try:
-            return self._attempt(member, request, time.monotonic() + self.request_timeout, read, cancel)
-        except ResponseTimeoutError:
-            return None
-        except EndpointError:
-            if not cancel.cancelled:
-                self.demote(member)
-            return None
+
+        def attempt(member: Member, deadline: float) -> Poll[_T]:
+            with contextlib.ExitStack() as opening:
+                connection = self._connection(member, deadline)
+                opening.callback(connection.close)
+                used = opening.enter_context(contextlib.ExitStack())
+                used.enter_context(self._used(connection))
+                connection.ask(request, self._headers, deadline)
+                opening.pop_all()
+                until = time.monotonic() + held + self.request_timeout
+                return Poll(connection, lambda reply: self._take(connection, reply, read), until, used)
+
+        return self.try_members(attempt, timeout)
 
     def open_stream(self, request: Request, timeout: float, read: Callable[[Reply], _T], alive: Request) -> Stream[_T]:
         """Ask for an answer that does not end; it need not have begun when this returns.
@@ -204,12 +179,8 @@ class Client(FailoverClient):
             with self._using:
                 self._in_use.discard(connection)
 
-    def _attempt(
-        self, member: Member, request: Request, deadline: float, read: Callable[[Reply], _T], cancel: CancelToken
-    ) -> _T:
-        connection = self._connection(member, deadline)
-        with self._used(connection), cancel.using(connection):
-            reply = connection.exchange(request, self._headers, deadline + request.held)
+    def _take(self, connection: Connection, reply: Reply, read: Callable[[Reply], _T]) -> _T:
+        """The result of an answer; its connection is left for the next request."""
         try:
             result = self._understand(reply, read)
         except BaseException:

@@ -29,7 +29,6 @@ class Request:
         target: Path and query, quoted.
         body: What is sent with it.
         repeatable: Whether it may be sent to another endpoint though it may have been applied already.
-        held: Seconds for which the service may keep it before it answers.
         headers: Sent with it, besides those of the client.
     """
 
@@ -37,7 +36,6 @@ class Request:
     target: str
     body: bytes | None = None
     repeatable: bool = True
-    held: float = 0.0
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -73,6 +71,7 @@ class Connection:
         self.member = member
         self.sock = sockets.connect(member.endpoint, deadline)
         self.is_persistent = True
+        self._answer = Answer()
 
     def exchange(self, request: Request, headers: Mapping[str, str], deadline: float) -> Reply:
         """Send a request and receive its answer.
@@ -80,27 +79,51 @@ class Connection:
         Raises:
             EndpointError: There was no answer until `deadline`; the connection is closed.
         """
-        answer = Answer()
+        with self._closed_by_failure():
+            self.ask(request, headers, deadline)
+            if (reply := self._finish(deadline)) is None:
+                raise TimeoutError
+            return reply
+
+    def ask(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+        """Send a request whose answer is received by `finish`.
+
+        Raises:
+            EndpointError: It could not be sent until `deadline`; the connection is closed.
+        """
         with self._closed_by_failure():
             self.is_persistent = False
+            self._answer = Answer()
             self._send(request, headers, deadline)
-            while not answer.ended:
-                data = self.sock.receive(deadline, _PIECE) if time.monotonic() < deadline else None
-                if data is None:
-                    raise TimeoutError
-                if data:
-                    answer.feed(data)
-                else:
-                    answer.end()
-                    if not answer.ended:
-                        raise ConnectionResetError(
-                            "it ended in the middle of an answer" if answer.status else "it ended"
-                        )
-            if answer.ended != ENDED:
-                raise ValueError(answer.ended)
-            self.member.responded_at = time.monotonic()
-            self.is_persistent = answer.is_persistent
-            return Reply(answer.status, answer.headers, bytes(answer.rest))
+
+    def finish(self, deadline: float) -> Reply | None:
+        """The answer to what was asked; None if it is not complete by `deadline`: what has come of it is kept.
+
+        Raises:
+            EndpointError: The connection broke, and is closed.
+        """
+        with self._closed_by_failure():
+            return self._finish(deadline)
+
+    def _finish(self, deadline: float) -> Reply | None:
+        answer = self._answer
+        while not answer.ended:
+            data = self.sock.receive(deadline, _PIECE)
+            if data is None:
+                return None
+            if data:
+                answer.feed(data)
+            else:
+                answer.end()
+                if not answer.ended:
+                    raise ConnectionResetError("it ended in the middle of an answer" if answer.status else "it ended")
+            if not answer.ended and time.monotonic() >= deadline:
+                return None
+        if answer.ended != ENDED:
+            raise ValueError(answer.ended)
+        self.member.responded_at = time.monotonic()
+        self.is_persistent = answer.is_persistent
+        return Reply(answer.status, answer.headers, bytes(answer.rest))
 
     def send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
         """Send a request whose answer is to be received piece by piece; nothing else is sent after it.

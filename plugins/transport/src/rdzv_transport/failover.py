@@ -89,8 +89,6 @@ class FailoverClient:
         timeout: float,
         *,
         repeatable: bool = True,
-        held: float = 0.0,
-        cancelled: Callable[[], bool] = lambda: False,
     ) -> _T:
         """Attempt something at one endpoint after the other until one does it.
 
@@ -98,8 +96,6 @@ class FailoverClient:
             attempt: Is given the endpoint, and until when; raises an `EndpointError` if another one may do better.
             timeout: Seconds for everything.
             repeatable: Whether it may be attempted again though it may have been applied already.
-            held: Seconds for which each endpoint may keep a request, on top.
-            cancelled: Whether no other endpoint is to be tried any more.
 
         Raises:
             ReplyLostError: It may have been applied (only if it is not repeatable).
@@ -121,13 +117,9 @@ class FailoverClient:
                 return attempt(member, began + patience)
             except EndpointError as failure:
                 failures.append((member, failure))
-                if cancelled():
-                    break
                 self.demote(member)
                 if failure.applied and not repeatable:
                     raise ReplyLostError(self._describe(failures, started, deadline)) from failure
-                # What one endpoint was allowed to keep is not taken from the others.
-                deadline += min(time.monotonic() - began, held)
         self.check_open()
         cause = failures[-1][1] if failures else None
         if len(failures) == len(members) and all(failure.denied for _, failure in failures):

@@ -1,38 +1,36 @@
-"""Waiting for changes: one query per prefix, however many threads wait, kept from one wait to the next.
+"""Waiting for changes by polls: one per prefix, however many threads wait, kept from one wait to the next.
 
-A thread per prefix follows it; any number of threads wait for what it learns.
+Of the threads that wait for a prefix one at a time polls, for all. A poll that a wait has given up is in progress
+still, and the next wait goes on with it.
 """
 
-import logging
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from rdzv.backend import Snapshot
-from rdzv.errors import RendezvousConnectionError, RendezvousError, again
-from rdzv.threads import start_thread
 
-from .client import CancelToken
+from .client import Client
+from .connection import ResponseTimeoutError
+from .poll import Poll
 from .prefixes import Prefixes
-from .sockets import LONGEST
-
-logger = logging.getLogger(__name__)
+from .sockets import LONGEST, EndpointError
+from .turns import Turns
 
 _IDLE_WATCHES: Final = 4
-"""How many prefixes keep their query though no call waits for them now."""
-
-_IDLE_TIMEOUT: Final = 5.0
-"""Seconds for which a prefix is followed though no call waits."""
+"""How many prefixes keep their poll though no call waits for them now."""
 
 _REUSE_WINDOW: Final = 1.0
 """A snapshot that was received less than so many seconds ago need not be read again."""
 
-WatchSource = Callable[[str, Snapshot | None, CancelToken], Iterator[Snapshot]]
-"""Follows a prefix: yields a snapshot whenever there may be news, and now and then without any. It begins with what
-is there, unless it is given a snapshot to go on from. It ends when the token is cancelled, and raises a
-`RendezvousError` when the service cannot be reached."""
+PAUSE: Final = 0.02
+"""Seconds from a poll to the next if it brought nothing: some services wake a waiter at every write nearby."""
+
+OpenPoll = Callable[[str, Snapshot, float], Poll[Snapshot | None] | None]
+"""Asks for what is at or under a prefix after the first change since a snapshot: given the prefix, the snapshot and the
+seconds until it is sent. The result of the poll is None where it takes a reading to know that; there is no poll where
+the snapshot cannot be gone on from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +52,14 @@ class Watches:
     """The watches of one client.
 
     Args:
-        name: For the names of threads.
-        follow: Follows a prefix; see `WatchSource`. Its snapshots have a `Revision`.
-        check_open: Raises `RendezvousConnectionError` once the client is closed.
+        client: The connections.
+        read_all: Reads everything at or under a prefix, given the seconds for it. Its snapshots have a `Revision`.
+        open_poll: See `OpenPoll`.
     """
 
-    def __init__(self, name: str, follow: WatchSource, check_open: Callable[[], None]) -> None:
+    def __init__(self, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll) -> None:
         self._watches = Prefixes(
-            lambda prefix: _Watch(name, prefix, follow, check_open),
-            lambda watch: watch.cancel.cancel(),
-            idle=_IDLE_WATCHES,
+            lambda prefix: _Watch(prefix, client, read_all, open_poll), _Watch.close, idle=_IDLE_WATCHES
         )
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
@@ -72,87 +68,107 @@ class Watches:
         with self._watches.using(prefix) as watch:
             return watch.wait(since, deadline)
 
+    def close(self) -> None:
+        """End every poll that no call waits for."""
+        self._watches.close()
+
 
 class _Watch:
-    """What is known of one prefix, and the thread that keeps it up to date."""
+    """What is known of one prefix, and the poll that keeps it up to date."""
 
-    def __init__(self, name: str, prefix: str, follow: WatchSource, check_open: Callable[[], None]) -> None:
-        self.prefix = prefix
-        self._users = 0
-        self._left = 0.0
-        self.cancel = CancelToken()
-        self._name = f"rdzv-{name}-watch-{prefix}"
-        self._source = follow
-        self._check_open = check_open
-        self._changed = threading.Condition()
-        self._thread: threading.Thread | None = None
-        self._answer: Snapshot | None = None
-        self._failure: RendezvousError | None = None
+    def __init__(
+        self, prefix: str, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll
+    ) -> None:
+        self._prefix = prefix
+        self._client = client
+        self._read_all = read_all
+        self._open_poll = open_poll
+        self._turns = Turns()
+        # None: it must be read before anything else.
+        self._now: Snapshot | None = None
+        self._has_failed = False
+        self._poll: Poll[Snapshot | None] | None = None
+        self._next_poll = 0.0
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
-        with self._changed:
-            self._users += 1
-            try:
-                return self._wait(since, deadline)
-            finally:
-                self._left = time.monotonic()
-                self._users -= 1
-
-    def _wait(self, since: Snapshot, deadline: float) -> Snapshot:
         known = since.revision if isinstance(since.revision, Revision) else Revision(0, float("-inf"), float("-inf"))
-        failure = self._failure
-        while True:
-            self._check_open()
-            if self._is_newer(since, known) and self._answer is not None:
-                return self._answer
-            if self._failure is not None and self._failure is not failure:
-                raise again(self._failure)
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return since
-            if self._thread is None:
-                # After a failure the service may have lost what it had, and what is newer never come.
-                is_fresh = self._failure is None and time.monotonic() - known.received < _REUSE_WINDOW
-                self._start(since if is_fresh else None)
-            self._changed.wait(remaining)
+        with self._turns.changed:
+            self._adopt(since, known)
+        news: Snapshot | None = None
 
-    def _is_newer(self, since: Snapshot, known: Revision) -> bool:
-        """Whether a caller who knows `since` should see what is here."""
-        if self._answer is None:
-            return False
-        now: Revision = self._answer.revision
-        # What was asked for after `since` was received is newer, even if the service has lost data and counts anew.
-        is_newer = now.index >= known.index or now.asked >= known.received
-        return is_newer and self._answer.entries != since.entries
+        def done() -> bool:
+            nonlocal news
+            self._client.check_open()
+            if self._now is not None and _is_newer(self._now, since, known):
+                news = self._now
+            return news is not None or time.monotonic() >= deadline
 
-    def _start(self, start: Snapshot | None) -> None:
-        # It waits for the lock that we hold before it says anything, its end too.
-        self._thread = start_thread(self._run, start, name=self._name)
+        def fetch() -> None:
+            with self._client.forgiving(deadline):
+                self._step(deadline)
 
-    def _run(self, start: Snapshot | None) -> None:
-        failure: RendezvousError | None = None
+        while not self._turns.take(done, fetch, deadline):
+            pass
+        return news or since
+
+    def close(self) -> None:
+        """Give up the poll, if there is one; the next wait opens another."""
+        poll, self._poll = self._poll, None
+        if poll is not None:
+            poll.close()
+
+    def _adopt(self, since: Snapshot, known: Revision) -> None:
+        """Begin with what the caller has just read."""
+        # After a failure the service may have lost what it had, and what is newer never come.
+        is_fresh = time.monotonic() - known.received < _REUSE_WINDOW
+        if self._now is None and is_fresh and not self._has_failed:
+            self._now = since
+
+    def _step(self, deadline: float) -> None:
+        """One step towards news: read the prefix, or begin a poll, or receive its answer."""
+        timeout = min(deadline - time.monotonic(), self._client.patience)
         try:
-            self._take_in(start)
-        except RendezvousError as error:
-            failure = error
-        except Exception as error:
-            logger.exception("following '%s' has failed; the next wait begins anew", self.prefix)
-            failure = RendezvousConnectionError(f"Following '{self.prefix}' has failed: {error!r}")
-            failure.__cause__ = error
-        finally:
-            # However it ends: a thread that seemed to live on would leave all waits without news.
-            with self._changed:
-                self._thread = None
-                self._failure = failure or self._failure
-                self._changed.notify_all()
+            if self._now is None:
+                self._now = self._read_all(self._prefix, timeout)
+                self._has_failed = False
+            elif self._poll is None:
+                self._begin(self._now, timeout)
+            else:
+                self._receive(self._poll, self._now, deadline)
+        except BaseException:
+            # An interrupt, too: what was received and not taken in does not come again.
+            self._now, self._has_failed = None, True
+            self.close()
+            raise
 
-    def _take_in(self, start: Snapshot | None) -> None:
-        """Tell the waiters what comes, as long as a caller wants to know."""
-        for answer in self._source(self.prefix, start, self.cancel):
-            with self._changed:
-                self._answer, self._failure = answer, None
-                self._changed.notify_all()
-                if self.cancel.cancelled or not (self._users or time.monotonic() - self._left < _IDLE_TIMEOUT):
-                    return
-        if not self.cancel.cancelled:
-            raise RendezvousConnectionError(f"Following '{self.prefix}' has ended.")
+    def _begin(self, now: Snapshot, timeout: float) -> None:
+        if (pause := self._next_poll - time.monotonic()) > 0:
+            time.sleep(max(0.0, min(pause, timeout)))
+            return
+        self._next_poll = time.monotonic() + PAUSE
+        self._poll = self._open_poll(self._prefix, now, timeout)
+        if self._poll is None:
+            self._now = None
+
+    def _receive(self, poll: Poll[Snapshot | None], now: Snapshot, deadline: float) -> None:
+        try:
+            result = poll.receive(deadline)
+        except ResponseTimeoutError:
+            # Some services answer nothing as long as nothing happens: reading shows that this one lives.
+            result = (None,)
+        except EndpointError:
+            self._client.demote(poll.member)
+            result = (None,)
+        if result is None:
+            return
+        self.close()
+        (self._now,) = result
+        if self._now is not None and self._now.entries != now.entries:
+            self._next_poll = 0.0
+
+
+def _is_newer(now: Snapshot, since: Snapshot, known: Revision) -> bool:
+    """Whether a caller who knows `since` should see `now`."""
+    # What was asked for after `since` was received is newer, even if the service has lost data and counts anew.
+    is_newer = now.revision.index >= known.index or now.revision.asked >= known.received
+    return is_newer and bool(now.entries != since.entries)

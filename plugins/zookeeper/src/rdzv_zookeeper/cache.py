@@ -34,7 +34,7 @@ _OUTLASTS: Final = 6
 _PROMPT: Final = 0.1
 """Seconds to try to tell a server what need not be watched any more."""
 
-_SECOND: Final = 0.02
+_SECOND: Final = 0.1
 """Seconds to wait for the second of the two events that tell of a new key, so that it is read once."""
 
 _QUIET: Final = 1.0
@@ -120,7 +120,11 @@ class _PrefixCache:
     def note(self, path: str, created: bool) -> None:
         """Hear that a node has changed, or was created; see `writing` for why a key is both."""
         if contains(self.path, path):
-            (self._created.add if created else self._created.discard)(path)
+            if created:
+                self._created.add(path)
+            else:
+                # What it stands under was made with it, and has no value.
+                self._created.difference_update([one for one in list(self._created) if contains(one, path)])
             self._changed.append(path)
 
     def wait(self, since: Snapshot, deadline: float, patience: float) -> Snapshot:

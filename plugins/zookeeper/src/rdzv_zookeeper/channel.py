@@ -25,9 +25,9 @@ _PER_FLIGHT: Final = 256
 _OFTEN: Final = 1.0
 """Seconds between two probes, at most."""
 
-_PROBE_AFTER: Final = 0.2
+_PROBE_AFTER: Final = 0.5
 """Seconds after which a server that owes an answer is probed: ZooKeeper 3.8 forgets about one request in thousands
-until the next one comes. A server that a thousand clients ask at once is slower than a tenth of a second."""
+until the next one comes. A server that a thousand clients ask at once is slower than a fifth of a second."""
 
 
 class Channel:

@@ -1,0 +1,63 @@
+"""An answer that the service may keep back until there is news.
+
+Read by whichever thread waits for it, so that no poll needs a thread of its own, and a wait can be given up and taken
+up again.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Generic, TypeVar
+
+from .connection import Connection, Reply, ResponseTimeoutError
+
+_T = TypeVar("_T")
+
+
+class Poll(Generic[_T]):
+    """A request in progress, made by `Client.open_poll`; its user closes it. One thread at a time may receive.
+
+    Attributes:
+        member: The endpoint that was asked.
+    """
+
+    def __init__(
+        self, connection: Connection, understand: Callable[[Reply], _T], until: float, used: ExitStack
+    ) -> None:
+        """Its request was sent by `connection`.
+
+        Args:
+            connection: Of its own until the answer has come.
+            understand: Makes the result of the answer, and leaves the connection for the next request.
+            until: The moment by which the endpoint must have answered.
+            used: Says that the connection is not used any more.
+        """
+        self.member = connection.member
+        self._connection: Connection | None = connection
+        self._understand = understand
+        self._until = until
+        self._used = used
+
+    def receive(self, deadline: float) -> tuple[_T] | None:
+        """The result, if the answer comes until `deadline`; None: it is still awaited.
+
+        Raises:
+            EndpointError: The endpoint broke, or did not answer in time.
+            RendezvousError: From the client's `check`.
+        """
+        assert self._connection is not None  # noqa: S101 - it was neither answered nor closed
+        reply = self._connection.finish(min(deadline, self._until))
+        if reply is None:
+            if time.monotonic() >= self._until:
+                raise ResponseTimeoutError("no answer in time", applied=True)
+            return None
+        self._connection = None
+        self._used.close()
+        return (self._understand(reply),)
+
+    def close(self) -> None:
+        """Give it up. Closing twice is fine, and so is closing one that was answered."""
+        connection, self._connection = self._connection, None
+        self._used.close()
+        if connection is not None:
+            connection.close()

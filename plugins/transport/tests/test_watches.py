@@ -1,0 +1,320 @@
+"""Waits that share one poll: what it costs, and what becomes of it when a wait or an endpoint ends."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from rdzv.backend import Entry, Snapshot
+from rdzv.endpoints import Endpoint
+from rdzv.errors import RendezvousConnectionError
+
+from rdzv_transport import Client, EndpointError, Poll, Reply, Request, Revision, Watches, watches
+
+CALL = 5.0
+HELD = 0.3
+
+
+class News:
+    """A small HTTP server with one number: ``/now`` tells it, ``/after/N`` too, as soon as it is not N any more.
+
+    Attributes:
+        asked: Every path.
+        number: What it tells.
+        status: What it answers.
+        hangs_up: Whether it hangs up instead of answering ``/after``.
+        is_eager: Whether it answers ``/after`` at once.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.number = 1
+        self.status = 200
+        self.hangs_up = False
+        self.is_eager = False
+        self._over = False
+        self._changed = threading.Condition()
+        news = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self) -> None:
+                news.asked.append(self.path)
+                if self.path.startswith("/after/"):
+                    news.hold(int(self.path.rpartition("/")[2]))
+                    if news.hangs_up:
+                        self.close_connection = True
+                        return
+                body = str(news.number).encode()
+                self.send_response(news.status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def handle(self) -> None:
+                with suppress(OSError):
+                    super().handle()
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = False
+        self.endpoint = Endpoint("127.0.0.1", self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def change(self, number: int) -> None:
+        """Have another number from now on."""
+        with self._changed:
+            self.number = number
+            self._changed.notify_all()
+
+    def hold(self, known: int) -> None:
+        """Until there is another number than that."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.number != known or self._over or self.hangs_up or self.is_eager, 10)
+
+    def polls(self) -> int:
+        """How many polls it got."""
+        return sum(path.startswith("/after/") for path in self.asked)
+
+    def release(self) -> None:
+        """Answer every poll, or hang up."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End it; clients must have hung up."""
+        self._over = True
+        self.release()
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+class Watcher:
+    """A client of such servers that watches.
+
+    Attributes:
+        failure: What reading an answer raises once, if anything.
+        knows: Whether it goes on from any snapshot.
+    """
+
+    def __init__(self, *endpoints: Endpoint) -> None:
+        self.client = Client("News", endpoints, _check, headers={}, request_timeout=1.0)
+        self.failure: BaseException | None = None
+        self.knows = True
+        self._watches = Watches(self.client, self.read_all, self._open_poll)
+
+    def wait(self, since: Snapshot, timeout: float = CALL) -> Snapshot:
+        return self._watches.wait("p", since, timeout)
+
+    def read_all(self, prefix: str = "p", timeout: float = CALL) -> Snapshot:
+        return self.client.call(Request("GET", "/now"), timeout, self._reader(time.monotonic()))
+
+    def close(self) -> None:
+        self.client.close()
+        self._watches.close()
+
+    def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None] | None:
+        if not self.knows:
+            self.knows = True
+            return None
+        request = Request("GET", f"/after/{since.revision.index}")
+        return self.client.open_poll(request, HELD, timeout, self._reader(time.monotonic()))
+
+    def _reader(self, asked: float) -> Callable[[Reply], Snapshot]:
+        def read(reply: Reply) -> Snapshot:
+            failure, self.failure = self.failure, None
+            if failure is not None:
+                raise failure
+            number = int(reply.body)
+            return Snapshot({"p": Entry(reply.body, number, 1)}, Revision(number, asked, time.monotonic()))
+
+        return read
+
+
+def _check(reply: Reply) -> None:
+    if reply.status == 503:
+        raise EndpointError("it has no leader", applied=False)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[], News]]:
+    with ExitStack() as opened:
+
+        def serve() -> News:
+            news = News()
+            opened.callback(news.close)
+            return news
+
+        yield serve
+
+
+@pytest.fixture
+def watch(serve: Callable[[], News]) -> Iterator[Callable[..., Watcher]]:
+    """Makes clients, closed before their servers."""
+    with ExitStack() as opened:
+
+        def watch(*endpoints: Endpoint) -> Watcher:
+            watcher = Watcher(*endpoints)
+            opened.callback(watcher.close)
+            return watcher
+
+        yield watch
+
+
+Serve = Callable[[], News]
+Watch = Callable[..., Watcher]
+
+
+def _until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + CALL
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+def test_waiters_share_a_poll_and_one_that_is_given_up_is_gone_on_with(serve: Serve, watch: Watch) -> None:
+    news = serve()
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    for number in range(2, 10):
+        for _ in range(3):
+            assert watcher.wait(seen, 0.001) is seen
+        with ThreadPoolExecutor(8) as pool:
+            waits = [pool.submit(watcher.wait, seen) for _ in range(8)]
+            _until(lambda: news.asked[-1] == f"/after/{number - 1}")  # noqa: B023
+            news.change(number)
+            assert {wait.result().entries["p"].value for wait in waits} == {b"%d" % number}
+            seen = waits[0].result()
+    assert news.polls() == 8
+    assert news.asked.count("/now") == 1
+    assert len({thread.name for thread in threading.enumerate() if thread.name.startswith("rdzv")}) == 0
+
+
+def test_a_wait_without_a_snapshot_reads(serve: Serve, watch: Watch) -> None:
+    news = serve()
+    watcher = watch(news.endpoint)
+    assert watcher.wait(Snapshot()).entries["p"].value == b"1"
+    # The one that it now knows is news to this caller, too.
+    assert watcher.wait(Snapshot()).entries["p"].value == b"1"
+    assert news.asked == ["/now"]
+
+
+def test_a_snapshot_that_cannot_be_gone_on_from_is_read_anew(serve: Serve, watch: Watch) -> None:
+    news = serve()
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    watcher.knows = False
+    assert watcher.wait(seen, 0.2) is seen
+    assert news.asked == ["/now", "/now", "/after/1"]
+
+
+def test_an_old_snapshot_is_read_anew(serve: Serve, watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watches, "_REUSE_WINDOW", 0.0)
+    news = serve()
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    assert watcher.wait(seen, 0.2) is seen
+    assert news.asked == ["/now", "/now", "/after/1"]
+
+
+def test_what_counts_anew_is_news(serve: Serve, watch: Watch) -> None:
+    news = serve()
+    news.number = 50
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    news.number = 3
+    assert watcher.wait(seen).entries["p"].value == b"3"
+
+
+def test_a_poll_that_is_not_answered_says_nothing_against_its_endpoint(serve: Serve, watch: Watch) -> None:
+    """Silence of more than the time that it may be held is followed by a reading."""
+    first, second = serve(), serve()
+    watcher = watch(first.endpoint, second.endpoint)
+    seen = watcher.read_all()
+    assert watcher.wait(seen, HELD + 1.0 + 0.5) is seen
+    assert first.asked[:3] == ["/now", "/after/1", "/now"]
+    assert second.asked == []
+
+
+def test_a_poll_whose_endpoint_breaks_is_gone_on_with_at_the_next(serve: Serve, watch: Watch) -> None:
+    first, second = serve(), serve()
+    watcher = watch(first.endpoint, second.endpoint)
+    seen = watcher.read_all()
+    with ThreadPoolExecutor(1) as pool:
+        wait = pool.submit(watcher.wait, seen)
+        _until(lambda: first.polls() == 1)
+        first.hangs_up = True
+        first.release()
+        _until(lambda: second.polls() == 1)
+        second.change(2)
+        assert wait.result().entries["p"].value == b"2"
+    assert second.asked == ["/now", "/after/1"]
+
+
+def test_a_failure_reaches_the_waiter_and_the_next_wait_goes_on(serve: Serve, watch: Watch) -> None:
+    news = serve()
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    news.status = 503
+    news.is_eager = True
+    with pytest.raises(RendezvousConnectionError, match="it has no leader"):
+        watcher.wait(seen)
+    news.status = 200
+    news.is_eager = False
+    news.change(2)
+    assert watcher.wait(seen).entries["p"].value == b"2"
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), OSError("odd")], ids=repr)
+def test_what_an_interrupt_has_lost_is_read_again(serve: Serve, watch: Watch, interrupt: BaseException) -> None:
+    news = serve()
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    assert watcher.wait(seen, 0.05) is seen
+    watcher.failure = interrupt
+    news.change(2)
+    with pytest.raises(type(interrupt)):
+        watcher.wait(seen)
+    assert watcher.wait(seen).entries["p"].value == b"2"
+    assert news.asked == ["/now", "/after/1", "/now"]
+
+
+def test_a_poll_that_brought_nothing_is_not_repeated_at_once(
+    serve: Serve, watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watches, "PAUSE", 0.1)
+    news = serve()
+    news.is_eager = True
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    assert watcher.wait(seen, 1.0) is seen
+    assert 2 <= news.polls() <= 11
+
+
+def test_closing_ends_a_wait(serve: Serve, watch: Watch) -> None:
+    news = serve()
+    watcher = watch(news.endpoint)
+    seen = watcher.read_all()
+    with ThreadPoolExecutor(1) as pool:
+        wait = pool.submit(watcher.wait, seen, 60)
+        _until(lambda: news.polls() == 1)
+        watcher.close()
+        with pytest.raises(RendezvousConnectionError, match="was closed"):
+            wait.result(1)
+
+
+@pytest.mark.parametrize("timeout", [1e9, float("inf")])
+def test_any_timeout_will_do(serve: Serve, watch: Watch, timeout: float) -> None:
+    news = serve()
+    watcher = watch(news.endpoint)
+    seen = watcher.wait(Snapshot(), timeout)
+    news.change(2)
+    assert watcher.wait(seen, timeout).entries["p"].value == b"2"
