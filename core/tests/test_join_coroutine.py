@@ -1,5 +1,7 @@
 """The coroutine that joins, driven by hand: nothing that comes between two of its effects is missed."""
 
+import math
+import random
 from dataclasses import replace
 from datetime import timedelta
 
@@ -13,7 +15,17 @@ from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, R
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
-from rdzv.engine.records import LEADER_KEY, NODES, STATUS_KEY, Closed, Departure, NodeRecord, RunStatus, State
+from rdzv.engine.records import (
+    LEADER_KEY,
+    NODES,
+    STATUS_KEY,
+    Closed,
+    Departure,
+    LeaderRecord,
+    NodeRecord,
+    RunStatus,
+    State,
+)
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -43,9 +55,9 @@ def held(payload: bytes) -> VersionedValue:
     return VersionedValue(Envelope.wrap(payload, writer="service"), token=1, order=1)
 
 
-def writing_its_record() -> tuple[Node, Coroutine[tuple[State, int]], Put]:
+def writing_its_record(size: int = 2) -> tuple[Node, Coroutine[tuple[State, int]], Put]:
     """A node whose record is on its way to the service."""
-    settings = RendezvousSettings("run", 2, 2, RendezvousTimeout(), timedelta(seconds=5), 3)
+    settings = RendezvousSettings("run", size, size, RendezvousTimeout(), timedelta(seconds=5), 3)
     node = Node(settings, "memory", clock=lambda: 0.0)
     node.apply_snapshot(DecodedSnapshot(Snapshot()))
     coroutine = join.join(node, "127.0.0.1", 29500, 600.0)
@@ -94,6 +106,19 @@ def test_closing_that_comes_while_a_node_asks_to_lead_is_heard_at_once() -> None
 def test_node_that_has_missed_nothing_waits() -> None:
     _, coroutine = asking_for_the_lead()
     assert another_leads(coroutine) == WaitForChange(600.0)
+
+
+@pytest.mark.parametrize(("leads", "stands_from"), [(False, 4 * NO_LEADER_TIMEOUT), (True, -math.inf)])
+def test_of_many_that_register_where_no_node_leads_most_leave_the_election_to_others(
+    leads: bool, stands_from: float
+) -> None:
+    node, coroutine, registered = writing_its_record(1000)
+    # Its chance is 0.84.
+    node.rng = random.Random(0)
+    if leads:
+        node.apply_leader(LeaderRecord("other", 0, 1000, 1000))
+    assert isinstance(coroutine.send((True, held(registered.payload))), WaitForChange)
+    assert node.stands_from == stands_from
 
 
 @pytest.mark.parametrize(("now", "until"), [(0.0, NO_LEADER_TIMEOUT), (599.5, 600.0)])

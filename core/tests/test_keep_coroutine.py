@@ -172,6 +172,29 @@ class TestKeeping:
             node.stop()
             assert keep.go() is None
 
+    @pytest.mark.parametrize(
+        ("state", "presence", "is_renewed"),
+        [
+            (NodeState.REGISTERED, Presence.THERE, False),
+            (NodeState.REGISTERED, Presence.MISSING, True),
+            (NodeState.REREGISTERING, Presence.THERE, True),
+        ],
+    )
+    def test_a_lease_that_was_just_opened_needs_no_renewal(
+        self, harness: Harness, state: NodeState, presence: Presence, is_renewed: bool
+    ) -> None:
+        node = harness.registered()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        assert isinstance(keep.effect, Sleep)
+        first = keep.effect.until - harness.now
+        node.registration.state, node.run.presence = state, presence
+        node.registration.lease_since = opened = keep.effect.until - 0.1
+        keep.go()
+        if not is_renewed:
+            assert keep.effect == Sleep(opened + first)
+            keep.go()
+        assert isinstance(keep.effect, KeepAlive)
+
     def test_a_renewal_that_fails_is_tried_again_after_a_pause(self, harness: Harness) -> None:
         node = harness.registered()
         keep = harness.stepper(keep_alive.keep_alive_loop(node))

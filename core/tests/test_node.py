@@ -14,7 +14,17 @@ from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.records import LEADER_KEY, STATUS_KEY, Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
+from rdzv.engine.records import (
+    LEADER_KEY,
+    STATUS_KEY,
+    Closed,
+    Departure,
+    LeaderRecord,
+    NodeRecord,
+    Pages,
+    RunStatus,
+    State,
+)
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
 from rdzv.errors import (
@@ -479,6 +489,24 @@ class TestStanding:
         if current is not None:
             shows(node, "a", "b", round=current)
         assert (node.is_waiting(), node.in_running_round(), node.is_evicted()) == expected
+
+    @pytest.mark.parametrize(
+        ("world", "pages", "evicted"),
+        [
+            ("ab", None, False),
+            ("bc", None, True),
+            ("b", None, True),
+            ("", None, False),
+            ("", Pages("pages", 1, 2, "b"), False),
+        ],
+    )
+    def test_a_round_of_the_same_number_may_be_of_others(
+        self, clock: Clock, world: str, pages: Pages | None, evicted: bool
+    ) -> None:
+        """The service has forgotten everything, and others have begun anew."""
+        node = made(clock, last_round=1, round=2)
+        shows(node, *world, round=2, pages=pages)
+        assert node.is_evicted() is evicted
 
     def test_no_node_is_a_member_of_what_is_closed(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)

@@ -52,7 +52,7 @@ def world_of(*names: str, **more: Any) -> State:
 
 def publish(harness: Harness, state: State) -> State:
     """Publish a state as a leader would; returns it as it stands in the service."""
-    written = harness.run(worlds.write_world(state, "1f", harness.now + 1.0))
+    written = harness.run(worlds.write_world(state, "1f", lambda: harness.now + 1.0))
     harness.publish(written)
     return written
 

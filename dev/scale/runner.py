@@ -73,8 +73,7 @@ class LoopRunner:
                 except StopIteration as stop:
                     return stop.value  # type: ignore[no-any-return]
                 finally:
-                    # As on threads: a coroutine that only looked and waits on has changed nothing.
-                    if not (isinstance(before, effects.WaitForChange) and isinstance(effect, effects.WaitForChange)):
+                    if not effects.waits_on(before, effect):
                         self._notify()
                 result, error = None, None
                 try:

@@ -310,13 +310,12 @@ BUGS: Final[dict[str, Bug]] = {
         level="register",
         mute=1.0,
     ),
-    "hasty-removal": _bug(
+    "hasty-removal": Bug(
         "A node whose lease is newer than the loss of the state takes a service without data for a removed run.",
-        {7},
-        keep_alive._verify_state,
-        {" or mine.state is not NodeState.REGISTERED": ""},
-        "forget",
-        "fail_many",
+        frozenset({7}),
+        (Change(keep_alive._verify_state, {" or mine.state is not NodeState.REGISTERED": ""}),),
+        ("forget", "fail_many", "come"),
+        {"patience": (600.0,), "lost": 0.2},
     ),
     "foreign-removal": _bug(
         "A node that waits takes the purge of an earlier attempt for the removal of its own.",

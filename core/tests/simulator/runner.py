@@ -166,8 +166,7 @@ class SimulatedRunner:
         except (Exception, KeyboardInterrupt) as raised:
             self._end(running, None, raised)
         else:
-            # As the real runner: a coroutine that only looks and waits on has changed nothing.
-            if not (isinstance(before, effects.WaitForChange) and isinstance(running.effect, effects.WaitForChange)):
+            if not effects.waits_on(before, running.effect):
                 self._notify(running)
             self._take(running, running.effect)
         self._stepped()

@@ -9,11 +9,12 @@ from . import Plan, Simulation
 
 
 @pytest.mark.parametrize("level", ["leases", "heartbeats"])
-@pytest.mark.parametrize("seeds", [range(20, 40), range(40, 60)], ids=str)
+@pytest.mark.parametrize("seeds", [range(30), range(30, 60)], ids=str)
 def test_closed_state_is_all_that_stays(level: str, seeds: range) -> None:
     left = {}
     for seed in seeds:
-        simulation = Simulation(replace(Plan.draw(seed), level=level))
+        # What the network delivers after everything was removed stays: see guarantee 13.
+        simulation = Simulation(replace(Plan.draw(seed), level=level, late=0.0))
         simulation.run()
         # Without leases, only the next attempt's leader tidies up after an attempt that was superseded.
         earlier = re.compile(rf"(nodes|heartbeats)/(?!{simulation.context.attempt}/)")

@@ -150,6 +150,13 @@ class SpawnLeader:
 
 Effect = Call | Wait | Sleep | WaitForChange | Emit | SpawnLeader
 
+
+def waits_on(before: Effect | None, effect: Effect | None) -> bool:
+    """Whether a coroutine that is woken by a change only looked, and waits on: then it has changed nothing itself. Were
+    the others woken, two such coroutines would wake each other for ever."""
+    return isinstance(before, WaitForChange) and isinstance(effect, WaitForChange)
+
+
 _R = TypeVar("_R")
 
 Coroutine = Generator[Effect, Any, _R]

@@ -20,8 +20,8 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
         nonlocal due
         yield Sleep(due)
         mine = node.registration
-        if mine.state is NodeState.REGISTERED and node.clock() < mine.lease_since + first:
-            # Opened just now.
+        is_new = mine.state is NodeState.REGISTERED and node.clock() < mine.lease_since + first
+        if is_new and node.run.presence is Presence.THERE:
             due = mine.lease_since + first
             return
         # Until it has gone well it is due: how long to pause after a failure is not decided here.

@@ -172,7 +172,7 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
 
 
 def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | None) -> Coroutine[None]:
-    state = yield from write_world(decision.state, f"{node.rng.getrandbits(64):016x}", node.background_deadline())
+    state = yield from write_world(decision.state, f"{node.rng.getrandbits(64):016x}", node.background_deadline)
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
     for member in decision.evicted if applied else ():
         logger.warning(
@@ -371,8 +371,7 @@ class _LeaderTerm:
             return self.node.interval
         # Of many that go one after the other the first are news at once, and the others soon: it wakes every node.
         gone = status.departures != last_status.departures and (status.gone <= NAMED or not last_status.departures)
-        # Before the first round no member needs to know that others wait.
-        urgent = gone or (self.node.run.state is not None and (status.waiting > 0) != (last_status.waiting > 0))
+        urgent = gone or (status.waiting > 0) != (last_status.waiting > 0)
         due = 0.0 if urgent else self.last_status_at + status_interval(status.present) - now
         if due > 0:
             return due

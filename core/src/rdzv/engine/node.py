@@ -199,7 +199,7 @@ class Node:
         """About how many nodes take part, as far as this one knows: as many as a world needs, where there was none."""
         state, status = self.run.state, self.run.status
         in_world = self.settings.min_nodes if state is None else state.size
-        return max(1, in_world, status.present if status is not None else 1)
+        return in_world if status is None else max(in_world, status.present)
 
     def observers(self) -> int:
         """About how many nodes observe the same leases as this one: all observe the leader's, only it all others'."""
@@ -226,9 +226,12 @@ class Node:
         return rules.membership(self.run.state, self.run.rank, self.settings.attempt, self.round)
 
     def is_evicted(self) -> bool:
-        """Whether a later round was formed while this node believed itself in its own."""
-        # A smaller round is one that was formed after the service had forgotten everything.
-        return self._in_own_round() and self.run.state is not None and self.run.state.round != self.round
+        """Whether another round was formed while this node believed itself in its own."""
+        state = self.run.state
+        if state is None or not self._in_own_round():
+            return False
+        # One of a smaller number, or of the same, was formed after the service had forgotten everything.
+        return state.round != self.round or (state.size > 0 and self.run.rank is None and not self.run.lacks_page())
 
     def is_waiting(self) -> bool:
         """Whether this node waits for a world, having left behind the one it had, if any."""

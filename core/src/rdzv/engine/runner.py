@@ -66,9 +66,7 @@ class Runner:
                 except StopIteration as stop:
                     return stop.value  # type: ignore[no-any-return]
                 finally:
-                    # A coroutine that only looked and waits on has changed nothing; were the others woken,
-                    # two such coroutines would wake each other for ever.
-                    if not (isinstance(before, effects.WaitForChange) and isinstance(effect, effects.WaitForChange)):
+                    if not effects.waits_on(before, effect):
                         self._version += 1
                         self._changed.notify_all()
                 seen = self._version

@@ -1,5 +1,6 @@
 """How a world is written down: a small one in the state, a large one on pages beside it, of which a node reads one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 from zlib import crc32
@@ -21,10 +22,15 @@ def page_key(pages: Pages, node_id: str) -> str:
     return f"{pages.folder}/{crc32(node_id.encode()) % pages.count}"
 
 
-def write_world(state: State, nonce: str, deadline: float) -> Coroutine[State]:
+def write_world(state: State, nonce: str, deadline: Callable[[], float]) -> Coroutine[State]:
     """Write a large world onto pages; returns the state that is then to be published.
 
     Nothing counts until a state names the folder, and no other leader ever writes into it: its name has a nonce.
+
+    Args:
+        state: The state, with all members.
+        nonce: Makes the folder's name unique.
+        deadline: The deadline for the next page: a hundred thousand nodes have 1,563.
     """
     if len(state.world) <= PAGE:
         return state
@@ -34,7 +40,7 @@ def write_world(state: State, nonce: str, deadline: float) -> Coroutine[State]:
     for rank, node_id in enumerate(state.world):
         ranks[page_key(pages, node_id)][node_id] = rank
     for key, page in ranks.items():
-        yield Put(key, Page(page).encode(), deadline, previous=None)
+        yield Put(key, Page(page).encode(), deadline(), previous=None)
     return replace(state, world=(), pages=pages)
 
 
