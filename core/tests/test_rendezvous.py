@@ -391,6 +391,7 @@ class TestFaults:
             wait_until(nodes[0].num_nodes_waiting)
         assert (EventKind.EVICTED, nodes[0].node_id) in {(event.kind, event.node) for event in events}
         back = simple.join(nodes[0])[0]
+        wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
         simple.gather(*nodes[1:])
         assert back.result(10).world_size == 3
 

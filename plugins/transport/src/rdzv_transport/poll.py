@@ -39,7 +39,7 @@ class Poll(Generic[_T]):
         self._used = used
 
     def receive(self, deadline: float) -> tuple[_T] | None:
-        """The result, if the answer comes until `deadline`; None: it is still awaited.
+        """The result, in a tuple of one, if the answer comes until `deadline`; None: it is still awaited.
 
         Raises:
             EndpointError: The endpoint broke, or did not answer in time.
