@@ -69,7 +69,7 @@ def _bug(
     where: Callable[..., Any],
     edits: Mapping[str, str],
     *faults: str,
-    **conditions: float | str,
+    **conditions: Any,
 ) -> Bug:
     return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions)
 
@@ -310,12 +310,16 @@ BUGS: Final[dict[str, Bug]] = {
         level="register",
         mute=1.0,
     ),
-    "hasty-removal": Bug(
+    "hasty-removal": _bug(
         "A node whose lease is newer than the loss of the state takes a service without data for a removed run.",
-        frozenset({7}),
-        (Change(keep_alive._verify_state, {" or mine.state is not NodeState.REGISTERED": ""}),),
-        ("forget", "fail_many", "come"),
-        {"patience": (600.0,), "lost": 0.2},
+        {7},
+        keep_alive._verify_state,
+        {" or mine.state is not NodeState.REGISTERED": ""},
+        "forget",
+        "fail_many",
+        "come",
+        patience=(600.0,),
+        lost=0.2,
     ),
     "foreign-removal": _bug(
         "A node that waits takes the purge of an earlier attempt for the removal of its own.",
@@ -393,12 +397,15 @@ while leads() and not node.stopped:
         leader._LeaderTerm.refresh_state,
         {"node.run.state is not before or": "False or"},
     ),
-    "unseen-removal": Bug(
+    "unseen-removal": _bug(
         "A node whose lease is younger than the loss of the state takes the run for removed.",
-        frozenset({7}),
-        (Change(keep_alive._verify_state, {"run.seen_at < mine.lease_since and": "False and"}),),
-        ("forget", "come"),
-        {"patience": (600.0,), "lost": 0.2},
+        {7},
+        keep_alive._verify_state,
+        {"run.seen_at < mine.lease_since and": "False and"},
+        "forget",
+        "come",
+        patience=(600.0,),
+        lost=0.2,
     ),
     "pages-of-others": Bug(
         "Two leaders, or two tries of one, write the pages of a round into the same folder.",

@@ -89,8 +89,7 @@ def test_a_query_that_is_not_waited_for_is_not_repeated(consul: ConsulServer, co
         writer.put("left", b"%d" % number, expect=ANY, timeout=CALL)
     assert (consul.calls() - before)["GET kv"] <= 1, "only the query that was in progress has been answered"
     # Old news are news all the same.
-    while since.entries["left"].value != b"2" if since.entries else True:
-        since = backend.wait("left", since, timeout=CALL)
+    follow(backend, "left", since, "left", b"2", CALL)
 
 
 def test_a_frozen_server(consul: ConsulServer, connect: Connect) -> None:

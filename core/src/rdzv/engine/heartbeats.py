@@ -192,11 +192,15 @@ class HeartbeatLeases(KeyValueBackend):
         """The moment from which on a lease is worth a look; at one that is new a few of many observers look at once."""
         heartbeat = self._heartbeats.get(lease)
         if heartbeat is None:
-            if (share := self._observers() / _OBSERVERS) <= 1:
+            if not (mean := self._mean_pause()):
                 return now
-            next_look = now + self._scan_interval * share * self._rng.random()
-            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, now, next_look)
+            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
         return heartbeat.next_look
+
+    def _mean_pause(self) -> float:
+        """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""
+        share = self._observers() / _OBSERVERS
+        return self._scan_interval * share if share > 1 else 0.0
 
     def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
@@ -226,11 +230,12 @@ class HeartbeatLeases(KeyValueBackend):
             # This observer did not look: a live owner gets the whole time to live again.
             before = None
         until = self._lives_until(heartbeat, before, now)
-        if (share := self._observers() / _OBSERVERS) <= 1 or (before is not None and before.token == heartbeat.token):
+        mean = self._mean_pause()
+        if not mean or (before is not None and before.token == heartbeat.token):
             return _Heartbeat(heartbeat.token, until, now, min(until, now + self._scan_interval))
         # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
         # come, the other observers look for a while.
-        rest = self._interval if before is None else self._scan_interval * share * self._rng.uniform(0.5, 1.5)
+        rest = self._interval if before is None else mean * self._rng.uniform(0.5, 1.5)
         return _Heartbeat(heartbeat.token, until, now, now + rest)
 
     def _lives_until(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> float:

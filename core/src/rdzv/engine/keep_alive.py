@@ -26,7 +26,7 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
             return
         # Until it has gone well it is due: how long to pause after a failure is not decided here.
         due = sent = node.clock()
-        if node.registration.record is not None and not node.stopped:
+        if mine.record is not None and not node.stopped:
             yield from _renew(node, sent)
         due = sent + node.interval
 

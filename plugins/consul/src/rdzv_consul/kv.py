@@ -4,7 +4,7 @@ import binascii
 import json
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -51,15 +51,11 @@ class Keys:
 
     def read_all(self, prefix: str, timeout: float) -> Snapshot:
         """Read every key at or under `prefix`."""
-        asked = time.monotonic()
-
-        def select(reply: Reply) -> Snapshot:
-            return self._snapshot(prefix, reply, asked)
-
-        snapshot = self.client.call(self._query(prefix, {"recurse": ""}), timeout, select)
+        deadline = time.monotonic() + timeout
+        snapshot = self.client.call(self._query(prefix, {"recurse": ""}), timeout, self._lister(prefix))
         if not snapshot.entries and not self._may_read:
             # From a list Consul leaves out what we may not read, without a word; asked for one key it says so.
-            self.read(prefix, asked + timeout - time.monotonic())
+            self.read(prefix, _left(deadline))
         return snapshot
 
     def put(self, key: str, value: bytes, timeout: float, index: int | None) -> PutResult:
@@ -121,18 +117,19 @@ class Keys:
     def _open_poll(self, prefix: str, since: Snapshot, timeout: float) -> Poll[Snapshot | None]:
         """Ask what Consul answers when there is something new: the whole state under the prefix, so that none is missed
         for good."""
+        query = {"recurse": "", "index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}
+        # Consul adds up to a sixteenth to the time, so that not all come back at once.
+        return self.client.open_poll(self._query(prefix, query), _HELD * 17 / 16, timeout, self._lister(prefix))
+
+    def _lister(self, prefix: str) -> Callable[[Reply], Snapshot]:
+        """Makes a snapshot of the answer to what is asked now."""
         asked = time.monotonic()
 
         def select(reply: Reply) -> Snapshot:
-            return self._snapshot(prefix, reply, asked)
+            entries = {key: entry for key, entry in self._entries(reply).items() if contains(prefix, key)}
+            return Snapshot(entries, Revision(max(1, int(reply.headers["x-consul-index"])), asked, time.monotonic()))
 
-        query = {"recurse": "", "index": str(since.revision.index), "wait": f"{_HELD:.0f}s"}
-        # Consul adds up to a sixteenth to the time, so that not all come back at once.
-        return self.client.open_poll(self._query(prefix, query), _HELD * 17 / 16, timeout, select)
-
-    def _snapshot(self, prefix: str, reply: Reply, asked: float) -> Snapshot:
-        entries = {key: entry for key, entry in self._entries(reply).items() if contains(prefix, key)}
-        return Snapshot(entries, Revision(max(1, int(reply.headers["x-consul-index"])), asked, time.monotonic()))
+        return select
 
     def _query(self, key: str, query: Mapping[str, str] | None = None) -> Request:
         return Request("GET", self._target(f"kv/{quote(self._root + key)}", {"consistent": "", **(query or {})}))
