@@ -239,6 +239,8 @@ def try_out(mutant: Mutant | None, session: pytest.Session) -> Noticed:
     for item, following in zip(session.items, [*session.items[1:], None], strict=True):
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if session.testsfailed:
+            if mutant is None:
+                _show(f"fails although nothing is changed: {item.nodeid}")
             return Noticed.BY_TESTS
     sys.path.insert(0, str(ROOT / "core" / "tests"))
     from simulator.search import run_seeds
@@ -286,7 +288,7 @@ def _fork(mutant: Mutant | None, session: pytest.Session) -> int:
             signal.setitimer(signal.ITIMER_PROF, PATIENCE)
             signal.alarm(3 * PATIENCE)
             nowhere = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2):
+            for stream in (0, 1, 2) if mutant is not None else (0, 1):
                 os.dup2(nowhere, stream)
             noticed = try_out(mutant, session)
         except Exception:
