@@ -101,8 +101,8 @@ class Run:
                 if repetition >= (self._extent.repeat if group[2] <= _SMALL else self._extent.repeat_large):
                     continue
                 for row in self._rows:
-                    if row.alone and group[0] != "gather":
-                        continue  # so few nodes have a process each, and share nothing anyway
+                    if row.gathers and group[0] != "gather":
+                        continue
                     self._tell(f"{repetition + 1}.{number + 1}/{len(self._groups)} {group[0]} {group[2]} {row.name}")
                     began = time.monotonic()
                     self._measure(testbed, row, *group)

@@ -19,11 +19,13 @@ class Point(NamedTuple):
         where: Which one.
         value: The figure; None: there is none.
         reason: Why there is none; empty: it was not measured.
+        floor: The figure of the bare clients on the same service, if it was measured.
     """
 
     where: str
     value: float | None
     reason: str
+    floor: float | None
 
 
 def goals(samples: Samples, wanted: Path) -> Table:
@@ -40,15 +42,16 @@ def goals(samples: Samples, wanted: Path) -> Table:
 def _judge(goal: Mapping[str, Any], samples: Samples) -> tuple[str, str]:
     """The figure, and what it means."""
     points = list(_points(goal, samples))
-    measured = [(point.value, point.where) for point in points if point.value is not None]
+    measured = [(point.value, point) for point in points if point.value is not None]
     failed = [f"{point.reason} ({point.where})" for point in points if point.value is None and point.reason]
     missed = len(failed) + sum(value > goal["at_most"] for value, _ in measured)
     if not measured and not failed:
         return "-", "not measured"
-    worst, where = max(measured, default=(0.0, ""))
-    value = failed[0] if failed else f"{number(worst)} {goal['unit']} ({where})"
+    worst, at = max(measured, key=lambda one: one[0], default=(0.0, points[0]))
+    value = failed[0] if failed else f"{number(worst)} {goal['unit']} ({at.where})"
     if missed:
-        return value + (f"; {missed} of {len(points)} miss it" if len(points) > 1 else ""), "missed"
+        floor = "" if failed or at.floor is None else f"; floor {number(at.floor)}"
+        return value + (f"; {missed} of {len(points)} miss it" if len(points) > 1 else ""), f"missed{floor}"
     unknown = len(points) - len(measured)
     return value, f"{unknown} of {len(points)} not measured" if unknown else "met"
 
@@ -59,8 +62,15 @@ def _points(goal: Mapping[str, Any], samples: Samples) -> Iterator[Point]:
             for nodes in goal["sizes"]:
                 reason = samples.reason(row, measure, nodes)
                 # What failed once has failed.
-                value = None if reason else samples.median(row, measure, nodes)
-                if value is not None and (against := goal.get("against")):
-                    other = samples.median(against.get("row", row), measure, against.get("nodes", nodes))
-                    value = value / other if other else None
-                yield Point(f"{row}, {nodes:,}", value, reason)
+                value = None if reason else _figure(goal, samples, row, measure, nodes)
+                floor = _figure(goal, samples, f"bare/{ROWS[row].backend}", measure, nodes)
+                yield Point(f"{row}, {nodes:,}", value, reason, floor)
+
+
+def _figure(goal: Mapping[str, Any], samples: Samples, row: str, measure: str, nodes: int) -> float | None:
+    """The median, or what it is of another, where the goal is set against that."""
+    value = samples.median(row, measure, nodes)
+    if value is None or (against := goal.get("against")) is None:
+        return value
+    other = samples.median(against.get("row", row), measure, against.get("nodes", nodes))
+    return value / other if other else None

@@ -31,8 +31,9 @@ def _draw(samples: Samples, path: Path, measure: str, label: str) -> Path:
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     for row in samples.rows(measure):
         points = [(size, value) for size in samples.sizes(measure) if (value := samples.median(row, measure, size))]
-        if points:
-            axes.plot(*zip(*points, strict=True), _STYLES[ROWS[row].project], label=row, linewidth=1.5, markersize=5)
+        # The floors stand in the tables: a dozen lines are enough.
+        if points and (style := _STYLES.get(ROWS[row].project)):
+            axes.plot(*zip(*points, strict=True), style, label=row, linewidth=1.5, markersize=5)
     axes.set(xscale="log", yscale="log", xlabel="nodes that call at once", ylabel=label)
     axes.set_xticks(samples.sizes(measure), [str(size) for size in samples.sizes(measure)])
     axes.minorticks_off()

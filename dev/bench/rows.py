@@ -20,6 +20,7 @@ class Row:
         backend: The name of its backend there.
         elastic: Whether a world may have more nodes than its smallest size.
         alone: Whether its nodes share nothing within a process, where others of the same client do.
+        gathers: Whether it only gathers, because nothing else can be measured of it, or nothing new.
     """
 
     project: str
@@ -27,6 +28,7 @@ class Row:
     backend: str
     elastic: bool = True
     alone: bool = False
+    gathers: bool = False
 
     @property
     def name(self) -> str:
@@ -55,14 +57,18 @@ _PEERS: Final = (
 
 _OURS: Final = (
     *(Row("rdzv", "ours", backend) for backend in ("sqlite", "c10d", *SERVERS)),
-    Row("rdzv", "ours", "c10d", alone=True),
+    Row("rdzv", "ours", "c10d", alone=True, gathers=True),  # elsewhere each node has a process
+)
+
+_FLOOR: Final = tuple(
+    Row("bare", "bare", backend, elastic=False, gathers=True) for backend in ("sqlite", "c10d", *SERVERS)
 )
 
 # Neighbours are those that are compared: in one repetition they run one after the other.
 ROWS: Final = {
     row.name: row
     for row in sorted(
-        (*_PEERS, *_OURS),
+        (*_PEERS, *_OURS, *_FLOOR),
         key=lambda row: (row.backend == "sqlite", row.backend, row.ours, row.name),
     )
 }
