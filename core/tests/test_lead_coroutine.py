@@ -551,11 +551,11 @@ class TestNews:
         assert lead.node.closed() is not None
         assert harness.writes(STATUS_KEY) == before
 
-    @pytest.mark.parametrize(("named", "waits"), [(2, False), (1, True)])
-    def test_of_many_that_go_the_first_are_news_at_once(
-        self, harness: Harness, monkeypatch: pytest.MonkeyPatch, named: int, waits: bool
+    @pytest.mark.parametrize(("wakes", "seconds"), [(1000.0, 0.0), (4.0, 0.5), (0.01, leader.STATUS_INTERVAL_MOST)])
+    def test_of_many_that_go_the_first_is_news_at_once_and_the_others_as_soon_as_all_can_bear(
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch, wakes: float, seconds: float
     ) -> None:
-        monkeypatch.setattr(leader, "NAMED", named)
+        monkeypatch.setattr(leader, "WAKES", wakes)
         for name in "bcd":
             write(harness, name)
         lead = Leader(harness, state=running("a", "b", "c", "d"))
@@ -567,7 +567,18 @@ class TestNews:
         lead.coroutine.go()
         take_away(harness, "b")
         lead.coroutine.to_write(STATUS_KEY)
-        assert (harness.now > began + 0.5) is waits
+        assert harness.now == pytest.approx(began + seconds, abs=0.02)
+
+    def test_the_first_that_goes_is_news_at_once_also_where_too_few_are_left(
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(leader, "WAKES", 0.01)
+        write(harness, "b")
+        lead = Leader(harness, state=running("a", "b"))
+        write(harness, "b", left="drained")
+        began = harness.now
+        lead.coroutine.to_write(STATUS_KEY)
+        assert harness.now == pytest.approx(began, abs=0.01)
 
     def test_a_status_whose_write_failed_may_stand_there_all_the_same(self, harness: Harness, lead: Leader) -> None:
         lead.until(60.0)

@@ -177,7 +177,7 @@ def tell(whole: Failure, small: Failure, bug: str | None = None) -> str:
 
 
 def _gather(asked: Sequence[int], level: str | None) -> int:
-    print(f"{'nodes':>6} {'service':>9} {'calls/node':>16} {'bytes/node':>20} {'virtual s':>14} {'real s':>8}  idle")
+    print(f"{'nodes':>6} {'service':>9} {'calls/node':>17} {'bytes/node':>26} {'virtual s':>16} {'real s':>8}  idle")
     for chosen in (level,) if level else LEVELS:
         most, reason = ENDS[chosen]
         for nodes in asked or [size for size in SIZES if size <= most]:
@@ -192,6 +192,7 @@ def _gather(asked: Sequence[int], level: str | None) -> int:
 
 
 def _print(cost: Cost) -> None:
-    calls, sizes, took = (f"{a:,.{d}f} {b:,.{d}f}" for (a, b), d in ((cost.calls, 2), (cost.bytes, 0), (cost.took, 2)))
+    rounds = (cost.calls, 2), (cost.bytes, 0), (cost.took, 2)
+    calls, sizes, took = (" ".join(f"{one:,.{digits}f}" for one in each) for each, digits in rounds)
     idle = ", ".join(f"{count:.2f} {kind}" for kind, count in sorted(cost.idle.items()))
-    print(f"{cost.nodes:6} {cost.level:>9} {calls:>16} {sizes:>20} {took:>14} {cost.seconds:8.1f}  {idle}", flush=True)
+    print(f"{cost.nodes:6} {cost.level:>9} {calls:>17} {sizes:>26} {took:>16} {cost.seconds:8.1f}  {idle}", flush=True)

@@ -27,7 +27,7 @@ CONSTANT = 50
 """And what all nodes together may."""
 
 ENDS: Final[Mapping[str, tuple[int, str]]] = {
-    "leases": (10_000, "more take this process more than half an hour"),
+    "leases": (100_000, "more take this process more than half an hour"),
     "heartbeats": (100, "every node that waits blocks two threads of this process"),
     "register": (
         100,
@@ -49,31 +49,34 @@ class Cost:
     Attributes:
         nodes: How many nodes.
         level: What the service had.
-        calls: Calls per node, for the first round and for the one after it.
+        calls: Calls per node, for the first round, for the one after it, and for the one without those that died.
         bytes: Bytes of keys and values, in and out, per node, for the same rounds.
-        took: Seconds from the arrival of the last node to its return, and from the first failure to the last return.
+        took: Seconds from the arrival of the last node to its return, from the first failure to the last return, and
+            from the first node that learns of the deaths to the last return.
         idle: Calls per node and interval while nothing happens, by kind.
         seconds: How long the simulation of it all took, in real time.
     """
 
     nodes: int
     level: str
-    calls: tuple[float, float]
-    bytes: tuple[float, float]
-    took: tuple[float, float]
+    calls: tuple[float, float, float]
+    bytes: tuple[float, float, float]
+    took: tuple[float, float, float]
     idle: dict[str, float]
     seconds: float
 
 
 def gather(nodes: int, level: str = "leases") -> Cost:
-    """Let `nodes` nodes gather, all fail at once, gather again, and then idle.
+    """Let `nodes` nodes gather, all fail at once, gather again, and idle; then one in a hundred dies.
 
     Raises:
         Violation: It costs more than it may.
     """
     began = time.monotonic()
     arrivals = chance("gather", "arrivals")
-    simulation = Simulation(Plan("gather", nodes, nodes, fault_phase=_ARRIVING, ttl=15.0, level=level))
+    die = max(1, nodes // 100)
+    plan = Plan("gather", nodes - die, nodes, fault_phase=_ARRIVING, ttl=15.0, last_call=2 * _ARRIVING, level=level)
+    simulation = Simulation(plan)
     # What programs do costs extra.
     simulation.context.stores = False
     simulation.name = f"node{{:05}}.{arrivals.randbytes(6).hex()}".format
@@ -89,14 +92,18 @@ def gather(nodes: int, level: str = "leases") -> Cost:
                 machine.fail()
             second.read_when_all_are_in(2)
             idle = _idle(simulation)
+            for machine in arrivals.sample(simulation.context.machines, die):
+                machine.kill()
+            third = _meter_from_the_news_on(simulation)
+            third.read_when_all_are_in(3)
     finally:
         simulation.context.fibers.close()
     cost = Cost(
         nodes,
         level,
-        (first.calls / nodes, second.calls / nodes),
-        (first.bytes / nodes, second.bytes / nodes),
-        (first.seconds - _ARRIVING, second.seconds),
+        (first.calls / nodes, second.calls / nodes, third.calls / nodes),
+        (first.bytes / nodes, second.bytes / nodes, third.bytes / nodes),
+        (first.seconds - _ARRIVING, second.seconds, third.seconds),
         idle,
         time.monotonic() - began,
     )
@@ -118,13 +125,22 @@ class _Meter:
     def read_when_all_are_in(self, number: int) -> None:
         """Let time go on until all work in that round."""
         context = self._simulation.context
-        while not all(machine.working and machine.round == number for machine in context.machines):
+        living = context.living()
+        while not all(machine.working and machine.round == number for machine in living):
             if context.timeline.now - self._began > 600:
-                raise Violation(4, f"{len(context.machines)} nodes have not gathered within 600 s")
+                raise Violation(4, f"{len(living)} nodes have not gathered within 600 s")
             context.timeline.run(context.timeline.now + 0.01)
         self.seconds = context.timeline.now - self._began
         self.calls = sum(context.service.calls.values()) - self._before[0]
         self.bytes = context.service.bytes - self._before[1]
+
+
+def _meter_from_the_news_on(simulation: Simulation) -> _Meter:
+    """Let time go on until a node learns that others have died: what it costs to be alive until then is not counted."""
+    timeline, living = simulation.context.timeline, simulation.context.living()
+    while not any(machine.joining for machine in living):
+        timeline.run(timeline.now + 0.01)
+    return _Meter(simulation)
 
 
 def _idle(simulation: Simulation) -> dict[str, float]:

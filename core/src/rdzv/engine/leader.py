@@ -19,7 +19,6 @@ from .node import Node
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
-    NAMED,
     NODES,
     STATUS_KEY,
     LeaderRecord,
@@ -56,7 +55,7 @@ STATUS_INTERVAL_MOST = 5.0
 """The same where many nodes are here."""
 
 WAKES = 500
-"""Nodes that these updates may wake in a second, as far as that interval allows."""
+"""Nodes that a status may wake in a second, as far as that interval allows, but for the first of a loss."""
 
 
 def elect(node: Node, deadline: float) -> Coroutine[None]:
@@ -192,6 +191,17 @@ def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | No
 def status_interval(nodes: int) -> float:
     """Seconds between two updates of the status that are not urgent, while so many nodes are here."""
     return min(max(STATUS_INTERVAL, nodes / WAKES), STATUS_INTERVAL_MOST)
+
+
+def _pause_between(before: RunStatus, status: RunStatus) -> float:
+    """Seconds after the status before, at the soonest, at which this one may follow it."""
+    if (status.waiting > 0) != (before.waiting > 0) or bool(status.departures) != bool(before.departures):
+        # It is time for the members to act.
+        return 0.0
+    if status.departures != before.departures:
+        # They know already that one is gone: of many that go one after the other they learn so often as all can bear.
+        return min(status.present / WAKES, STATUS_INTERVAL_MOST)
+    return status_interval(status.present)
 
 
 def garbage(snapshot: DecodedSnapshot, state: State, until: int) -> list[str]:
@@ -369,10 +379,7 @@ class _LeaderTerm:
         stands = status == last_status and self.is_last_known and not taken
         if stands or status.phase == "closed":
             return self.node.interval
-        # Of many that go one after the other the first are news at once, and the others soon: it wakes every node.
-        gone = status.departures != last_status.departures and (status.gone <= NAMED or not last_status.departures)
-        urgent = gone or (status.waiting > 0) != (last_status.waiting > 0)
-        due = 0.0 if urgent else self.last_status_at + status_interval(status.present) - now
+        due = self.last_status_at + _pause_between(last_status, status) - now
         if due > 0:
             return due
         new = set(status.departures) - set(last_status.departures)
