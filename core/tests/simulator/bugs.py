@@ -47,7 +47,7 @@ class Bug:
         what: In words.
         breaks: The invariants that it may violate; the first one that is violated ends a run.
         changes: What is different.
-        faults: What must happen for it to matter, so that a few runs are has_quorum; none: anything.
+        faults: What must happen for it to matter, so that a few runs are enough; none: anything.
         conditions: The same: attributes of a `Plan`.
     """
 

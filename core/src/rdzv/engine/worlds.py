@@ -11,7 +11,7 @@ from .effects import Coroutine, Put, Read, ReadAll
 from .records import Page, Pages, State, read_record, world_folder
 
 PAGE: Final = 64
-"""Ids that fit on a page, and into the state itself: some 3 KB."""
+"""Ids on a page, on average, and at most in the state itself: some 3 KB."""
 
 UNKNOWN: Final = "?"
 """What the name of a member begins with that is not known any more; an id never does."""
