@@ -76,7 +76,7 @@ class TestElection:
             assert node.may_lead()
 
 
-@pytest.mark.parametrize(("nodes", "pause"), [(1, 1.0), (500, 1.0), (1000, 2.0), (100_000, INTERVAL)])
+@pytest.mark.parametrize(("nodes", "pause"), [(1, 1.0), (375, 1.0), (750, 2.0), (100_000, INTERVAL)])
 def test_many_nodes_try_again_less_often(clock: Clock, nodes: int, pause: float) -> None:
     node = in_crowd(clock, nodes)
     assert node.longest_pause() == pause

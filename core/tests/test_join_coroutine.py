@@ -528,6 +528,18 @@ class TestGivingUp:
             harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
         assert harness.now == began + 60.0
 
+    def test_one_of_many_reads_no_records(self, harness: Harness) -> None:
+        harness.put(STATUS_KEY, RunStatus(0, "gathering", 700, 0).encode())
+        node = harness.node(low=1000, high=1000)
+        coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        with pytest.raises(RendezvousTimeoutError) as late:
+            coroutine.end()
+        assert str(late.value).endswith(
+            "by the last news 700 of at least 1000 nodes are here, 300 are missing, and the run is gathering."
+        )
+        assert late.value.summary.endswith(": 700 of at least 1000 nodes")
+        assert not [one for one in coroutine.taken if isinstance(one, ReadAll) and one.prefix == NODES]
+
     def test_no_other_node_is_here(self, harness: Harness) -> None:
         node = harness.node()
         coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))

@@ -235,27 +235,24 @@ class KeyValueStore(Store):
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
         if len(keys) != len(values):
             raise RendezvousParameterError(f"There are {len(keys)} keys but {len(values)} values; each key needs one.")
-        payloads = [_payload(key, value) for key, value in zip(keys, values, strict=True)]
-        deadline = self._deadline()
-        for key, payload in zip(keys, payloads, strict=True):
-            self._overwrite(self._path(key), payload, deadline)
+        payloads = [self._payload(key, value) for key, value in zip(keys, values, strict=True)]
+        self._write(_names(keys), payloads, self._deadline())
 
     def get(self, key: str, /) -> bytes:
         return self.multi_get([_name(key)])[0]
 
     def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
-        found = self._find(keys, self._value, time.monotonic() + _seconds(self._timeout))
-        return [found[key].payload for key in keys]
+        return self._values(_names(keys), time.monotonic() + _seconds(self._timeout))
 
     def add(self, key: str, amount: int, /) -> int:
         try:
             amount = operator.index(amount)
         except TypeError as error:
             raise TypeError(f"What is added to '{key}' is a whole number, not {amount!r}.") from error
-        return self._add(key, amount, self._deadline())
+        return self._add(_name(key), amount, self._deadline())
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
-        path, old, new = self._path(key), _payload(key, expected), _payload(key, desired)
+        path, old, new = self._path(key), self._payload(key, expected), self._payload(key, desired)
         deadline = self._deadline()
         # Expecting nothing is what a first attempt does anyway, without having looked.
         previous = self._client.read(path, deadline) if old else None
@@ -263,8 +260,8 @@ class KeyValueStore(Store):
         return old if versioned is None else versioned
 
     def append(self, key: str, value: str | bytes, /) -> None:
-        end = _payload(key, value)
-        self._update(self._path(key), lambda value: _payload(key, (value or b"") + end), self._deadline())
+        end = self._payload(key, value)
+        self._update(self._path(key), lambda value: self._payload(key, (value or b"") + end), self._deadline())
 
     def delete_key(self, key: str, /) -> bool:
         path, deadline = self._path(key), self._deadline()
@@ -277,15 +274,11 @@ class KeyValueStore(Store):
 
     def check(self, keys: Sequence[str], /) -> bool:
         keys = _names(keys)
-        if not keys:
-            return True
-        path = self._path(keys[0]) if len(set(keys)) == 1 else self._prefix
-        snapshot = self._client.read_all(path, self._deadline())
-        return all(self._presence(key, snapshot) is not None for key in keys)
+        return not keys or self._are_present(keys, self._deadline())
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
         limit = self._timeout if timeout is None else timeout
-        self._find(keys, self._presence, time.monotonic() + _seconds(limit))
+        self._await_present(_names(keys), time.monotonic() + _seconds(limit))
 
     def num_keys(self) -> int:
         return len(self.list_keys())
@@ -302,7 +295,7 @@ class KeyValueStore(Store):
         Raises:
             RendezvousParameterError: The queue is full: it holds `MAX_PAYLOAD` / 8 items.
         """
-        queue, payload, item = self._queue(key), _payload(key, value), secrets.token_bytes(_ITEM)
+        queue, payload, item = self._queue(key), self._payload(key, value), secrets.token_bytes(_ITEM)
 
         def longer(versioned: bytes | None) -> bytes:
             if len(versioned or b"") + _ITEM > MAX_PAYLOAD:
@@ -327,10 +320,8 @@ class KeyValueStore(Store):
             item = None if versioned is None else self._take(key, versioned, _for_calls(deadline))
             if item is not None:
                 return item
-            if (now := time.monotonic()) >= deadline:
-                raise RendezvousTimeoutError(
-                    f"After {now - started:.1f} s the queue '{key}' {self._where} has no item."
-                )
+            if time.monotonic() >= deadline:
+                raise self._no_item(key, started)
 
     def queue_len(self, key: str, /) -> int:
         versioned = self._client.read(self._queue(key), self._deadline())
@@ -344,10 +335,10 @@ class KeyValueStore(Store):
         calls = _for_calls(deadline)
         arrived = self._add(counter, 1, calls)
         if arrived >= world_size:
-            self._overwrite(self._path(opened), b"1", calls)
+            self._write([opened], [b"1"], calls)
             return
         try:
-            self._find([opened], self._presence, deadline)
+            self._await_present([opened], deadline)
         except RendezvousTimeoutError as error:
             raise RendezvousTimeoutError(
                 f"Not all {world_size} arrived at the barrier '{key}' {self._where} within {limit:.1f} s; "
@@ -383,6 +374,25 @@ class KeyValueStore(Store):
         # What belongs to a queue or to a store within this one has another path than any key.
         return key if self._path(key) == path else None
 
+    def _payload(self, key: str, value: str | bytes) -> bytes:
+        """What is stored for a value."""
+        payload = self._bytes(key, value)
+        check_payload(payload, key)
+        return payload
+
+    @staticmethod
+    def _bytes(key: str, value: str | bytes) -> bytes:
+        if not isinstance(value, str | bytes | bytearray | memoryview):
+            raise TypeError(f"The value for '{key}' is of type {type(value).__name__}; text or bytes are expected.")
+        return value.encode() if isinstance(value, str) else bytes(value)
+
+    @staticmethod
+    def _check_counter(key: str, value: bytes | None) -> None:
+        if value is not None and not _NUMBER.fullmatch(value):
+            raise RendezvousParameterError(
+                f"'{key}' holds {value[:40]!r}, to which nothing can be added: a counter holds a whole number."
+            )
+
     def _value(self, key: str, snapshot: DecodedSnapshot) -> VersionedValue | None:
         return snapshot.get(self._path(key))
 
@@ -394,11 +404,40 @@ class KeyValueStore(Store):
     def _deadline(self) -> float:
         return _for_calls(time.monotonic() + _seconds(self._timeout))
 
+    def _write(self, keys: Sequence[str], payloads: Sequence[bytes], deadline: float) -> None:
+        for key, payload in zip(keys, payloads, strict=True):
+            self._overwrite(self._path(key), payload, deadline)
+
+    def _values(self, keys: Sequence[str], deadline: float) -> list[bytes]:
+        """The values of all keys; waits until they exist."""
+        found = self._find(keys, self._value, deadline)
+        return [found[key].payload for key in keys]
+
+    def _are_present(self, keys: Sequence[str], deadline: float) -> bool:
+        path = self._path(keys[0]) if len(set(keys)) == 1 else self._prefix
+        snapshot = self._client.read_all(path, deadline)
+        return all(self._presence(key, snapshot) is not None for key in keys)
+
+    def _await_present(self, keys: Sequence[str], deadline: float) -> None:
+        self._find(keys, self._presence, deadline)
+
+    def _lacks(self, keys: Sequence[str], started: float) -> RendezvousTimeoutError:
+        """The error for keys that did not exist in time."""
+        more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
+        listed = ", ".join(f"'{key}'" for key in keys[:20]) + more
+        waited = time.monotonic() - started
+        return RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {listed}.")
+
+    def _no_item(self, key: str, started: float) -> RendezvousTimeoutError:
+        """The error for a queue that got no item in time."""
+        waited = time.monotonic() - started
+        return RendezvousTimeoutError(f"After {waited:.1f} s the queue '{key}' {self._where} has no item.")
+
     def _find(
         self, keys: Sequence[str], find: Callable[[str, DecodedSnapshot], VersionedValue | None], deadline: float
     ) -> dict[str, VersionedValue]:
         """Find every key, waiting for one after the other; but first look at all of them, in one call."""
-        keys, started = list(dict.fromkeys(_names(keys))), time.monotonic()
+        keys, started = list(dict.fromkeys(keys)), time.monotonic()
 
         def look() -> dict[str, VersionedValue]:
             snapshot = self._client.read_all(self._prefix, _for_calls(deadline))
@@ -413,10 +452,7 @@ class KeyValueStore(Store):
                 break
             found[key] = versioned
         if missing := [key for key in keys if key not in found]:
-            waited = time.monotonic() - started
-            raise RendezvousTimeoutError(
-                f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {_listed(missing)}."
-            )
+            raise self._lacks(missing, started)
         return found
 
     def _await(
@@ -427,7 +463,14 @@ class KeyValueStore(Store):
         return find(self._client.wait_for(lambda now: find(now) is not None, path, snapshot, deadline, _CALL))
 
     def _add(self, key: str, amount: int, deadline: float) -> int:
-        return int(self._update(self._path(key), lambda value: _sum(key, value, amount), deadline) or 0)
+        def add(value: bytes | None) -> bytes:
+            self._check_counter(key, value)
+            total = int(value or 0) + amount
+            if not -(2**63) <= total < 2**63:
+                raise RendezvousParameterError(f"The sum {total} in '{key}' does not fit into 64 bits with a sign.")
+            return b"%d" % total
+
+        return int(self._update(self._path(key), add, deadline) or 0)
 
     def _overwrite(self, path: str, payload: bytes, deadline: float) -> None:
         """Replace whatever a key holds; no request that comes late does so again."""
@@ -607,30 +650,6 @@ def _name(key: str) -> str:
     if not isinstance(key, str):
         raise TypeError(f"A key of the store is text, not {key!r}.")
     return key
-
-
-def _listed(keys: Sequence[str]) -> str:
-    more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
-    return ", ".join(f"'{key}'" for key in keys[:20]) + more
-
-
-def _payload(key: str, value: str | bytes) -> bytes:
-    if not isinstance(value, str | bytes | bytearray | memoryview):
-        raise TypeError(f"The value for '{key}' is of type {type(value).__name__}; text or bytes are expected.")
-    payload = value.encode() if isinstance(value, str) else bytes(value)
-    check_payload(payload, key)
-    return payload
-
-
-def _sum(key: str, value: bytes | None, amount: int) -> bytes:
-    if value is not None and not _NUMBER.fullmatch(value):
-        raise RendezvousParameterError(
-            f"'{key}' holds {value[:40]!r}, to which nothing can be added: a counter holds a whole number."
-        )
-    total = int(value or 0) + amount
-    if not -(2**63) <= total < 2**63:
-        raise RendezvousParameterError(f"The sum {total} in '{key}' does not fit into 64 bits with a sign.")
-    return b"%d" % total
 
 
 def _seconds(timeout: timedelta) -> float:

@@ -149,6 +149,26 @@ def test_a_silent_host_is_waited_for_as_long_as_asked(server: ForkedStore, store
     assert store.get("key") == b"x"
 
 
+def test_a_silent_host_is_waited_for_as_long_as_the_call_asks(server: ForkedStore, store: RoundStore) -> None:
+    """Whatever the timeout of the store is, which is long."""
+    store.set("key", b"x")
+    store.queue_push("queue", b"x")
+    soon = timedelta(seconds=0.5)
+    server.pause()
+    try:
+        for call in (
+            lambda: store.wait(["key"], soon),
+            lambda: store.barrier("barrier", 2, soon),
+            lambda: store.queue_pop("queue", block=False),
+        ):
+            began = time.monotonic()
+            with pytest.raises(RendezvousConnectionError):
+                call()
+            assert time.monotonic() - began < 2.5
+    finally:
+        server.resume()
+
+
 def test_a_host_that_is_silent_for_a_moment_is_waited_for(server: ForkedStore, store: RoundStore) -> None:
     store.set("key", b"x")
     server.pause()

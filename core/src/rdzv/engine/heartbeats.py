@@ -27,11 +27,12 @@ _LEASE: Final = re.compile(rb"(\w+/\w+)?")
 _MANY: Final = 3
 """From so many leases on, one read of all heartbeats is cheaper than one read for each."""
 _SCAN: Final = 0.75
-"""The most seconds between two looks: so late may the last heartbeat of a node that dies be seen."""
+"""The most seconds between two looks of all observers together: so late may the last heartbeat of a node that dies be
+seen."""
+_PAUSE: Final = 0.1
+"""The fewest seconds between two looks of one observer."""
 _OBSERVERS: Final = 16
 """Of many that observe the same leases, so many look within these seconds, by chance: if some die, others look."""
-_PAUSE: Final = 0.1
-"""The fewest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +76,12 @@ class HeartbeatLeases(KeyValueBackend):
 
         Args:
             inner: The backend below.
-            interval: Seconds between two heartbeats of an owner; observers look at least as often,
-                so that a death is known within a second of the time to live.
+            interval: Seconds between two heartbeats of an owner.
             clock: This process's monotonic clock, in seconds.
             folder: Where the heartbeats of the leases that are opened here stand under ``heartbeats``; letters and
                 digits.
-            observers: How many clients observe the same leases as this one, about. The more, the less often each looks.
+            observers: How many clients observe the same leases as this one, about. The more, the less often each looks;
+                all together so often that a death is known within a second of the time to live.
             rng: Where the moments of these looks come from.
         """
         self._inner = inner

@@ -124,11 +124,13 @@ def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[Non
     patience = node.clock() + node.interval / 2
     live: list[NodeRecord] | None = None
     running = node.run.running()
+    reads = node.nodes_known() <= refusals.READERS or alone or node.run.status is None
     try:
-        snapshot = yield ReadAll(NODES, node.clock() + node.interval / 4)
-        live = [record for record in nodes_in(snapshot) if record.left is None]
-        if running is not None:
-            running = yield from read_world(running, node.clock() + node.interval / 4)
+        if reads:
+            snapshot = yield ReadAll(NODES, node.clock() + node.interval / 4)
+            live = [record for record in nodes_in(snapshot) if record.left is None]
+            if running is not None:
+                running = yield from read_world(running, node.clock() + node.interval / 4)
         yield from deregister(node, patience)
         yield from apply_and_emit(node, (yield Read(STATE_KEY, patience)), patience)
         if node.membership() is MembershipState.MEMBER:

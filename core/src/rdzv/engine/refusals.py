@@ -14,8 +14,11 @@ from ..errors import (
 from . import rules
 from .leader import status_interval
 from .node import Node
-from .records import NodeRecord, State
+from .records import NodeRecord, RunStatus, State
 from .run_view import Presence
+
+READERS: Final = 64
+"""Nodes up to which each that gives up reads all records, for its message. Many that began together give up together."""
 
 _LISTED: Final = 20
 """Nodes that a message lists; of more it tells how many."""
@@ -107,18 +110,33 @@ def timed_out(
 
     Args:
         node: The node that gives up.
-        live: The records of the nodes that have not left; None: they could not be read.
+        live: The records of the nodes that have not left; None: they were not read, or could not be.
         running: The state with all members of its world, while a round runs.
         waited: For how many seconds the node has waited.
         alone: It ends because all others of its world are gone, and no other has come.
         reason: The last error; None: there was none.
     """
     because = f" The last error: {reason}" if reason else ""
-    error = RendezvousTimeoutError(f"{_missing_nodes(node, live or (), running, waited, alone=alone)}{because}")
-    least = node.settings.min_nodes
-    short = live is not None and len(live) < least
-    error.summary = f"gave up after {waited:.1f} s" + (f": {len(live or ())} of at least {least} nodes" * short)
+    least, status = node.settings.min_nodes, node.run.status
+    if live is None and status is not None:
+        here, what = status.present, _missing_by_status(node, status, waited)
+    else:
+        here, what = len(live or ()), _missing_nodes(node, live or (), running, waited, alone=alone)
+    error = RendezvousTimeoutError(f"{what}{because}")
+    short = here < least and (live is not None or status is not None)
+    error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {least} nodes" * short)
     return error
+
+
+def _missing_by_status(node: Node, status: RunStatus, waited: float) -> str:
+    """The same as `_missing_nodes` by the news that the leader published last, which name no node that is here."""
+    needed = node.settings.min_nodes
+    missing = max(0, needed - status.present)
+    return (
+        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
+        f"by the last news {status.present} of at least {needed} nodes {_are(status.present)} here, {missing} "
+        f"{_are(missing)} missing, and the run is {status.phase}."
+    )
 
 
 def _missing_nodes(

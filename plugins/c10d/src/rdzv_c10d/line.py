@@ -6,20 +6,17 @@ torch waits for no answer to a `set`: on two connections a later call could over
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import wait
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from .pool import Check, ConnectionPool, failure
+from .pool import Check, ConnectionPool, failure, is_done
 from .store import FAILURES, Connection, NoAnswerError, Store, limit_waits, stores
 
 _T = TypeVar("_T")
 
 _ATTEMPT: Final = 10.0
 """Seconds that one call may take: while a caller waits for torch, Python hears no Ctrl-C."""
-_POLL_INTERVAL: Final = 0.2
-"""Seconds between two looks whether the caller was closed meanwhile."""
 _GRACE: Final = 0.3
 """Seconds that a call has to end when its connection is broken."""
 
@@ -94,11 +91,8 @@ class Line:
                 connection.store.wait(list(keys), timedelta(seconds=max(0.001, deadline - time.monotonic())))
 
         waiting = self._connections.start(listen, _ATTEMPT, "rdzv-c10d-store-wait")
-        while not wait([waiting], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
-            check_open()
-            if time.monotonic() >= deadline:
-                return
-        waiting.result()
+        if is_done(waiting, deadline, check_open):
+            waiting.result()
 
     def close(self) -> None:
         """Break the connection if a call uses it, and end that call."""

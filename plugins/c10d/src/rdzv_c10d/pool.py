@@ -88,10 +88,8 @@ class ConnectionPool:
             check_open()
             raise error
         answer = taken.do(work, deadline)
-        while not wait([answer], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
-            check_open()
-            if time.monotonic() >= deadline:
-                raise self.no_answer()
+        if not is_done(answer, deadline, check_open):
+            raise self.no_answer()
         return answer.result()
 
     def start(self, work: Callable[[Connection], _T], timeout: float, name: str) -> Future[_T]:
@@ -115,10 +113,8 @@ class ConnectionPool:
             RendezvousConnectionError: The store failed, or did not answer in time.
         """
         making = in_thread(lambda: self.connect(deadline - time.monotonic()), "rdzv-c10d-connect")
-        while not wait([making], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
-            check_open()
-            if time.monotonic() >= deadline:
-                raise self.no_answer()
+        if not is_done(making, deadline, check_open):
+            raise self.no_answer()
         return making.result()
 
     def no_answer(self) -> NoAnswerError:
@@ -339,6 +335,15 @@ class _Worker:
         # From now on callers use it themselves.
         self._connections.put_back(connection, connection.session)
         return False
+
+
+def is_done(answer: Future[Any], deadline: float, check_open: Check) -> bool:
+    """Wait until an answer is there, the deadline is over, or the backend is closed; returns whether it is there."""
+    while not wait([answer], max(0.0, min(deadline - time.monotonic(), _POLL_INTERVAL))).done:
+        check_open()
+        if time.monotonic() >= deadline:
+            return False
+    return True
 
 
 def failure(cause: BaseException | None) -> RendezvousConnectionError:

@@ -5,19 +5,16 @@ that is silent is waited for no longer than asked, `close` ends every wait, and 
 """
 
 import json
-import operator
-import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from rdzv.errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousParameterError,
-    RendezvousTimeoutError,
 )
 from rdzv.store import KeyValueStore
 
@@ -41,7 +38,6 @@ _KNOWN: Final = 10_000
 
 _NOTHING: Final = secrets.token_bytes(16)
 """A value that no key ever has."""
-_NUMBER: Final = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
 _LEAST, _MOST = -(2**63), 2**63 - 1
 
 
@@ -75,145 +71,109 @@ class RoundStore(KeyValueStore):
 
     # Values.
 
-    def set(self, key: str, value: str | bytes, /) -> None:
-        raw, payload = self._raw(key), _bytes(key, value)
-        self._call(lambda store: store.set(raw, payload))
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes], /) -> None:
-        if len(keys) != len(values):
-            raise RendezvousParameterError(f"There are {len(keys)} keys but {len(values)} values; each key needs one.")
-        raws, payloads = self._raws(keys), [_bytes(key, value) for key, value in zip(keys, values, strict=True)]
-        if raws:
-            self._call(lambda store: store.multi_set(raws, payloads))
-
-    def get(self, key: str, /) -> bytes:
-        return self.multi_get([key])[0]
-
-    def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
-        raws, started = self._raws(keys), time.monotonic()
-        deadline = started + self._timeout.total_seconds()
-        while None in (found := self._peek(raws)):
-            if time.monotonic() >= deadline:
-                raise self._timed_out([key for key, value in zip(keys, found, strict=True) if value is None], started)
-            self._await_raws(raws, deadline)
-        return [value for value in found if value is not None]
-
-    def add(self, key: str, amount: int, /) -> int:
-        try:
-            amount = operator.index(amount)
-        except TypeError as error:
-            raise TypeError(f"What is added to '{key}' is a whole number, not {amount!r}.") from error
-        raw = self._raw(key)
-        # torch adds to what begins like a number, and hangs up on who adds to anything else.
-        if raw not in self._counters:
-            (value,) = self._peek([raw])
-            if value is not None and not _NUMBER.fullmatch(value):
-                raise RendezvousParameterError(
-                    f"'{key}' holds {value[:40]!r}, to which nothing can be added: a counter holds a whole number."
-                )
-            _know(self._counters, raw)
-        total = amount
-        if _LEAST <= amount <= _MOST:
-            total = self._call(lambda store: store.add(raw, amount), repeatable=False)
-            if _LEAST <= total - amount <= _MOST:
-                return total
-            # It went beyond the end, and begins at the other one.
-            self._call(lambda store: store.add(raw, -amount), repeatable=False)
-        raise RendezvousParameterError(f"The sum in '{key}' with {amount} does not fit into 64 bits with a sign.")
-
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
-        raw, old, new = self._raw(key), _bytes(key, expected), _bytes(key, desired)
-        return self._call(lambda store: store.compare_set(raw, old, new), repeatable=False)
+        raw, old, new = self._path(key), self._payload(key, expected), self._payload(key, desired)
+        return self._call(lambda store: store.compare_set(raw, old, new), self._deadline(), repeatable=False)
 
     def append(self, key: str, value: str | bytes, /) -> None:
-        raw, end = self._raw(key), _bytes(key, value)
-        self._call(lambda store: store.append(raw, end), repeatable=False)
+        raw, end = self._path(key), self._payload(key, value)
+        self._call(lambda store: store.append(raw, end), self._deadline(), repeatable=False)
 
     def delete_key(self, key: str, /) -> bool:
-        raw = self._raw(key)
-        return self._call(lambda store: store.delete_key(raw), repeatable=False)
+        raw = self._path(key)
+        return self._call(lambda store: store.delete_key(raw), self._deadline(), repeatable=False)
 
     # What there is.
 
-    def check(self, keys: Sequence[str], /) -> bool:
-        raws = self._raws(keys)
-        return not raws or self._call(lambda store: store.check(raws))
-
-    def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
-        raws, started = self._raws(keys), time.monotonic()
-        deadline = started + (self._timeout if timeout is None else timeout).total_seconds()
-        while raws and not self._call(lambda store: store.check(raws)):
-            if time.monotonic() >= deadline:
-                raise self._timed_out([key for key in dict.fromkeys(keys) if not self.check([key])], started)
-            self._await_raws(raws, deadline)
-
     def list_keys(self) -> list[str]:
-        base = self._raw("")
-        return [key.removeprefix(base) for key in self._call(lambda store: store.list_keys()) if key.startswith(base)]
+        base = self._path("")
+        there = self._call(lambda store: store.list_keys(), self._deadline())
+        return [key.removeprefix(base) for key in there if key.startswith(base)]
 
     # Queues.
 
     def queue_push(self, key: str, value: str | bytes, /) -> None:
-        raw, item, name = self._raw(key), _bytes(key, value), f"{json.dumps(key)}\n".encode()
+        raw, item, name = self._path(key), self._payload(key, value), f"{json.dumps(key)}\n".encode()
+        deadline = self._deadline()
         if raw not in self._queues:
             # torch lists no queues; who removes the round finds them here.
             listed = queues_key(self._backend.root, self._prefix)
-            self._call(lambda store: store.append(listed, name), repeatable=False)
+            self._call(lambda store: store.append(listed, name), deadline, repeatable=False)
             _know(self._queues, raw)
-        self._call(lambda store: store.queue_push(raw, item), repeatable=False)
+        self._call(lambda store: store.queue_push(raw, item), deadline, repeatable=False)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
-        raw, started = self._raw(key), time.monotonic()
+        raw, started = self._path(key), time.monotonic()
         deadline = started + (self._timeout.total_seconds() if block else 0.0)
-        while (item := self._call(lambda store: pop(store, raw), repeatable=False)) is None:
-            if (now := time.monotonic()) >= deadline:
-                raise RendezvousTimeoutError(
-                    f"After {now - started:.1f} s the queue '{key}' {self._where} has no item."
-                )
+        while (item := self._call(lambda store: pop(store, raw), deadline, repeatable=False)) is None:
+            if time.monotonic() >= deadline:
+                raise self._no_item(key, started)
             self._await_raws([raw], deadline)
         return item
 
     def queue_len(self, key: str, /) -> int:
-        raw = self._raw(key)
-        return self._call(lambda store: store.queue_len(raw))
-
-    def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
-        limit = self._timeout if timeout is None else timeout
-        # PyTorch's names.
-        arrived = self.add(f"{key}/num_members", 1)
-        if arrived >= world_size:
-            self.set(f"{key}/last_member", b"1")
-            return
-        try:
-            self.wait([f"{key}/last_member"], limit)
-        except RendezvousTimeoutError as error:
-            raise RendezvousTimeoutError(
-                f"Not all {world_size} arrived at the barrier '{key}' {self._where} within "
-                f"{limit.total_seconds():.1f} s; this was number {arrived}."
-            ) from error
+        raw = self._path(key)
+        return self._call(lambda store: store.queue_len(raw), self._deadline())
 
     # How things are done.
 
-    def _raw(self, key: str) -> str:
+    def _path(self, key: str) -> str:
         if not isinstance(key, str):
             raise TypeError(f"A key of the store is text, not {key!r}.")
         return store_key(self._backend.root, self._prefix, key)
 
-    def _raws(self, keys: Sequence[str]) -> list[str]:
-        if isinstance(keys, str):
-            raise TypeError(f"A list of keys is expected, not the text {keys!r}.")
-        try:
-            return [self._raw(key) for key in keys]
-        except TypeError as error:
-            raise TypeError(f"A list of keys is expected, each of them text, not {keys!r}.") from error
+    def _payload(self, key: str, value: str | bytes) -> bytes:
+        # As large as torch takes it.
+        return self._bytes(key, value)
 
-    def _peek(self, raws: list[str]) -> list[bytes | None]:
+    def _write(self, keys: Sequence[str], payloads: Sequence[bytes], deadline: float) -> None:
+        raws, values = [self._path(key) for key in keys], list(payloads)
+        if raws:
+            self._call(lambda store: store.multi_set(raws, values), deadline)
+
+    def _add(self, key: str, amount: int, deadline: float) -> int:
+        raw = self._path(key)
+        # torch adds to what begins like a number, and hangs up on who adds to anything else.
+        if raw not in self._counters:
+            (value,) = self._peek([raw], deadline)
+            self._check_counter(key, value)
+            _know(self._counters, raw)
+        if _LEAST <= amount <= _MOST:
+            total = self._call(lambda store: store.add(raw, amount), deadline, repeatable=False)
+            if _LEAST <= total - amount <= _MOST:
+                return total
+            # It went beyond the end, and begins at the other one.
+            self._call(lambda store: store.add(raw, -amount), deadline, repeatable=False)
+        raise RendezvousParameterError(f"The sum in '{key}' with {amount} does not fit into 64 bits with a sign.")
+
+    def _values(self, keys: Sequence[str], deadline: float) -> list[bytes]:
+        raws, started = [self._path(key) for key in keys], time.monotonic()
+        while None in (found := self._peek(raws, deadline)):
+            if time.monotonic() >= deadline:
+                raise self._lacks([key for key, value in zip(keys, found, strict=True) if value is None], started)
+            self._await_raws(raws, deadline)
+        return [value for value in found if value is not None]
+
+    def _are_present(self, keys: Sequence[str], deadline: float) -> bool:
+        raws = [self._path(key) for key in keys]
+        return self._call(lambda store: store.check(raws), deadline)
+
+    def _await_present(self, keys: Sequence[str], deadline: float) -> None:
+        raws, started = [self._path(key) for key in keys], time.monotonic()
+        while keys and not self._are_present(keys, deadline):
+            if time.monotonic() >= deadline:
+                missing = [key for key in dict.fromkeys(keys) if not self._are_present([key], deadline)]
+                raise self._lacks(missing, started)
+            self._await_raws(raws, deadline)
+
+    def _peek(self, raws: list[str], deadline: float) -> list[bytes | None]:
         """What there is now. Unlike torch's own `get`, which waits first, this is one round trip for each."""
-        found = self._call(lambda store: [store.compare_set(raw, _NOTHING, _NOTHING) for raw in raws])
+        found = self._call(lambda store: [store.compare_set(raw, _NOTHING, _NOTHING) for raw in raws], deadline)
         return [None if value == _NOTHING else value for value in found]
 
-    def _call(self, work: Callable[[Store], _T], *, repeatable: bool = True) -> _T:
-        deadline, pause = time.monotonic() + max(_CALL, self._timeout.total_seconds()), _PAUSE
+    def _call(self, work: Callable[[Store], _T], deadline: float, *, repeatable: bool = True) -> _T:
+        """Ask the store, until a deadline or for a moment: it limits how long to wait for others, and may be over."""
+        pause, deadline = _PAUSE, max(deadline, time.monotonic() + _CALL)
         while True:
             try:
                 return self._backend.call_in_order(work, deadline - time.monotonic())
@@ -233,7 +193,7 @@ class RoundStore(KeyValueStore):
         while (remaining := soon - time.monotonic()) > 0:
             time.sleep(min(pause, remaining))
             pause *= 2
-            if self._call(lambda store: store.check(raws)):
+            if self._call(lambda store: store.check(raws), deadline):
                 # A queue is no value: who asks for that comes again and again.
                 time.sleep(min(pause, 0.001))
                 return
@@ -245,12 +205,6 @@ class RoundStore(KeyValueStore):
             except RendezvousConnectionError:
                 self._backend.check_open()
                 time.sleep(max(0.0, min(_PAUSE, deadline - time.monotonic())))
-
-    def _timed_out(self, keys: list[str], started: float) -> RendezvousTimeoutError:
-        more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
-        listed = ", ".join(f"'{key}'" for key in keys[:20]) + more
-        waited = time.monotonic() - started
-        return RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {listed}.")
 
 
 def pop(store: Store, raw: str) -> bytes | None:
@@ -265,11 +219,3 @@ def _know(names: set[str], name: str) -> None:
     if len(names) >= _KNOWN:
         names.clear()
     names.add(name)
-
-
-def _bytes(key: str, value: Any) -> bytes:
-    if isinstance(value, str):
-        return value.encode()
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise TypeError(f"The value for '{key}' is of type {type(value).__name__}; text or bytes are expected.")
