@@ -222,7 +222,8 @@ class _Sqlite(_Client):
     def __init__(self, spec: NodeSpec) -> None:
         connect = importlib.import_module("sqlite3").connect
         # Each node is one thread, but not the one that makes it.
-        self._database = connect(spec.endpoint, timeout=60, isolation_level=None, check_same_thread=False)
+        path = f"{spec.endpoint}.bare"  # beside rdzv's, which refuses a database of another program
+        self._database = connect(path, timeout=60, isolation_level=None, check_same_thread=False)
         self._call("PRAGMA journal_mode=WAL")
         self._call("CREATE TABLE IF NOT EXISTS bare (folder TEXT, name TEXT, value TEXT, PRIMARY KEY (folder, name))")
 
