@@ -50,7 +50,7 @@ def _judge(goal: Mapping[str, Any], samples: Samples) -> tuple[str, str]:
     worst, at = max(measured, key=lambda one: one[0], default=(0.0, points[0]))
     value = failed[0] if failed else f"{number(worst)} {goal['unit']} ({at.where})"
     if missed:
-        floor = "" if failed or at.floor is None else f"; floor {number(at.floor)}"
+        floor = "" if failed or at.floor is None else f"; bare client {number(at.floor)}"
         return value + (f"; {missed} of {len(points)} miss it" if len(points) > 1 else ""), f"missed{floor}"
     unknown = len(points) - len(measured)
     return value, f"{unknown} of {len(points)} not measured" if unknown else "met"

@@ -78,8 +78,8 @@ def test_a_round_store_costs_what_torchs_own_does(server: ForkedStore, connect: 
     store.add("count", 1)
     calls.clear()
     store.set("value", b"x")
-    assert +calls == {"set": 1}
+    assert +calls == {"multi_set": 1}
     assert store.get("value") == b"x"
-    assert +calls == {"set": 1, "compare_set": 1}
+    assert +calls == {"multi_set": 1, "compare_set": 1}
     assert store.add("count", 1) == 2
-    assert +calls == {"set": 1, "compare_set": 1, "add": 1}
+    assert +calls == {"multi_set": 1, "compare_set": 1, "add": 1}

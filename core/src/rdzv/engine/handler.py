@@ -327,6 +327,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         )
 
     def _members(self, state: State) -> tuple[str, ...]:
+        if self._stopped:
+            raise RendezvousClosedError(
+                f"This handler of the rendezvous '{self._settings.run}' has shut down: the ids of the nodes of a world "
+                f"of {state.size} are read from the service, so ask for them before."
+            )
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
         whole = self._runner.run(read_world(state, deadline))
         if not is_whole(whole):

@@ -18,7 +18,8 @@ from .records import NodeRecord, RunStatus, State
 from .run_view import Presence
 
 READERS: Final = 64
-"""Nodes up to which each that gives up reads all records, for its message. Many that began together give up together."""
+"""Nodes up to which each that gives up reads all records, for its message: those that began together give up together.
+"""
 
 _LISTED: Final = 20
 """Nodes that a message lists; of more it tells how many."""
@@ -150,6 +151,10 @@ def _missing_nodes(
         f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
         f"{len(live)} of at least {needed} nodes {_are(len(live))} here ({names}), {missing} {_are(missing)} missing."
     )
+    status = node.run.status
+    if status is not None and status.present > len(live):
+        # Those that began together give up together, and take their records back.
+        message += f" By the last news {status.present} were here."
     message += _what_runs(node, len(inside))
     if alone:
         seconds = node.settings.timeout.alone.total_seconds()
