@@ -177,7 +177,7 @@ def test_many_observers_look_seldom_and_find_a_death_as_soon(share: float) -> No
     assert TTL < found - died <= TTL + 1.0
 
 
-@pytest.mark.parametrize("observers", [8, 600])
+@pytest.mark.parametrize("observers", [8, 16, 600])
 def test_of_many_that_see_a_new_lease_few_look_at_once_and_a_death_is_found_as_soon(observers: int) -> None:
     service = Service()
     crowd = Crowd(observers, service)

@@ -1,6 +1,7 @@
 """Heartbeat leases: leases for a service that has none."""
 
 import contextlib
+import random
 from collections.abc import Callable
 
 import pytest
@@ -42,7 +43,7 @@ class VirtualTime(MemoryBackend):
         return super().read(key, timeout=timeout)
 
 
-@pytest.mark.parametrize("interval", [0.5, 5.0, 60.0])
+@pytest.mark.parametrize("interval", [0.25, 0.5, 5.0, 60.0])
 def test_a_death_is_known_within_a_second_of_the_time_to_live(interval: float) -> None:
     backend, ttl = VirtualTime(), 3 * interval
     owner = HeartbeatLeases(backend, interval, lambda: backend.now)
@@ -157,6 +158,7 @@ class Slow(MemoryBackend):
         super().delete(prefix, timeout=timeout)
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        assert timeout > 0
         self.now += timeout
         return self.read_all(prefix, timeout=0.0)
 
@@ -244,6 +246,7 @@ def test_a_heartbeat_that_is_always_lost_does_not_last_for_ever() -> None:
         b'{"heartbeat": 1}',
         b'{"ttl": null}',
         b'{"ttl": -1}',
+        b'{"ttl": 0}',
         b'{"ttl": NaN}',
         b'{"ttl": 1e999}',
         b'{"ttl": 1' + 400 * b"0" + b"}",
@@ -310,3 +313,284 @@ def test_an_owner_writes_over_what_another_has_made_of_its_heartbeat() -> None:
         assert heartbeats.wait("nodes", view, timeout=5.0) is view
         assert lease.keep_alive(CALL)
         assert heartbeats.wait("nodes", view, timeout=5.0) is view
+
+
+class Watched(VirtualTime):
+    """It remembers who has read which heartbeat, and when.
+
+    Attributes:
+        looks: The moments, and the names of the heartbeats.
+        interfere: Called before a lease is expired.
+        refuses: Whether no lease can be expired.
+    """
+
+    refuses = False
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks: list[tuple[float, str]] = []
+        self.interfere: Callable[[], object] = lambda: None
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        if key.startswith("heartbeats/"):
+            self.looks.append((self.now, key))
+        return super().read(key, timeout=timeout)
+
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
+        if value == b"expired":
+            if self.refuses:
+                return PutResult(PutOutcome.CONFLICT, super().read(key, timeout=timeout))
+            self.interfere()
+        return super().put(key, value, expect=expect, lease=lease, timeout=timeout)
+
+    @property
+    def moments(self) -> list[float]:
+        """When the heartbeats were read."""
+        return [moment for moment, _ in self.looks]
+
+
+def woken(backend: MemoryBackend) -> Snapshot:
+    """What an observer knows that the service has woken for all nodes."""
+    return Snapshot({}, backend.read_all("nodes", timeout=CALL))
+
+
+class Middle(random.Random):
+    """No chance: always the middle."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+@pytest.fixture
+def backend() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def leases(backend: Watched) -> HeartbeatLeases:
+    """What a client with an interval of 5 s has; other clients have their own."""
+    return HeartbeatLeases(backend, 5.0, lambda: backend.now)
+
+
+@pytest.fixture
+def lease(leases: HeartbeatLeases) -> Lease:
+    """A lease of 15 s, with ``nodes/a`` on it."""
+    lease = leases.open_lease(15.0, timeout=CALL)
+    leases.put("nodes/a", b"of a", expect=ABSENT, lease=lease, timeout=CALL)
+    return lease
+
+
+class TestPut:
+    def test_it_says_what_it_has_written(self, leases: HeartbeatLeases, lease: Lease) -> None:
+        put = leases.put("nodes/b", b"of b", expect=ABSENT, lease=lease, timeout=CALL)
+        assert put.outcome is PutOutcome.APPLIED
+        assert put.entry is not None
+        assert put.entry.value == b"of b"
+
+    def test_what_hangs_on_a_lease_that_lives_is_there(self, leases: HeartbeatLeases, lease: Lease) -> None:
+        put = leases.put("nodes/a", b"new", expect=ABSENT, timeout=CALL)
+        assert put.outcome is PutOutcome.CONFLICT
+        assert put.entry is not None
+        assert put.entry.value == b"of a"
+        assert leases.read("nodes/a", timeout=CALL) == put.entry
+
+    def test_what_hangs_on_one_that_has_ended_counts_as_absent(self, leases: HeartbeatLeases, lease: Lease) -> None:
+        lease.revoke(CALL)
+        put = leases.put("nodes/a", b"new", expect=ABSENT, timeout=CALL)
+        assert put.outcome is PutOutcome.APPLIED
+        assert put.entry is not None
+        assert put.entry.value == b"new"
+
+    def test_who_expects_a_version_does_not_get_the_place_of_what_has_ended(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        lease.revoke(CALL)
+        before = backend.read("nodes/a", timeout=CALL)
+        put = leases.put("nodes/a", b"new", expect=12345, timeout=CALL)
+        assert (put.outcome, put.entry) == (PutOutcome.CONFLICT, None)
+        assert backend.read("nodes/a", timeout=CALL) == before
+
+    def test_nothing_is_written_on_a_lease_that_has_ended(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        leases.put("nodes/b", b"of b", expect=ABSENT, timeout=CALL)
+        lease.revoke(CALL)
+        put = leases.put("nodes/b", b"new", expect=ANY, lease=lease, timeout=CALL)
+        assert put.outcome is PutOutcome.CONFLICT
+        assert put.entry == leases.read("nodes/b", timeout=CALL)
+        assert put.entry is not None
+        assert put.entry.value == b"of b"
+
+    def test_one_whose_reply_was_lost_may_be_applied(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        backend.fail("put", Fault.REPLY_LOST)
+        put = leases.put("nodes/b", b"of b", expect=ABSENT, lease=lease, timeout=CALL)
+        assert (put.outcome, put.entry) == (PutOutcome.UNKNOWN, None)
+
+    def test_a_conflict_with_what_is_gone_again_is_one(self, leases: HeartbeatLeases) -> None:
+        class Vanishing(MemoryBackend):
+            def put(self, *args: object, **kwargs: object) -> PutResult:
+                return PutResult(PutOutcome.CONFLICT)
+
+        put = HeartbeatLeases(Vanishing(), 5.0).put("nodes/a", b"new", expect=ABSENT, timeout=CALL)
+        assert (put.outcome, put.entry) == (PutOutcome.CONFLICT, None)
+
+
+class TestRead:
+    def test_what_hangs_on_no_lease_costs_no_look(self, backend: Watched, leases: HeartbeatLeases) -> None:
+        leases.put("nodes/a", b"of a", expect=ABSENT, timeout=CALL)
+        entry = leases.read("nodes/a", timeout=CALL)
+        assert entry is not None
+        assert entry.value == b"of a"
+        assert backend.looks == []
+
+    @pytest.mark.parametrize("value", [b"", b"0/abc", b"not ours", b"not ours\nat all", b"../a\nb"])
+    def test_what_others_have_written_is_no_value_on_a_lease(
+        self, backend: Watched, leases: HeartbeatLeases, value: bytes
+    ) -> None:
+        backend.put("nodes/a", value, expect=ABSENT, timeout=CALL)
+        entry = leases.read("nodes/a", timeout=CALL)
+        assert entry is not None
+        assert entry.value == b"\n" + value
+
+    @pytest.mark.parametrize(("owners", "reads", "lists"), [(2, 2, 1), (3, 0, 2)])
+    def test_many_heartbeats_are_read_by_one_call(
+        self, backend: Watched, leases: HeartbeatLeases, owners: int, reads: int, lists: int
+    ) -> None:
+        for number in range(owners):
+            lease = leases.open_lease(15.0, timeout=CALL)
+            leases.put(f"nodes/{number}", b"", expect=ABSENT, lease=lease, timeout=CALL)
+        backend.calls.clear()
+        assert len(leases.read_all("nodes", timeout=CALL).entries) == owners
+        assert (backend.calls["read"], backend.calls["read_all"]) == (reads, lists)
+
+    def test_it_is_a_fresh_look_and_what_waits_learns_of_it(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        assert leases.read("nodes/a", timeout=CALL) is not None
+        lease.revoke(CALL)
+        gone = leases.read_all("nodes", timeout=CALL)
+        assert not gone.entries
+        assert leases.wait("nodes", gone, timeout=0.5) is gone
+
+    def test_a_lease_that_is_marked_as_expired_is_over(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        overwrite_first(backend, b"expired")
+        assert leases.read("nodes/a", timeout=CALL) is None
+        assert not lease.keep_alive(CALL)
+        assert heartbeat(backend) == b"expired"
+
+    @pytest.mark.parametrize(("pause", "is_there"), [(5.75, False), (6.0, True)])
+    def test_who_looks_too_seldom_expires_nothing(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease, pause: float, is_there: bool
+    ) -> None:
+        for _ in range(5):
+            there = leases.read("nodes/a", timeout=CALL)
+            backend.now += pause
+        assert (there is not None) == is_there
+
+
+class TestWait:
+    @pytest.mark.parametrize(("interval", "pause"), [(0.5, 0.5), (5.0, 0.75)])
+    def test_one_of_few_observers_looks_at_these_moments(self, backend: Watched, interval: float, pause: float) -> None:
+        leases = HeartbeatLeases(backend, interval, lambda: backend.now)
+        lease = leases.open_lease(3 * interval, timeout=CALL)
+        leases.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+        began = backend.now
+        view = leases.read_all("nodes", timeout=CALL)
+        for _ in range(4):
+            assert leases.wait("nodes", view, timeout=interval) is view
+            assert lease.keep_alive(CALL)
+        assert backend.moments == [began + pause * number for number in range(len(backend.looks))]
+        assert backend.now - pause <= backend.moments[-1] < backend.now
+
+    @pytest.mark.parametrize(
+        ("observers", "first", "pauses"), [(64, 1.5, [5.0, 3.0, 3.0, 3.0]), (256, 6.0, [5.0, 12.0, 5.0, 12.0])]
+    )
+    def test_one_of_many_rests_for_an_interval_first_and_then_for_longer(
+        self, backend: Watched, lease: Lease, observers: int, first: float, pauses: list[float]
+    ) -> None:
+        crowd = HeartbeatLeases(backend, 5.0, lambda: backend.now, observers=lambda: observers, rng=Middle())
+        view = crowd.wait("nodes", woken(backend), timeout=0.5)
+        seen = backend.now
+        while len(backend.looks) < len(pauses) + 1:
+            assert lease.keep_alive(CALL)
+            assert crowd.wait("nodes", view, timeout=0.5) is view
+        expected = [seen + first + sum(pauses[:number]) for number in range(len(pauses) + 1)]
+        assert backend.moments == expected
+
+    def test_one_of_many_that_misses_a_heartbeat_looks_as_often_as_one_of_few(
+        self, backend: Watched, lease: Lease
+    ) -> None:
+        crowd = HeartbeatLeases(backend, 5.0, lambda: backend.now, observers=lambda: 64, rng=Middle())
+        view = crowd.wait("nodes", woken(backend), timeout=0.5)
+        seen = backend.now
+        assert not crowd.wait("nodes", view, timeout=60.0).entries
+        first = seen + 1.5
+        looks = [first, *(first + 5.0 + 0.75 * number for number in range(14)), first + 15.0]
+        assert backend.moments[:-1] == looks
+        assert backend.now == backend.moments[-1] == pytest.approx(first + 15.1)
+
+    def test_one_of_many_needs_no_source_of_chance(self, backend: Watched, lease: Lease) -> None:
+        crowd = HeartbeatLeases(backend, 5.0, lambda: backend.now, observers=lambda: 64)
+        assert crowd.wait("nodes", woken(backend), timeout=0.5).entries
+
+    def test_a_lease_is_over_when_its_time_to_live_is(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        view, died = leases.read_all("nodes", timeout=CALL), backend.now
+        assert not leases.wait("nodes", view, timeout=30.0).entries
+        # Not at 15.0: the last moment is one of its life.
+        assert backend.now - died == pytest.approx(15.1)
+
+    def test_a_heartbeat_in_the_last_moment_keeps_a_lease(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        backend.interfere = lambda: lease.keep_alive(CALL)
+        view = leases.read_all("nodes", timeout=CALL)
+        assert leases.wait("nodes", view, timeout=15.5) is view
+        assert lease.keep_alive(CALL)
+
+    def test_what_cannot_be_expired_is_not_looked_at_more_often(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        backend.refuses = True
+        view = leases.read_all("nodes", timeout=CALL)
+        assert leases.wait("nodes", view, timeout=45.0) is view
+        assert len(backend.looks) <= 45.0 / 0.75 + 2
+
+    def test_only_the_heartbeats_that_are_due_are_read(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease
+    ) -> None:
+        view = leases.read_all("nodes", timeout=CALL)
+        ((began, a),) = backend.looks
+        other = leases.open_lease(15.0, timeout=CALL)
+        leases.put("nodes/b", b"", expect=ABSENT, lease=other, timeout=CALL)
+        backend.now += 0.5
+        # The service has woken it for what is new.
+        view = leases.wait("nodes", Snapshot(view.entries, backend.read_all("nodes", timeout=CALL)), timeout=1.0)
+        ((seen, b),) = backend.looks[1:]
+        assert (seen, len({a, b})) == (began + 0.5, 2)
+        assert leases.wait("nodes", view, timeout=1.0) is view
+        assert backend.looks[2:] == [(began + 0.75, a), (began + 1.25, b)]
+
+    def test_without_leases_nothing_is_looked_at(self, backend: Watched, leases: HeartbeatLeases) -> None:
+        leases.put("nodes/a", b"", expect=ABSENT, timeout=CALL)
+        view = leases.read_all("nodes", timeout=CALL)
+        assert leases.wait("nodes", view, timeout=30.0) is view
+        assert backend.waits == 1
+
+    @pytest.mark.parametrize(("timeout", "is_error"), [(0.75, True), (0.5, False)])
+    def test_a_look_that_has_hardly_time_may_fail(
+        self, backend: Watched, leases: HeartbeatLeases, lease: Lease, timeout: float, is_error: bool
+    ) -> None:
+        view = leases.read_all("nodes", timeout=CALL)
+        backend.now += 0.75
+        backend.fail("read", Fault.REQUEST_LOST)
+        raises = pytest.raises(RendezvousConnectionError) if is_error else contextlib.nullcontext()
+        with raises:
+            assert leases.wait("nodes", view, timeout=timeout) is view

@@ -26,12 +26,13 @@ from rdzv.engine.records import (
 from rdzv.engine.register import apply_and_emit, register
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import RunView
-from rdzv.errors import RendezvousTimeoutError
+from rdzv.errors import RendezvousStateError, RendezvousTimeoutError
 from rdzv.keys import escape
 
 from .coroutines import Harness, Stepper
 from .test_lead_coroutine import Leader, take_away, write
 
+PAGES = Pages("folder", 1, 2, "a")
 NAMES = tuple(f"node{number}" for number in range(300))
 
 
@@ -104,6 +105,28 @@ def test_a_page_is_missed_only_where_there_should_be_one() -> None:
     assert not RunView(state=world_of("a", "b")).lacks_page()
     assert RunView(state=replace(world_of("a", "b"), world=(), pages=pages)).lacks_page()
     assert not RunView(state=replace(world_of("a", "b"), world=(), pages=pages), page=Page({})).lacks_page()
+
+
+@pytest.mark.parametrize("is_paged", [True, False])
+def test_no_page_is_written_again_where_none_is_known_or_there_should_be_none(harness: Harness, is_paged: bool) -> None:
+    small = world_of("a", "b")
+    state, page = (replace(small, world=(), pages=PAGES), None) if is_paged else (small, Page({"a": 0}))
+    restoring = harness.stepper(worlds.restore_page(state, page, "a", harness.now))
+    assert restoring.end() is False
+    assert restoring.taken == []
+
+
+@pytest.mark.parametrize("rank", [2, 3])
+def test_a_page_with_a_rank_that_no_member_has_is_no_leaders(harness: Harness, rank: int) -> None:
+    state = replace(world_of("a", "b"), world=(), pages=PAGES)
+    harness.put("folder/0", Page({"a": 0, "b": rank}).encode())
+    with pytest.raises(RendezvousStateError, match=f"Round 1 has 2 members, and none of rank {rank}."):
+        harness.run(worlds.read_world(state, harness.now))
+
+
+@pytest.mark.parametrize(("world", "is_whole"), [(("a", "b"), True), (("a", "?1"), False), (("?0", "?1"), False)])
+def test_a_world_is_whole_when_all_its_members_are_known(world: tuple[str, ...], is_whole: bool) -> None:
+    assert worlds.is_whole(world_of(*world)) == is_whole
 
 
 @pytest.mark.usefixtures("two_a_page")

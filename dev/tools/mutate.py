@@ -6,8 +6,8 @@ or one of its parts dropped, a condition made always or never true, a ``not``, a
 ``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. Tests that take
 seconds are asked first; if they notice nothing, some seeds of the simulator.
 
-Every decision of the rules, the records, a node's memory, its coroutines, the leader's and the handler is tried: some
-1,400 mutants, each of which takes half a second of processor time, or five if it lives.
+Every decision of the rules, the records, the pages of a world, a node's memory, its coroutines, the leader's and the
+handler is tried: some 1,700 mutants, each of which takes half a second of processor time, or five if it lives.
 
 (mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
 files of the tree. Neither keeps a list of survivors with reasons.)
@@ -87,6 +87,7 @@ GROUPS: Final = (
     ),
     Group(("rdzv.engine.leader",), ("lead_coroutine", "worlds")),
     Group(("rdzv.engine.handler",), ("dynamic_handler",)),
+    Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
 )
 
 

@@ -421,6 +421,33 @@ while leads() and not node.stopped:
         ("fail", "leave", "come"),
         {"page": 1},
     ),
+    "only-candidates": _bug(
+        "Of many that see no leader, those that are not among the first candidates never stand for election.",
+        {4},
+        Node.draw_candidates,
+        {"moments * NO_LEADER_TIMEOUT": "(math.inf if moments else 0.0)"},
+        "kill",
+        crowd=True,
+    ),
+    "resting-observer": _bug(
+        "One of many observers that has seen a lease for the first time never looks at it again by itself.",
+        {4},
+        HeartbeatLeases._observed,
+        {"rest = self._interval if before is None": "rest = math.inf if before is None"},
+        "kill",
+        level="heartbeats",
+        crowd=True,
+    ),
+    "drowsy-observer": _bug(
+        "One of many observers that misses a heartbeat rests as if it had come, so that it takes its own absence for "
+        "the reason.",
+        {4},
+        HeartbeatLeases._observed,
+        {"not mean or (before is not None and before.token == heartbeat.token)": "not mean"},
+        "kill",
+        level="heartbeats",
+        crowd=True,
+    ),
 }
 """By name; see ``python3 dev.py simulate --bug NAME``."""
 

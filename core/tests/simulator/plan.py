@@ -55,6 +55,7 @@ class Plan:
         lag: Seconds between the end of a lease and its keys' vanishing.
         drift: How much faster or slower clocks may run.
         page: How many ids fit on a page of a world, and into the state itself.
+        crowd: Whether a few nodes behave as many do; see `simulation.CROWD`.
     """
 
     seed: str
@@ -74,6 +75,7 @@ class Plan:
     lag: float = 0.0
     drift: float = 0.0
     page: int = PAGE
+    crowd: bool = False
 
     @classmethod
     def draw(cls, seed: int, faults: Sequence[str] = ()) -> "Plan":
@@ -103,8 +105,9 @@ class Plan:
             lag=rng.choice((0.0, 0.5)),
             drift=rng.choice((0.0, 5e-5)),
             mute=rng.choice((0.0, 0.2, 1.0)),
-            # By a chance of its own, so that existing seeds give the same plans otherwise.
+            # Each by a chance of its own, so that existing seeds give the same plans otherwise.
             page=chance(str(seed), "page").choice((1, 2, PAGE, PAGE)),
+            crowd=chance(str(seed), "crowd").random() < 0.3,
         )
 
 

@@ -3,11 +3,14 @@
 Everything that happens follows from the plan.
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
 from rdzv.backend import STATE_KEY
-from rdzv.engine import worlds
+from rdzv.engine import heartbeats, leader, node, records, worlds
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
@@ -22,7 +25,15 @@ if TYPE_CHECKING:
 
     from rdzv.engine.records import State
 
-__all__ = ["Simulation"]
+__all__ = ["CROWD", "Simulation"]
+
+CROWD: Final[tuple[tuple[ModuleType, str, int], ...]] = (
+    (node, "CANDIDATES", 1),
+    (heartbeats, "_OBSERVERS", 2),
+    (records, "NAMED", 1),
+    (leader, "WAKES", 2),
+)
+"""The thresholds from which on many nodes behave unlike a few, and how few are many in a plan with a crowd."""
 
 
 class Simulation:
@@ -59,7 +70,7 @@ class Simulation:
             Violation: An invariant does not hold.
         """
         try:
-            with patch.object(worlds, "PAGE", self.context.plan.page):
+            with _thresholds(self.context.plan):
                 self.fault_phase()
                 self.quiet_phase()
                 self._demand_world(peace=0.0)
@@ -164,3 +175,12 @@ class Simulation:
         members = [one for one in living if one.working and one.round == state.round and one.name in state.world]
         as_many_as_possible = len(members) == len(state.world) == min(len(living), context.plan.max_nodes)
         return as_many_as_possible and all(one.joining for one in living if one not in members)
+
+
+@contextmanager
+def _thresholds(plan: Plan) -> Iterator[None]:
+    """Have the thresholds of a plan, in all nodes of this process."""
+    with ExitStack() as undo:
+        for module, name, value in ((worlds, "PAGE", plan.page), *(CROWD if plan.crowd else ())):
+            undo.enter_context(patch.object(module, name, value))
+        yield
