@@ -119,9 +119,11 @@ def test_no_page_is_written_again_where_none_is_known_or_there_should_be_none(ha
 @pytest.mark.parametrize("rank", [2, 3])
 def test_a_page_with_a_rank_that_no_member_has_is_no_leaders(harness: Harness, rank: int) -> None:
     state = replace(world_of("a", "b"), world=(), pages=PAGES)
-    harness.put("folder/0", Page({"a": 0, "b": rank}).encode())
-    with pytest.raises(RendezvousStateError, match=f"Round 1 has 2 members, and none of rank {rank}."):
-        harness.run(worlds.read_world(state, harness.now))
+    for number in range(PAGES.count):
+        harness.put(f"folder/{number}", Page({"a": 0, "b": rank}).encode())
+    for reading in (worlds.read_world(state, harness.now), worlds.read_page(state, "b", harness.now)):
+        with pytest.raises(RendezvousStateError, match=f"Round 1 has 2 members, and none of rank {rank}."):
+            harness.run(reading)
 
 
 @pytest.mark.parametrize(("world", "is_whole"), [(("a", "b"), True), (("a", "?1"), False), (("?0", "?1"), False)])

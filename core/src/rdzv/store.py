@@ -39,6 +39,9 @@ items of all queues."""
 _ITEM: Final = 8
 """Bytes of an item's id. A queue is the row of them, in the order in which they were pushed."""
 
+_LONGEST: Final = 1e8
+"""Seconds, three years: a lock of the system's takes no more than its clock does."""
+
 _NUMBER: Final = re.compile(rb"\s*[+-]?[0-9]{1,19}\s*")
 
 
@@ -331,7 +334,7 @@ class KeyValueStore(Store):
         limit = _seconds(self._timeout if timeout is None else timeout)
         deadline = time.monotonic() + limit
         # PyTorch's names.
-        counter, opened = f"{key}/num_members", f"{key}/last_member"
+        counter, opened = f"{_name(key)}/num_members", f"{key}/last_member"
         calls = _for_calls(deadline)
         arrived = self._add(counter, 1, calls)
         if arrived >= world_size:
@@ -655,7 +658,7 @@ def _name(key: str) -> str:
 def _seconds(timeout: timedelta) -> float:
     if not isinstance(timeout, timedelta):
         raise TypeError(f"A timeout is a datetime.timedelta, not {timeout!r}.")
-    return timeout.total_seconds()
+    return min(timeout.total_seconds(), _LONGEST)
 
 
 def _for_calls(deadline: float) -> float:

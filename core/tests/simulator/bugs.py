@@ -71,7 +71,8 @@ def _bug(
     *faults: str,
     **conditions: Any,
 ) -> Bug:
-    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions)
+    # A crowd hides what most bugs do, or lets them do more.
+    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, {"crowd": False} | conditions)
 
 
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"

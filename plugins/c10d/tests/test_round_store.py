@@ -51,6 +51,33 @@ def test_a_counter_holds_a_number(store: RoundStore) -> None:
     assert store.add("count", 1) == 2**63 - 1
 
 
+def test_a_counter_that_was_replaced_is_looked_at_again(store: RoundStore) -> None:
+    assert store.add("count", 1) == 1
+    for replace in (
+        lambda: store.set("count", "7x"),
+        lambda: store.append("count", "x"),
+        lambda: store.compare_set("count", "7xx", "8x"),
+    ):
+        replace()
+        with pytest.raises(RendezvousParameterError, match="whole number"):
+            store.add("count", 1)
+
+
+@pytest.mark.parametrize(("value", "amount"), [("-1", -(2**63)), ("9999999999999999999", 1), ("1", 2**63 - 1)])
+def test_a_sum_beyond_64_bits_changes_nothing(store: RoundStore, value: str, amount: int) -> None:
+    store.set("count", value)
+    with pytest.raises(RendezvousParameterError, match="64 bits"):
+        store.add("count", amount)
+    assert store.get("count") == value.encode()
+
+
+def test_a_value_that_torch_does_not_take_is_refused(store: RoundStore) -> None:
+    store.set("key", bytes(8 << 20))
+    with pytest.raises(RendezvousParameterError, match="8388608"):
+        store.set("key", bytes((8 << 20) + 1))
+    assert len(store.get("key")) == 8 << 20
+
+
 def test_what_is_no_text_is_refused(store: RoundStore) -> None:
     wrong: Any = 7
     for call in (
@@ -60,6 +87,7 @@ def test_what_is_no_text_is_refused(store: RoundStore) -> None:
         lambda: store.wait("text"),
         lambda: store.check([wrong]),
         lambda: store.add("key", wrong.__str__()),
+        lambda: store.barrier(wrong, 1),
     ):
         with pytest.raises(TypeError):
             call()

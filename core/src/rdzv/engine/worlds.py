@@ -6,7 +6,7 @@ from typing import Final
 from zlib import crc32
 
 from ..errors import RendezvousStateError
-from .client import DecodedSnapshot
+from .client import DecodedSnapshot, VersionedValue
 from .effects import Coroutine, Put, Read, ReadAll
 from .records import Page, Pages, State, read_record, world_folder
 
@@ -49,10 +49,13 @@ def read_page(state: State, node_id: str, deadline: float) -> Coroutine[Page | N
 
     Then the world stands in the state; or the round is over, and a newer state comes; or a service has lost its data,
     and the members write page and state again.
+
+    Raises:
+        RendezvousStateError: It is not what a leader writes.
     """
     if state.pages is None:
         return None
-    return read_record(Page, (yield Read(page_key(state.pages, node_id), deadline)))
+    return _page_of(state, (yield Read(page_key(state.pages, node_id), deadline)))
 
 
 def restore_page(state: State, page: Page | None, node_id: str, deadline: float) -> Coroutine[bool]:
@@ -85,12 +88,17 @@ def with_world(state: State, snapshot: DecodedSnapshot) -> State:
     assert pages is not None  # noqa: S101 - asked for large worlds alone
     world = [f"{UNKNOWN}{rank}" for rank in range(pages.size)]
     for number in range(pages.count):
-        page = read_record(Page, snapshot.get(f"{pages.folder}/{number}"))
+        page = _page_of(state, snapshot.get(f"{pages.folder}/{number}"))
         for node_id, rank in page.ranks.items() if page is not None else ():
-            if rank >= pages.size:
-                raise RendezvousStateError(f"Round {state.round} has {pages.size} members, and none of rank {rank}.")
             world[rank] = node_id
     return replace(state, world=tuple(world), pages=None)
+
+
+def _page_of(state: State, versioned: VersionedValue | None) -> Page | None:
+    page = read_record(Page, versioned)
+    if page is not None and (wrong := [rank for rank in page.ranks.values() if rank >= state.size]):
+        raise RendezvousStateError(f"Round {state.round} has {state.size} members, and none of rank {wrong[0]}.")
+    return page
 
 
 def is_whole(state: State) -> bool:

@@ -39,6 +39,8 @@ _KNOWN: Final = 10_000
 _NOTHING: Final = secrets.token_bytes(16)
 """A value that no key ever has."""
 _LEAST, _MOST = -(2**63), 2**63 - 1
+_LARGEST: Final = 8 << 20
+"""Bytes of a value that torch's server takes."""
 
 
 def is_possible() -> bool:
@@ -73,10 +75,12 @@ class RoundStore(KeyValueStore):
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes, /) -> bytes:
         raw, old, new = self._path(key), self._payload(key, expected), self._payload(key, desired)
+        self._counters.discard(raw)
         return self._call(lambda store: store.compare_set(raw, old, new), self._deadline(), repeatable=False)
 
     def append(self, key: str, value: str | bytes, /) -> None:
         raw, end = self._path(key), self._payload(key, value)
+        self._counters.discard(raw)
         self._call(lambda store: store.append(raw, end), self._deadline(), repeatable=False)
 
     def delete_key(self, key: str, /) -> bool:
@@ -123,34 +127,42 @@ class RoundStore(KeyValueStore):
         return store_key(self._backend.root, self._prefix, key)
 
     def _payload(self, key: str, value: str | bytes) -> bytes:
-        # As large as torch takes it.
-        return self._bytes(key, value)
+        payload = self._bytes(key, value)
+        if len(payload) > _LARGEST:
+            raise RendezvousParameterError(
+                f"The value for '{key}' has {len(payload)} bytes; a TCPStore takes {_LARGEST}, and hangs up on more."
+            )
+        return payload
 
     def _write(self, keys: Sequence[str], payloads: Sequence[bytes], deadline: float) -> None:
         raws, values = [self._path(key) for key in keys], list(payloads)
+        self._counters.difference_update(raws)
         if raws:
             self._call(lambda store: store.multi_set(raws, values), deadline)
 
     def _add(self, key: str, amount: int, deadline: float) -> int:
         raw = self._path(key)
         # torch adds to what begins like a number, and hangs up on who adds to anything else.
-        if raw not in self._counters:
+        value: bytes | None = None
+        if raw not in self._counters or abs(amount) > _MOST // 2:
             (value,) = self._peek([raw], deadline)
             self._check_counter(key, value)
             _know(self._counters, raw)
-        if _LEAST <= amount <= _MOST:
+        if _LEAST <= amount <= _MOST and _LEAST <= int(value or 0) + amount <= _MOST:
             total = self._call(lambda store: store.add(raw, amount), deadline, repeatable=False)
             if _LEAST <= total - amount <= _MOST:
                 return total
-            # It went beyond the end, and begins at the other one.
-            self._call(lambda store: store.add(raw, -amount), deadline, repeatable=False)
+            # It went beyond the end, and begins at the other one. Back in two steps: the least amount has no opposite.
+            for part in (amount // 2, amount - amount // 2):
+                self._call(lambda store, part=part: store.add(raw, -part), deadline, repeatable=False)
         raise RendezvousParameterError(f"The sum in '{key}' with {amount} does not fit into 64 bits with a sign.")
 
     def _values(self, keys: Sequence[str], deadline: float) -> list[bytes]:
         raws, started = [self._path(key) for key in keys], time.monotonic()
         while None in (found := self._peek(raws, deadline)):
             if time.monotonic() >= deadline:
-                raise self._lacks([key for key, value in zip(keys, found, strict=True) if value is None], started)
+                missing = [key for key, value in zip(keys, found, strict=True) if value is None]
+                raise self._lacks(list(dict.fromkeys(missing)), started)
             self._await_raws(raws, deadline)
         return [value for value in found if value is not None]
 
