@@ -540,6 +540,39 @@ class TestGivingUp:
         assert late.value.summary.endswith(": 700 of at least 1000 nodes")
         assert not [one for one in coroutine.taken if isinstance(one, ReadAll) and one.prefix == NODES]
 
+    @pytest.mark.parametrize(("least", "known", "reads"), [(64, True, True), (65, True, False), (1000, False, True)])
+    def test_the_records_are_read_by_a_few_or_where_there_is_no_news(
+        self, harness: Harness, least: int, known: bool, reads: bool
+    ) -> None:
+        if known:
+            harness.put(STATUS_KEY, RunStatus(0, "gathering", 1, 0).encode())
+        node = harness.node(low=least, high=1000)
+        coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        with pytest.raises(RendezvousTimeoutError):
+            coroutine.end()
+        assert reads is any(isinstance(one, ReadAll) and one.prefix == NODES for one in coroutine.taken)
+
+    def test_the_one_that_is_left_of_many_reads_the_records(self, harness: Harness) -> None:
+        others = [f"b{number}" for number in range(64)]
+        harness.publish(running("a", *others))
+        gone = tuple(Departure(name, rank, True, "drained") for rank, name in enumerate(others, 1))
+        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, gone).encode())
+        node = harness.node()
+        node.round = 1
+        with pytest.raises(RendezvousTimeoutError, match=r"is here \(a\), 1 is missing.* No other node has come"):
+            harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
+
+    def test_of_many_enough_are_here(self, harness: Harness) -> None:
+        harness.put(STATUS_KEY, RunStatus(0, "last call", 1001, 0).encode())
+        with pytest.raises(RendezvousTimeoutError, match=r"1001 of at least 1000 nodes are here, 0 are missing, "):
+            harness.run(join.join(harness.node(low=1000, high=2000), "a.host", 1, harness.now + 600.0))
+
+    @pytest.mark.parametrize(("before", "told"), [(3, " By the last news 3 were here."), (1, "")])
+    def test_those_that_gave_up_a_moment_ago_are_counted(self, harness: Harness, before: int, told: str) -> None:
+        harness.put(STATUS_KEY, RunStatus(0, "gathering", before, 0).encode())
+        said = self.message(harness, harness.node(low=4))
+        assert said == f"1 of at least 4 nodes is here (a), 3 are missing.{told}"
+
     def test_no_other_node_is_here(self, harness: Harness) -> None:
         node = harness.node()
         coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))

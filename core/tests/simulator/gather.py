@@ -27,7 +27,7 @@ CONSTANT = 50
 """And what all nodes together may."""
 
 ENDS: Final[Mapping[str, tuple[int, str]]] = {
-    "leases": (100_000, "more take this process more than half an hour"),
+    "leases": (10_000, "more take this process more than half an hour"),
     "heartbeats": (100, "every node that waits blocks two threads of this process"),
     "register": (
         100,

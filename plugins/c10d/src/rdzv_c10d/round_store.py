@@ -153,8 +153,9 @@ class RoundStore(KeyValueStore):
             if _LEAST <= total - amount <= _MOST:
                 return total
             # It went beyond the end, and begins at the other one. Back in two steps: the least amount has no opposite.
-            for part in (amount // 2, amount - amount // 2):
-                self._call(lambda store, part=part: store.add(raw, -part), deadline, repeatable=False)
+            half, rest = amount // 2, amount - amount // 2
+            self._call(lambda store: store.add(raw, -half), deadline, repeatable=False)
+            self._call(lambda store: store.add(raw, -rest), deadline, repeatable=False)
         raise RendezvousParameterError(f"The sum in '{key}' with {amount} does not fit into 64 bits with a sign.")
 
     def _values(self, keys: Sequence[str], deadline: float) -> list[bytes]:
