@@ -123,6 +123,10 @@ class TestJoining:
             run.service.remove("run/rounds")
         with pytest.raises(RendezvousStateError, match="gone from the service"):
             assert again.nodes
+        for node in nodes:
+            node.leave()
+        with pytest.raises(RendezvousClosedError, match="ask for them before"):
+            assert again.nodes
 
     def test_without_an_address_it_is_the_one_towards_the_service(self, run: Run) -> None:
         node = run.node(1, 1)

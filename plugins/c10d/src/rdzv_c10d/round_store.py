@@ -11,11 +11,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from rdzv.errors import (
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousParameterError,
-)
+from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv.store import KeyValueStore
 
 from .backend import C10dRendezvousBackend
