@@ -93,9 +93,12 @@ def unreachable(node: Node, since: float) -> RendezvousConnectionError:
 def unregistered(node: Node, since: float, error: RendezvousError) -> RendezvousTimeoutError:
     """The error for a record that the service has not taken since that moment, although it is there."""
     return RendezvousTimeoutError(
-        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within "
-        f"{node.clock() - since:.1f} s: the record of node '{node.id}' could not be written: {error}"
+        f"{_did_not_complete(node, node.clock() - since)}the record of node '{node.id}' could not be written: {error}"
     )
+
+
+def _did_not_complete(node: Node, seconds: float) -> str:
+    return f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {seconds:.1f} s: "
 
 
 def timed_out(
@@ -131,26 +134,22 @@ def timed_out(
 
 def _missing_by_status(node: Node, status: RunStatus, waited: float) -> str:
     """The same as `_missing_nodes` by the news that the leader published last, which name no node that is here."""
+    counted = _counted(node, status.present)
+    return f"{_did_not_complete(node, waited)}by the last news {counted}, and the run is {status.phase}."
+
+
+def _counted(node: Node, here: int, names: str = "") -> str:
     needed = node.settings.min_nodes
-    missing = max(0, needed - status.present)
-    return (
-        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
-        f"by the last news {status.present} of at least {needed} nodes {_are(status.present)} here, {missing} "
-        f"{_are(missing)} missing, and the run is {status.phase}."
-    )
+    missing = max(0, needed - here)
+    return f"{here} of at least {needed} nodes {_are(here)} here{names}, {missing} {_are(missing)} missing"
 
 
 def _missing_nodes(
     node: Node, live: Collection[NodeRecord], running: State | None, waited: float, *, alone: bool
 ) -> str:
-    needed = node.settings.min_nodes
-    missing = max(0, needed - len(live))
     inside = rules.active_members(running, live) if running is not None else []
     names = _listed(sorted(record.id for record in live), ", ") or "none"
-    message = (
-        f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {waited:.1f} s: "
-        f"{len(live)} of at least {needed} nodes {_are(len(live))} here ({names}), {missing} {_are(missing)} missing."
-    )
+    message = f"{_did_not_complete(node, waited)}{_counted(node, len(live), f' ({names})')}."
     status = node.run.status
     if status is not None and status.present > len(live):
         # Those that began together give up together, and take their records back.
@@ -163,7 +162,7 @@ def _missing_nodes(
             "Where a new node takes longer to come, give a longer alone_timeout (as long as join_timeout: no wait ends "
             "early)."
         )
-    elif not missing and not inside:
+    elif len(live) >= node.settings.min_nodes and not inside:
         message += _why_no_world(node, len(live), waited)
     return message
 
