@@ -60,7 +60,8 @@ class Bug:
     def plan(self, seed: int) -> Plan:
         """What to do to find it."""
         drawn = Plan.draw(seed, self.faults)
-        return replace(drawn, **{"level": "leases", **self.conditions})
+        # A crowd hides what most bugs do, or lets them do more.
+        return replace(drawn, **{"level": "leases", "crowd": False, **self.conditions})
 
 
 def _bug(
@@ -71,8 +72,7 @@ def _bug(
     *faults: str,
     **conditions: Any,
 ) -> Bug:
-    # A crowd hides what most bugs do, or lets them do more.
-    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, {"crowd": False} | conditions)
+    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions)
 
 
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
