@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
@@ -161,19 +162,24 @@ def test_close_ends_every_wait(server: ForkedStore) -> None:
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("rdzv-c10d-store")]
 
 
-def test_a_silent_host_is_waited_for_as_long_as_asked(server: ForkedStore, store: RoundStore) -> None:
-    store.set("key", b"x")
-    store.add("count", 1)
-    store.set_timeout(timedelta(seconds=0.5))
+def each_fails_soon(server: ForkedStore, *calls: Callable[[], object]) -> None:
+    """Make calls while the host is silent."""
     server.pause()
     try:
-        for call in (lambda: store.get("key"), lambda: store.add("count", 1), lambda: store.check(["key"])):
+        for call in calls:
             began = time.monotonic()
             with pytest.raises(RendezvousConnectionError):
                 call()
             assert time.monotonic() - began < 2.5
     finally:
         server.resume()
+
+
+def test_a_silent_host_is_waited_for_as_long_as_asked(server: ForkedStore, store: RoundStore) -> None:
+    store.set("key", b"x")
+    store.add("count", 1)
+    store.set_timeout(timedelta(seconds=0.5))
+    each_fails_soon(server, lambda: store.get("key"), lambda: store.add("count", 1), lambda: store.check(["key"]))
     assert store.get("key") == b"x"
 
 
@@ -182,19 +188,12 @@ def test_a_silent_host_is_waited_for_as_long_as_the_call_asks(server: ForkedStor
     store.set("key", b"x")
     store.queue_push("queue", b"x")
     soon = timedelta(seconds=0.5)
-    server.pause()
-    try:
-        for call in (
-            lambda: store.wait(["key"], soon),
-            lambda: store.barrier("barrier", 2, soon),
-            lambda: store.queue_pop("queue", block=False),
-        ):
-            began = time.monotonic()
-            with pytest.raises(RendezvousConnectionError):
-                call()
-            assert time.monotonic() - began < 2.5
-    finally:
-        server.resume()
+    each_fails_soon(
+        server,
+        lambda: store.wait(["key"], soon),
+        lambda: store.barrier("barrier", 2, soon),
+        lambda: store.queue_pop("queue", block=False),
+    )
 
 
 def test_a_host_that_is_silent_for_a_moment_is_waited_for(server: ForkedStore, store: RoundStore) -> None:
