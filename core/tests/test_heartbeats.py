@@ -281,6 +281,27 @@ def test_an_unreadable_heartbeat_costs_at_most_its_owner(is_known: bool, owners:
     assert not leases[0].keep_alive(CALL), "it is expired, like any other that has ended"
 
 
+@pytest.mark.parametrize("opens", [True, False])
+def test_an_unreadable_heartbeat_may_hide_one_of_the_owner(opens: bool) -> None:
+    """The owner has a whole time to live from it on; each observer knows that of the last one that could be read."""
+    backend = VirtualTime()
+    owner, observer = (HeartbeatLeases(backend, 5.0, lambda: backend.now) for _ in range(2))
+    lease = owner.open_lease(15.0, timeout=CALL)
+    owner.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    if opens:
+        observer.open_lease(15.0, timeout=CALL)
+    view = observer.read_all("nodes", timeout=CALL)
+    for _ in range(2):
+        backend.now += 5.0
+        assert lease.keep_alive(CALL)
+        overwrite_first(backend, b"not ours")
+        assert observer.wait("nodes", view, timeout=1.0) is view
+    stopped = backend.now - 1.0
+    while observer.wait("nodes", view, timeout=0.5) is view:
+        assert backend.now <= stopped + 16.0
+    assert backend.now >= stopped + 15.0
+
+
 def test_an_observer_without_a_lease_expires_none_that_it_cannot_read() -> None:
     """It does not know their time to live; its own interval may be far shorter."""
     backend = VirtualTime()

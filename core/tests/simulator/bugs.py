@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from rdzv.engine import join, keep_alive, leader, leave, register, register_adapter, rules
+from rdzv.engine import heartbeats, join, keep_alive, leader, leave, register, register_adapter, rules
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.envelope import Envelope
@@ -290,8 +290,8 @@ BUGS: Final[dict[str, Bug]] = {
     "unreadable-heartbeat": _bug(
         "A heartbeat that cannot be read is an error for all who look at what hangs on its lease.",
         {4, 7},
-        HeartbeatLeases._lives_until,
-        {"return before.until if before is not None else now + self._ttl": _UNREADABLE},
+        heartbeats._ttl_of,
+        {"return None": _UNREADABLE},
         "garble",
         level="heartbeats",
     ),

@@ -14,6 +14,7 @@ from rdzv_conformance import Connect
 from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.suite.store import StoreConformance
 
+from rdzv_c10d.backend import C10dRendezvousBackend
 from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.store import stores
 
@@ -142,6 +143,21 @@ def test_a_queue_is_no_value(store: RoundStore) -> None:
         store.get("name")
 
 
+def test_a_wait_for_what_is_of_the_other_kind_asks_seldom(store: RoundStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    ask = C10dRendezvousBackend.call_in_order
+    monkeypatch.setattr(C10dRendezvousBackend, "call_in_order", lambda *given: (asked.append(given), ask(*given))[1])
+    store.queue_push("queue", b"x")
+    store.set("value", b"x")
+    store.set_timeout(timedelta(seconds=1))
+    for wait in (lambda: store.get("queue"), lambda: store.queue_pop("value")):
+        asked.clear()
+        with pytest.raises(RendezvousTimeoutError):
+            wait()
+        # Some eight until the pauses are 50 ms, then twenty a second, of two calls each.
+        assert len(asked) <= 60
+
+
 def test_close_ends_every_wait(server: ForkedStore) -> None:
     backend = tcp_client(server.endpoint, "run")
     store = RoundStore(backend)
@@ -194,6 +210,20 @@ def test_a_silent_host_is_waited_for_as_long_as_the_call_asks(server: ForkedStor
         lambda: store.barrier("barrier", 2, soon),
         lambda: store.queue_pop("queue", block=False),
     )
+
+
+def test_a_silent_host_holds_one_thread(server: ForkedStore, store: RoundStore) -> None:
+    store.set("key", b"x")
+    store.set_timeout(timedelta(seconds=0.1))
+    server.pause()
+    try:
+        for _ in range(3):
+            with pytest.raises(RendezvousConnectionError):
+                store.get("key")
+        assert [thread.name for thread in threading.enumerate()].count("rdzv-c10d-connect") == 1
+    finally:
+        server.resume()
+    assert store.get("key") == b"x"
 
 
 def test_a_host_that_is_silent_for_a_moment_is_waited_for(server: ForkedStore, store: RoundStore) -> None:

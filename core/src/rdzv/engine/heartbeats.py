@@ -42,12 +42,14 @@ class _Heartbeat:
     Attributes:
         token: The version of its last heartbeat; None: it was not read yet.
         until: The moment until which it lives without another; infinite where nothing tells.
+        ttl: Its time to live, in seconds; infinite where nothing tells.
         read_at: When that was read.
         next_look: The moment from which on it is worth reading again.
     """
 
     token: Token | None
     until: float
+    ttl: float
     read_at: float
     next_look: float
 
@@ -195,7 +197,7 @@ class HeartbeatLeases(KeyValueBackend):
         if heartbeat is None:
             if not (mean := self._mean_pause()):
                 return now
-            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
+            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, math.inf, now, now + mean * self._rng.random())
         return heartbeat.next_look
 
     def _mean_pause(self) -> float:
@@ -230,24 +232,17 @@ class HeartbeatLeases(KeyValueBackend):
         ):
             # This observer did not look: a live owner gets the whole time to live again.
             before = None
-        until = self._lives_until(heartbeat, before, now)
+        # One that cannot be read, which another client wrote, may hide one of the owner's.
+        ttl = _ttl_of(heartbeat) or (self._ttl if before is None else before.ttl)
+        is_seen = before is not None and before.token == heartbeat.token
+        until = before.until if before is not None and is_seen else now + ttl
         mean = self._mean_pause()
-        if not mean or (before is not None and before.token == heartbeat.token):
-            return _Heartbeat(heartbeat.token, until, now, min(until, now + self._scan_interval))
+        if is_seen or not mean:
+            return _Heartbeat(heartbeat.token, until, ttl, now, min(until, now + self._scan_interval))
         # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
         # come, the other observers look for a while.
         rest = self._interval if before is None else mean * self._rng.uniform(0.5, 1.5)
-        return _Heartbeat(heartbeat.token, until, now, now + rest)
-
-    def _lives_until(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> float:
-        """The moment at which a lease ends if this heartbeat is its last one."""
-        if before is not None and before.token == heartbeat.token:
-            return before.until
-        if (ttl := _ttl_of(heartbeat)) is not None:
-            return now + ttl
-        # Another client wrote it, and the owner writes over it with its next heartbeat: it says nothing of life or
-        # death.
-        return before.until if before is not None else now + self._ttl
+        return _Heartbeat(heartbeat.token, until, ttl, now, now + rest)
 
     def _next_scan(self, raw: Snapshot) -> float:
         """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""

@@ -6,9 +6,12 @@ torch waits for no answer to a `set`: on two connections a later call could over
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, TypeVar
+
+from rdzv.threads import in_thread
 
 from .pool import Check, ConnectionPool, failure, is_done
 from .store import FAILURES, Connection, NoAnswerError, Store, limit_waits, stores
@@ -36,6 +39,8 @@ class Line:
         self._connections = connections
         self._using = threading.Lock()
         self._connection: Connection | None = None
+        # One at a time: a host that is stopped holds its thread until it goes on.
+        self._connecting: Future[Connection] | None = None
         self._limit = 0.0
 
     def call(self, work: Callable[[Store], _T], seconds: float, check_open: Check) -> _T:
@@ -100,11 +105,18 @@ class Line:
         if not idle and connection is not None:
             connection.cut()
             idle = self._using.acquire(timeout=_GRACE)
-        self._connection = None
+        self._connection = self._connecting = None
         if idle:
             self._using.release()
 
     def _connect(self, deadline: float, check_open: Check) -> Connection:
         self._connection, self._limit = None, 0.0
-        self._connection = self._connections.lend(deadline, check_open)
+        if self._connecting is None or self._connecting.done():
+            self._connecting = in_thread(
+                lambda: self._connections.connect(deadline - time.monotonic()), "rdzv-c10d-connect"
+            )
+        if not is_done(self._connecting, deadline, check_open):
+            raise self._connections.no_answer()
+        made, self._connecting = self._connecting, None
+        self._connection = made.result()
         return self._connection

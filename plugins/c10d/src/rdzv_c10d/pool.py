@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Final, TypeVar, cast
 
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
-from rdzv.threads import in_thread, start_thread
+from rdzv.threads import start_thread
 from rdzv_transport import keep_in_children
 
 from .locator import StoreLocator, enter
@@ -105,17 +105,6 @@ class ConnectionPool:
         """
         with self._changed:
             return self._start_worker(name).do(work, time.monotonic() + timeout)
-
-    def lend(self, deadline: float, check_open: Check) -> Connection:
-        """A connection of the caller's own.
-
-        Raises:
-            RendezvousConnectionError: The store failed, or did not answer in time.
-        """
-        making = in_thread(lambda: self.connect(deadline - time.monotonic()), "rdzv-c10d-connect")
-        if not is_done(making, deadline, check_open):
-            raise self.no_answer()
-        return making.result()
 
     def no_answer(self) -> NoAnswerError:
         """The error for the caller when the store did not answer in time."""

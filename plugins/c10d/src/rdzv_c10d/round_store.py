@@ -105,10 +105,9 @@ class RoundStore(KeyValueStore):
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         raw, started = self._path(key), time.monotonic()
         deadline = started + (self._timeout.total_seconds() if block else 0.0)
-        while (item := self._call(lambda store: pop(store, raw), deadline, repeatable=False)) is None:
-            if time.monotonic() >= deadline:
-                raise self._no_item(key, started)
-            self._await_raws([raw], deadline)
+        item = self._find(lambda: self._call(lambda store: pop(store, raw), deadline, repeatable=False), [raw], deadline)
+        if item is None:
+            raise self._no_item(key, started)
         return item
 
     def queue_len(self, key: str, /) -> int:
@@ -156,12 +155,18 @@ class RoundStore(KeyValueStore):
 
     def _values(self, keys: Sequence[str], deadline: float) -> list[bytes]:
         raws, started = [self._path(key) for key in keys], time.monotonic()
-        while None in (found := self._peek(raws, deadline)):
-            if time.monotonic() >= deadline:
-                missing = [key for key, value in zip(keys, found, strict=True) if value is None]
-                raise self._lacks(list(dict.fromkeys(missing)), started)
-            self._await_raws(raws, deadline)
-        return [value for value in found if value is not None]
+        found: list[bytes | None] = []
+
+        def look() -> list[bytes] | None:
+            found[:] = self._peek(raws, deadline)
+            values = [value for value in found if value is not None]
+            return values if len(values) == len(found) else None
+
+        values = self._find(look, raws, deadline)
+        if values is None:
+            missing = [key for key, value in zip(keys, found, strict=True) if value is None]
+            raise self._lacks(list(dict.fromkeys(missing)), started)
+        return values
 
     def _are_present(self, keys: Sequence[str], deadline: float) -> bool:
         raws = [self._path(key) for key in keys]
@@ -196,6 +201,16 @@ class RoundStore(KeyValueStore):
             time.sleep(pause)
             pause = min(1.0, 2 * pause)
 
+    def _find(self, look: Callable[[], _T | None], raws: list[str], deadline: float) -> _T | None:
+        """What there is as soon as there is something; None: there was nothing until the deadline."""
+        # A key may be there and not be what is looked for: a queue for a value, or what another has taken at once.
+        pause = 0.0
+        while (found := look()) is None and (remaining := deadline - time.monotonic()) > 0:
+            time.sleep(min(pause, remaining))
+            self._await_raws(raws, deadline)
+            pause = min(_PAUSE, max(_GLANCE, 2 * pause))
+        return found
+
     def _await_raws(self, raws: list[str], deadline: float) -> None:
         """Return when all keys are there, as a value or a queue, or at the deadline; or a little later or earlier."""
         pause, soon = _GLANCE, min(deadline, time.monotonic() + _SOON)
@@ -203,8 +218,6 @@ class RoundStore(KeyValueStore):
             time.sleep(min(pause, remaining))
             pause *= 2
             if self._call(lambda store: store.check(raws), deadline):
-                # A queue is no value: who asks for that comes again and again.
-                time.sleep(min(pause, 0.001))
                 return
         if time.monotonic() < deadline:
             try:
