@@ -3,13 +3,15 @@
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .rows import ROWS
 from .samples import Samples
 from .tables import Table, number
 
 __all__ = ["goals"]
+
+_UNKNOWN: Final = "not measured"
 
 
 class Point(NamedTuple):
@@ -29,10 +31,16 @@ class Point(NamedTuple):
 
 
 def goals(samples: Samples, wanted: Path) -> Table:
-    """The table of goals, which a file names; it says what stands in it."""
+    """The table of goals, which a file names; it says what stands in it.
+
+    Of a few measurements: only the goals that they are about.
+    """
     lines = []
-    for goal in tomllib.loads(wanted.read_text())["goals"]:
-        value, verdict = (goal["measured"], goal["verdict"]) if "measured" in goal else _judge(goal, samples)
+    listed = [(goal, _judge(goal, samples)) for goal in tomllib.loads(wanted.read_text())["goals"]]
+    is_partial = any("measured" not in goal and verdict == _UNKNOWN for goal, (_, verdict) in listed)
+    for goal, (value, verdict) in listed:
+        if is_partial and ("measured" in goal or verdict == _UNKNOWN):
+            continue
         floor = f"; floor {goal['floor']}" if "floor" in goal and verdict != "met" else ""
         lines.append([goal["text"], value, f"{verdict}{floor}"])
     met = sum(verdict == "met" for *_, verdict in lines)
@@ -41,12 +49,14 @@ def goals(samples: Samples, wanted: Path) -> Table:
 
 def _judge(goal: Mapping[str, Any], samples: Samples) -> tuple[str, str]:
     """The figure, and what it means."""
+    if "measured" in goal:
+        return goal["measured"], goal["verdict"]
     points = list(_points(goal, samples))
     measured = [(point.value, point) for point in points if point.value is not None]
     failed = [f"{point.reason} ({point.where})" for point in points if point.value is None and point.reason]
     missed = len(failed) + sum(value > goal["at_most"] for value, _ in measured)
     if not measured and not failed:
-        return "-", "not measured"
+        return "-", _UNKNOWN
     worst, at = max(measured, key=lambda one: one[0], default=(0.0, points[0]))
     value = failed[0] if failed else f"{number(worst)} {goal['unit']} ({at.where})"
     if missed:

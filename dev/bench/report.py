@@ -22,9 +22,8 @@ _SHOWN: Final = 3
 
 def text(samples: Samples) -> str:
     """For a terminal."""
-    return "\n".join(
-        [_about(samples), _quiet(samples), "", *(table.text() for table in (*tables(samples), goals(samples, _GOALS)))]
-    )
+    every = [*tables(samples), goals(samples, _GOALS)]
+    return "\n".join([_about(samples), _quiet(samples), "", *(table.text() for table in every if table.lines)])
 
 
 def save(samples: Samples, folder: Path) -> None:

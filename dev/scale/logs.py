@@ -18,6 +18,8 @@ class _FirstFew(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         self._seen[record.msg] += 1
+        if self._seen[record.msg] == _FEW:
+            record.msg += " (more of this kind are not shown)"
         return self._seen[record.msg] <= _FEW
 
 

@@ -152,6 +152,8 @@ def test_goals_say_where_they_were_missed(module: Callable[[str], Any]) -> None:
     assert says("KB per node that shares") == ["4.40 KB (rdzv/c10d-alone, 1,024)", "58 of 60 not measured"]
     assert says("client CPU")[1] == "missed; bare client 0.750"
     assert says("nvidia/c10d") == ["0.200 (0.100 to 0.300)", "not measured"]
+    # Neither a goal of which nothing was measured, nor one of another command.
+    assert not [cells for cells in lines if cells[0].startswith(("c10d: their round two", "10,000 real nodes"))]
 
 
 def test_report_says_where_it_was_not_quiet(module: Callable[[str], Any]) -> None:

@@ -2,9 +2,9 @@
 
 import base64
 import json
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -43,6 +43,8 @@ _REGISTER = "register"
 _UNLIMITED = 5.0
 """Seconds that a call of a register may take, whose contract has no timeouts."""
 _ROUNDING = 1e-6
+_deadline = ContextVar[float]("deadline")
+"""The moment at which a fiber's work has to end, on the clock of its node: each fiber has its own."""
 
 
 class OvertimeError(BaseException):
@@ -177,11 +179,10 @@ class _Wire:
         self.link = link
         self.clock = clock
         self._fibers = fibers
-        self._own = threading.local()
 
     def within(self, timeout: float, work: Callable[[], Any]) -> Any:
         """Work that has to end in time."""
-        self._own.deadline = self.clock() + timeout
+        _deadline.set(self.clock() + timeout)
         return work()
 
     def exchange(self, apply: Callable[[], Any], timeout: float | None) -> Any:
@@ -195,7 +196,7 @@ class _Wire:
         return self._fibers.block(lambda answer: self.link.watch(prefix, since, seconds, answer))
 
     def _check(self, timeout: float) -> None:
-        over = self.clock() + timeout - self._own.deadline
+        over = self.clock() + timeout - _deadline.get()
         if over > _ROUNDING:
             raise OvertimeError(f"A call of several that has to end in time was given {over:.3f} s more than was left.")
 

@@ -1,5 +1,6 @@
 """What it costs to gather many nodes, in calls and bytes: invariant 11."""
 
+import gc
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -49,7 +50,8 @@ class Cost:
     Attributes:
         nodes: How many nodes.
         level: What the service had.
-        calls: Calls per node, for the first round, for the one after it, and for the one without those that died.
+        calls: Calls per node, without those that only keep a lease alive, for the first round, for the one after it,
+            and for the one without those that died.
         bytes: Bytes of keys and values, in and out, per node, for the same rounds.
         took: Seconds from the arrival of the last node to its return, from the first failure to the last return, and
             from the first node that learns of the deaths to the last return.
@@ -83,7 +85,7 @@ def gather(nodes: int, level: str = "leases") -> Cost:
     for _ in range(nodes):
         simulation.context.timeline.at(arrivals.uniform(0.0, _ARRIVING), simulation.come)
     try:
-        with _parsing_once():
+        with _parsing_once(), _no_garbage_collection():
             first = _Meter(simulation)
             simulation.fault_phase()
             first.read_when_all_are_in(1)
@@ -118,7 +120,7 @@ class _Meter:
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
         self._began = simulation.context.timeline.now
-        self._before = (sum(simulation.context.service.calls.values()), simulation.context.service.bytes)
+        self._before = (self._count(), simulation.context.service.bytes)
         self.calls = self.bytes = 0
         self.seconds = 0.0
 
@@ -131,14 +133,19 @@ class _Meter:
                 raise Violation(4, f"{len(living)} nodes have not gathered within 600 s")
             context.timeline.run(context.timeline.now + 0.01)
         self.seconds = context.timeline.now - self._began
-        self.calls = sum(context.service.calls.values()) - self._before[0]
+        self.calls = self._count() - self._before[0]
         self.bytes = context.service.bytes - self._before[1]
+
+    def _count(self) -> int:
+        """Every call but those that keep a lease alive, which a node makes whether it gathers or idles."""
+        calls = self._simulation.context.service.calls
+        return sum(calls.values()) - calls["keep_alive"]
 
 
 def _meter_from_the_news_on(simulation: Simulation) -> _Meter:
     """Let time go on until a node learns that others have died: what it costs to be alive until then is not counted."""
-    timeline, living = simulation.context.timeline, simulation.context.living()
-    while not any(machine.joining for machine in living):
+    timeline, joins = simulation.context.timeline, simulation.context.joins
+    while simulation.context.joins == joins:
         timeline.run(timeline.now + 0.01)
     return _Meter(simulation)
 
@@ -173,3 +180,13 @@ def _parsing_once() -> Iterator[None]:
         yield
     finally:
         client.unwrap = original
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Keep what is in a cycle: to look for it among a hundred thousand nodes takes most of the time, to no end."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

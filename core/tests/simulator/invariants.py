@@ -8,7 +8,7 @@ from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import LASTING_TIMES
-from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, RunStatus, State
+from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
 from rdzv.hooks import Event, EventKind
 
 from .connection import written
@@ -54,7 +54,10 @@ class Invariants:
         self._lost: set[str] = set()
         self._seen: dict[str, bytes] = {}
         self._pages: dict[str, Mapping[str, int]] = {}
+        # The pages of a round are looked at once for each folder, not by each node that returns.
+        self._paged: tuple[Pages, tuple[str, ...]] | None = None
         self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
+        self._ranks: tuple[tuple[str, ...], dict[str, int]] = ((), {})
 
     # What is written to the service.
 
@@ -94,16 +97,21 @@ class Invariants:
         """The same state with all members of its world."""
         if state.pages is None:
             return state
+        if self._paged is None or self._paged[0] != state.pages:
+            self._paged = state.pages, self._on_pages(state, state.pages)
+        return replace(state, world=self._paged[1], pages=None)
+
+    def _on_pages(self, state: State, pages: Pages) -> tuple[str, ...]:
         ranks: dict[str, int] = {}
-        for number in range(state.pages.count):
-            page = self._pages.get(f"{state.pages.folder}/{number}")
+        for number in range(pages.count):
+            page = self._pages.get(f"{pages.folder}/{number}")
             if page is None:
                 raise Violation(1, f"round {state.round} is published, and its page {number} was never written")
             ranks |= page
         world = tuple(sorted(ranks, key=ranks.__getitem__))
-        if [ranks[node] for node in world] != list(range(state.pages.size)) or world[0] != state.pages.first:
+        if [ranks[node] for node in world] != list(range(pages.size)) or world[0] != pages.first:
             raise Violation(1, f"the pages of round {state.round} hold {ranks}")
-        return replace(state, world=world, pages=None)
+        return world
 
     def _wrote_state(self, state: State) -> None:
         before, self.state = self.state, state
@@ -216,9 +224,12 @@ class Invariants:
         state = self.whole(state)
         got = (state.world, state.address, state.port)
         published = self._worlds.get(state.round)
-        if (got != published and not self._context.data_lost) or machine.name not in state.world:
+        if self._ranks[0] is not state.world:
+            self._ranks = state.world, {name: at for at, name in enumerate(state.world)}
+        place = self._ranks[1].get(machine.name)
+        if (got != published and not self._context.data_lost) or place is None:
             raise Violation(1, f"{machine.name} got {got} as round {state.round}, which is {published}")
-        if rank != state.world.index(machine.name):
+        if rank != place:
             raise Violation(1, f"{machine.name} got rank {rank} in round {state.round} of {state.world}")
         if rank == 0 and not self._context.data_lost and (state.address, state.port) != machine.place:
             raise Violation(1, f"{machine.name} returns round {state.round} as its rank 0, and offers {machine.place}")

@@ -144,6 +144,7 @@ class Machine:
 
     def join(self) -> None:
         """Call ``next_rendezvous``."""
+        self._context.joins += 1
         deadline = self.clock() + self.settings.timeout.join.total_seconds()
         # What does not fit in before the deadline is not tried again.
         self.gives_up_at = deadline - 1.0
@@ -302,6 +303,7 @@ class SimulationContext:
         data_lost: The service has forgotten what it had confirmed: who relied on it may be wrong.
         purged: The state was removed, and the numbers of rounds began anew.
         stores: Whether programs use the store of their round.
+        joins: How often programs have called ``next_rendezvous``.
         arrive: Lets a new node come.
     """
 
@@ -319,6 +321,7 @@ class SimulationContext:
     data_lost: bool = False
     purged: bool = False
     stores: bool = True
+    joins: int = 0
     arrive: Callable[[], None] = lambda: None
 
     @classmethod

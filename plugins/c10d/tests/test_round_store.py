@@ -144,13 +144,19 @@ def test_a_queue_is_no_value(store: RoundStore) -> None:
 
 
 def test_a_wait_for_what_is_of_the_other_kind_asks_seldom(store: RoundStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    asked: list[float] = []
     ask = C10dRendezvousBackend.call_in_order
-    monkeypatch.setattr(C10dRendezvousBackend, "call_in_order", lambda *given: (asked.append(given), ask(*given))[1])
+
+    def counted(backend: C10dRendezvousBackend, work: Callable[[Any], Any], seconds: float) -> Any:
+        asked.append(seconds)
+        return ask(backend, work, seconds)
+
+    monkeypatch.setattr(C10dRendezvousBackend, "call_in_order", counted)
     store.queue_push("queue", b"x")
     store.set("value", b"x")
     store.set_timeout(timedelta(seconds=1))
-    for wait in (lambda: store.get("queue"), lambda: store.queue_pop("value")):
+    waits: list[Callable[[], bytes]] = [lambda: store.get("queue"), lambda: store.queue_pop("value")]
+    for wait in waits:
         asked.clear()
         with pytest.raises(RendezvousTimeoutError):
             wait()

@@ -197,7 +197,8 @@ class HeartbeatLeases(KeyValueBackend):
         if heartbeat is None:
             if not (mean := self._mean_pause()):
                 return now
-            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, math.inf, now, now + mean * self._rng.random())
+            later = now + mean * self._rng.random()
+            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, math.inf, now, later)
         return heartbeat.next_look
 
     def _mean_pause(self) -> float:

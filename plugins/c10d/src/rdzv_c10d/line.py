@@ -6,15 +6,17 @@ torch waits for no answer to a `set`: on two connections a later call could over
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rdzv.threads import in_thread
 
 from .pool import Check, ConnectionPool, failure, is_done
 from .store import FAILURES, Connection, NoAnswerError, Store, limit_waits, stores
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 _T = TypeVar("_T")
 

@@ -105,7 +105,11 @@ class RoundStore(KeyValueStore):
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         raw, started = self._path(key), time.monotonic()
         deadline = started + (self._timeout.total_seconds() if block else 0.0)
-        item = self._find(lambda: self._call(lambda store: pop(store, raw), deadline, repeatable=False), [raw], deadline)
+
+        def look() -> bytes | None:
+            return self._call(lambda store: pop(store, raw), deadline, repeatable=False)
+
+        item = self._until_found(look, [raw], deadline)
         if item is None:
             raise self._no_item(key, started)
         return item
@@ -162,7 +166,7 @@ class RoundStore(KeyValueStore):
             values = [value for value in found if value is not None]
             return values if len(values) == len(found) else None
 
-        values = self._find(look, raws, deadline)
+        values = self._until_found(look, raws, deadline)
         if values is None:
             missing = [key for key, value in zip(keys, found, strict=True) if value is None]
             raise self._lacks(list(dict.fromkeys(missing)), started)
@@ -201,7 +205,7 @@ class RoundStore(KeyValueStore):
             time.sleep(pause)
             pause = min(1.0, 2 * pause)
 
-    def _find(self, look: Callable[[], _T | None], raws: list[str], deadline: float) -> _T | None:
+    def _until_found(self, look: Callable[[], _T | None], raws: list[str], deadline: float) -> _T | None:
         """What there is as soon as there is something; None: there was nothing until the deadline."""
         # A key may be there and not be what is looked for: a queue for a value, or what another has taken at once.
         pause = 0.0

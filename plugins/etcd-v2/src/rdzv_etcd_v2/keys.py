@@ -105,7 +105,7 @@ class Keys:
                 break
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
-        """Wait for a change: a call for each, or two, and two in ten seconds without any."""
+        """Wait for a change: a call for each, or two, and two in thirteen seconds without any."""
         return self._watches.wait(prefix, since, timeout)
 
     def close(self) -> None:
