@@ -91,6 +91,7 @@ class Status:
         round: How many worlds there were.
         min_nodes: The smallest world; 0 while unknown.
         max_nodes: The largest.
+        takes: Which sizes a world has, in words, such as ``a world takes 8 or 16 nodes``; empty while unknown.
         leader: The id of the node that leads; None if none does.
         nodes: Those that are there or have just left, in rank order, then in arrival order.
         missing: The members of the round that are gone, without those among `nodes`.
@@ -105,6 +106,7 @@ class Status:
     round: int
     min_nodes: int
     max_nodes: int
+    takes: str
     leader: str | None
     nodes: tuple[NodeStatus, ...]
     missing: tuple[MissingNode, ...]
@@ -215,7 +217,8 @@ class RunInspector:
                 return state.closed
             mine = Closed(by, reason, done=False)
             source = state or next(iter(self._nodes(deadline)), _NOTHING)
-            closed = rules.close(state, mine, LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes))
+            limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule)
+            closed = rules.close(state, mine, limits)
             assert closed is not None  # noqa: S101 - an open state can be closed
             applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
@@ -383,6 +386,7 @@ def _describe(
         state.round,
         limits.min_nodes,
         limits.max_nodes,
+        limits.limits.takes() if limits is not _NOTHING else "",
         leader.node if leader else None,
         tuple(known),
         _missing(state, news, nodes),

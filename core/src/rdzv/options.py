@@ -29,7 +29,8 @@ class Option:
         name: As the user writes it.
         kind: ``text``, ``integer`` (of less than 64 bits), ``seconds`` (any number above zero, up to a billion),
             ``boolean`` (PyTorch's spellings: 1/true/t/yes/y and 0/false/f/no/n), ``path`` (a file that must be
-            readable) or ``pairs`` (``name=value;name=value``, or a mapping; parsed to a dict).
+            readable), ``pairs`` (``name=value;name=value``, or a mapping; parsed to a dict) or ``numbers`` (``8/16/32``
+            or ``8,16,32``, or a list; parsed to an ascending tuple).
         default: The value when it is not given; None means unset.
         help: One sentence.
         choices: The only values it may have, if any; blanks around one and its case do not matter.
@@ -39,7 +40,7 @@ class Option:
     """
 
     name: str
-    kind: Literal["text", "integer", "seconds", "boolean", "path", "pairs"]
+    kind: Literal["text", "integer", "seconds", "boolean", "path", "pairs", "numbers"]
     default: Any
     help: str
     choices: tuple[str, ...] = ()
@@ -71,6 +72,8 @@ class Option:
             return self._parse_seconds(value)
         if self.kind == "pairs":
             return _parse_pairs(value)
+        if self.kind == "numbers":
+            return _parse_numbers(value)
         text = str(value)
         if self.choices:
             return self._choose(text)
@@ -157,6 +160,17 @@ def with_files(options: Iterable[Option]) -> Iterator[Option]:
         hint = f"Seen by all in the list of processes: prefer {file_option(option.name)} or {variable(option.name)}."
         yield replace(option, help=f"{option.help} {hint}")
         yield Option(file_option(option.name), "path", None, f"A file whose one line is the {option.name}.")
+
+
+def _parse_numbers(value: Any) -> tuple[int, ...]:
+    # A comma ends an option in RDZV_OPTIONS and for torchrun.
+    items = (
+        value.replace(",", "/").split("/") if isinstance(value, str) else [value] if isinstance(value, int) else value
+    )
+    try:
+        return tuple(sorted({parse_integer(item) for item in items}))
+    except (ValueError, TypeError) as error:
+        raise ValueError("integers are expected, as 8/16/32") from error
 
 
 def _parse_pairs(value: Any) -> dict[str, str]:

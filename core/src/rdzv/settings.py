@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Final, Literal, Self
 
+from .admission import AdmissionRule, Limits
 from .errors import RendezvousParameterError
 from .options import Option, parse_options
 from .parameters import RendezvousParameters, check_limits
@@ -40,6 +41,12 @@ CORE_OPTIONS: Final = (
     ),
     Option("node_name", "text", None, "What this node is called in messages and in the order of ranks."),
     Option("labels", "pairs", None, "What else others may know of this node, as name=value;name=value."),
+    Option("node_unit", "integer", 1, "A world's number of nodes is a multiple of this."),
+    Option("sizes", "numbers", None, "The only numbers of nodes that a world has, as 8/16/32."),
+    Option("group_by", "text", None, "The label that says to which group (an NVLink domain, a rack) a node belongs."),
+    Option("group_size", "integer", None, "How many nodes of a group take part in a world: so many, or none."),
+    Option("wanted", "integer", None, "The number of nodes for which a world waits longer than the last call."),
+    Option("wanted_timeout", "seconds", 120.0, "How long it waits for them; then it takes what there is."),
     Option(
         "cas_backoff_max_seconds",
         "seconds",
@@ -115,6 +122,12 @@ class RendezvousSettings:
         on_shutdown: Whether ``shutdown`` closes the run, leaves it, or decides by itself.
         node_name: What this node is called; None leaves the choice to the handler.
         labels: What else others may know of this node.
+        node_unit: A world's number of nodes is a multiple of this.
+        sizes: The only numbers of nodes that a world has; empty: any.
+        group_by: The label that says to which group a node belongs; None: there are no groups.
+        group_size: How many nodes of a group take part: so many, or none.
+        wanted: The number of nodes for which a world waits longer than the last call.
+        wanted_timeout: How long it waits for them.
     """
 
     run_id: str
@@ -128,6 +141,12 @@ class RendezvousSettings:
     on_shutdown: Literal["auto", "close", "leave"] = "auto"
     node_name: str | None = None
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
+    node_unit: int = 1
+    sizes: tuple[int, ...] = ()
+    group_by: str | None = None
+    group_size: int | None = None
+    wanted: int | None = None
+    wanted_timeout: timedelta = timedelta(seconds=_DEFAULTS["wanted_timeout"])
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -145,6 +164,27 @@ class RendezvousSettings:
             )
         if self.attempt < 0:
             raise RendezvousParameterError(f"The attempt ({self.attempt}) must not be negative.")
+        self._check_rule()
+
+    def _check_rule(self) -> None:
+        numbers = {"node_unit": self.node_unit, "group_size": self.group_size, "wanted": self.wanted}
+        for name, number in (*numbers.items(), *(("size", size) for size in self.sizes)):
+            if number is not None and number < 1:
+                raise RendezvousParameterError(f"The {name} ({number}) must be greater than zero.")
+        if (self.group_by is None) != (self.group_size is None):
+            raise RendezvousParameterError("group_by and group_size belong together: give both, or neither.")
+        if self.group_by is not None and not self.labels.get(self.group_by):
+            raise RendezvousParameterError(
+                f"This node has no label '{self.group_by}', which says to which group it belongs: give one, as in "
+                f"labels={self.group_by}=a."
+            )
+        self.limits.check()
+
+    @property
+    def limits(self) -> Limits:
+        """Which worlds this node accepts."""
+        rule = AdmissionRule(self.node_unit, self.sizes, self.group_by or "", self.group_size or 1, self.wanted or 0)
+        return Limits(self.min_nodes, self.max_nodes, None if rule == AdmissionRule() else rule)
 
     @property
     def run(self) -> str:
@@ -164,6 +204,7 @@ class RendezvousSettings:
         }
         # What torchrun adds is no setting.
         del options["timeout"]
+        wanted_timeout = timedelta(seconds=options.pop("wanted_timeout"))
         return cls(
             params.run_id,
             params.min_nodes,
@@ -171,5 +212,7 @@ class RendezvousSettings:
             RendezvousTimeout(**steps),
             timedelta(seconds=options.pop("keep_alive_interval")),
             labels=options.pop("labels") or {},
+            sizes=options.pop("sizes") or (),
+            wanted_timeout=wanted_timeout,
             **options,
         )

@@ -164,7 +164,7 @@ def tell(whole: Failure, small: Failure, bug: str | None = None) -> str:
         [
             f"{small.violation}",
             "",
-            f"{plan.min_nodes} to {plan.max_nodes} nodes{' that behave as many do' * plan.crowd}, "
+            f"{plan.limits}{' that behave as many do' * plan.crowd}, "
             f"time to live {plan.ttl:.0f} s, {plan.level}; {conditions}",
             f"({len(whole.plan.events)} faults made {len(plan.events)}, "
             f"{whole.moment:.1f} s made {small.moment:.1f} s)",

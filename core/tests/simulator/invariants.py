@@ -145,12 +145,20 @@ class Invariants:
         self.rounds += 1
         self._context.trace.log("round {} is published: {}", state.round, ", ".join(state.world))
         plan, size = self._context.plan, len(state.world)
-        if not plan.min_nodes <= size <= plan.max_nodes or len(set(state.world)) != size:
-            raise Violation(3, f"a world of {state.world} for {plan.min_nodes} to {plan.max_nodes} nodes")
+        if plan.limits.largest(size) != size or len(set(state.world)) != size:
+            raise Violation(3, f"a world of {state.world} for {plan.limits}")
+        if plan.rule is not None and plan.rule.group_by:
+            self._check_groups(state.world, plan.rule.group_size)
         self._worlds[state.round] = (state.world, state.address, state.port)
         for machine in self._context.machines:
             self._check_exclusivity(machine)
             self._check_place(machine, state)
+
+    def _check_groups(self, world: tuple[str, ...], size: int) -> None:
+        racks = {machine.name: machine.labels["rack"] for machine in self._context.machines}
+        blocks = [{racks[node] for node in world[at : at + size]} for at in range(0, len(world), size)]
+        if any(len(block) > 1 for block in blocks) or len(set().union(*blocks)) != len(blocks):
+            raise Violation(3, f"the groups of {world} are {blocks}")
 
     def _wrote_status(self, status: RunStatus) -> None:
         if self._context.unreliable:
@@ -178,7 +186,7 @@ class Invariants:
         if state is None or status.round != state.round or not state.world or state.closed:
             return
         inside = {machine.name for machine in self._context.machines if machine.working and not machine.disturbed}
-        room = state.max_nodes - len(state.world)
+        room = state.limits.largest(state.max_nodes) - len(state.world)
         if status.waiting > room and inside.issuperset(state.world):
             raise Violation(5, f"a world of {len(state.world)} with room for {room} more hears of {status.waiting}")
 

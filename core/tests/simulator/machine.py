@@ -1,11 +1,12 @@
 """One machine: a real node, and the program that uses it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Protocol
 
 from rdzv import Event, EventKind, RendezvousError, RendezvousSettings, RendezvousTimeout
+from rdzv.admission import AdmissionRule
 from rdzv.engine import join, keep_alive, leave, watch
 from rdzv.engine.effects import Coroutine, Put
 from rdzv.engine.node import Node
@@ -52,7 +53,8 @@ class Machine:
     """A node, and a program that joins, works until the world changes, and joins again.
 
     Attributes:
-        name: The node's id.
+        name: The node's id. (And `id`, and `order`, by which it came: what the rule of admission asks for.)
+        labels: What it says of itself.
         disturbed: It was paused or cut off once, so it may have lost its lease.
         round: The round that its program works in, or worked in last.
         place: The address and the port that it offers in its record; others whenever it joins.
@@ -65,7 +67,9 @@ class Machine:
 
     def __init__(self, context: "SimulationContext", watcher: Watcher, name: str) -> None:
         """Start the node, and let its program join."""
-        self.name = name
+        self.name = self.id = name
+        self.order = len(context.machines)
+        self.labels = {"rack": f"r{self.order % context.plan.racks}"}
         self.disturbed = False
         self.round = 0
         self.place = ("", 0)
@@ -102,6 +106,9 @@ class Machine:
             timedelta(seconds=plan.ttl / 3),
             3,
             attempt=self._context.attempt,
+            labels=self.labels if plan.rule is not None and plan.rule.group_by else {},
+            wanted_timeout=timedelta(seconds=plan.wanted_timeout),
+            **({} if plan.rule is None else _options(plan.rule)),
         )
 
     def _set_up(self) -> None:
@@ -274,6 +281,12 @@ class Machine:
         if event.kind in _NEWS:
             self._context.trace.log("{} hears: {} {} ({})", self.name, event.kind.value, event.node, event.cause)
         self._watcher.heard(self, event)
+
+
+def _options(rule: AdmissionRule) -> dict[str, Any]:
+    """The settings that make a rule."""
+    given = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    return {name: value for name, value in given.items() if value != getattr(AdmissionRule(), name)}
 
 
 def _tolerate(result: Any, error: BaseException | None) -> None:

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine.worlds import PAGE
 
 __all__ = ["FaultEvent", "Plan", "chance"]
@@ -56,6 +57,7 @@ class Plan:
         drift: How much faster or slower clocks may run.
         page: How many ids fit on a page of a world, and into the state itself.
         crowd: Whether a few nodes behave as many do; see `simulation.CROWD`.
+        rule: What else is asked of a world. Each node has a label ``rack``, of which there are `racks`.
     """
 
     seed: str
@@ -76,6 +78,22 @@ class Plan:
     drift: float = 0.0
     page: int = PAGE
     crowd: bool = False
+    rule: AdmissionRule | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """Which worlds the run takes."""
+        return Limits(self.min_nodes, self.max_nodes, self.rule)
+
+    @property
+    def wanted_timeout(self) -> float:
+        """Seconds for which a world waits for the size that it wants."""
+        return 2 * self.last_call
+
+    @property
+    def racks(self) -> int:
+        """How many values the label has: one more than the largest world has groups."""
+        return self.max_nodes // (self.rule.group_size if self.rule else 1) + 1
 
     @classmethod
     def draw(cls, seed: int, faults: Sequence[str] = ()) -> "Plan":
@@ -89,10 +107,11 @@ class Plan:
         nodes = rng.randint(2, 8)
         low = rng.randint(1, nodes)
         fault_phase = rng.choice((5.0, 10.0, 20.0, 40.0))
+        high = rng.randint(low, nodes + 1)
         return cls(
             str(seed),
             low,
-            rng.randint(low, nodes + 1),
+            high,
             fault_phase,
             _draw_events(str(seed), rng, nodes, fault_phase, faults),
             last_call=rng.choice((0.5, 2.0)),
@@ -108,6 +127,7 @@ class Plan:
             # Each by a chance of its own, so that existing seeds give the same plans otherwise.
             page=chance(str(seed), "page").choice((1, 2, PAGE, PAGE)),
             crowd=chance(str(seed), "crowd").random() < 0.3,
+            rule=_draw_rule(chance(str(seed), "rule"), low, high),
         )
 
 
@@ -118,6 +138,20 @@ _FAULT_EVENTS = (
 _ENDING = ("close", "shutdown", "relaunch")
 _LATER = {"garble": 0.2, "purge": 0.1}
 _OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, **dict.fromkeys(_ENDING, 0.25)}
+
+
+def _draw_rule(rng: random.Random, low: int, high: int) -> AdmissionRule | None:
+    """In one plan of three: something that is asked of its worlds, if any of them meets it."""
+    size = rng.randint(low, high)
+    rule = rng.choice(
+        (
+            AdmissionRule(node_unit=rng.choice((2, 3))),
+            AdmissionRule(sizes=tuple(sorted({size, rng.randint(low, high)}))),
+            AdmissionRule(group_by="rack", group_size=2),
+            AdmissionRule(wanted=size),
+        )
+    )
+    return rule if rng.random() < 1 / 3 and Limits(low, high, rule).largest(high) else None
 
 
 def _draw_events(

@@ -67,6 +67,8 @@ class _Shrinker:
 
     def fails(self, plan: Plan) -> bool:
         """Try a plan, and take it if it fails in the same way: as it is, or with other chances."""
+        if not plan.limits.largest(plan.max_nodes):
+            return False
         stem = plan.seed.partition("/")[0]
         for seed in dict.fromkeys([plan.seed, *(f"{stem}/{number}" for number in range(8))]):
             if self.runs <= 0:
@@ -99,7 +101,7 @@ class _Shrinker:
     def better_conditions(self) -> None:
         """Take away what makes the world less than perfect, one thing after the other."""
         best = Plan("", 1, 1)
-        for name in ("level", "lost", "late", "patience", "leases_sleep", "lag", "drift", "delay", "crowd"):
+        for name in ("level", "lost", "late", "patience", "leases_sleep", "lag", "drift", "delay", "crowd", "rule"):
             if getattr(self.plan, name) != getattr(best, name):
                 self.fails(replace(self.plan, **{name: getattr(best, name)}))
         while self.plan.min_nodes > 1 and self.fails(replace(self.plan, min_nodes=self.plan.min_nodes - 1)):

@@ -115,14 +115,14 @@ class Simulation:
         context, state = self.context, self.invariants.state
         if state is not None and state.closed and state.attempt == context.attempt:
             context.attempt += 1
-        for _ in range(context.plan.min_nodes - len(context.living(context.attempt))):
+        while not context.plan.limits.choose(context.living(context.attempt), ()):
             self.come()
 
     def _demand_world(self, peace: float) -> None:
         """Within a bounded time every node must be where it should be, and stay there for some seconds."""
         plan, timeline = self.context.plan, self.context.timeline
         began = since = timeline.now
-        bound = began + WATCH_TIMEOUT + 6 * plan.ttl + plan.last_call + 20.0
+        bound = began + WATCH_TIMEOUT + 6 * plan.ttl + plan.last_call + plan.wanted_timeout + 20.0
         settled: State | None = None
         while settled is None or timeline.now - since < peace:
             if timeline.now >= bound:
@@ -173,7 +173,8 @@ class Simulation:
         if state is None or state.closed or state.attempt != context.attempt:
             return False
         members = [one for one in living if one.working and one.round == state.round and one.name in state.world]
-        as_many_as_possible = len(members) == len(state.world) == min(len(living), context.plan.max_nodes)
+        possible = len(context.plan.limits.choose(living, state.world))
+        as_many_as_possible = len(members) == len(state.world) == possible
         return as_many_as_possible and all(one.joining for one in living if one not in members)
 
 

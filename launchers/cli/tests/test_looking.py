@@ -25,7 +25,7 @@ def test_a_node_that_has_left_is_not_here(shared: Shared, capsys: pytest.Capture
     leaves.leave("drained")
     assert main(["status", *WHERE]) == 0
     said = capsys.readouterr().out
-    assert "nodes: 1 here, 2 to 2 make a world" in said
+    assert "nodes: 1 here; a world takes 2 nodes" in said
     assert "re-forming" in said.splitlines()[0]
     with RunInspector(shared.params()) as observer:
         assert {node.left for node in observer.status(5.0).nodes} == {None, "drained"}
@@ -133,7 +133,7 @@ def test_an_abandoned_run_refuses_other_limits_and_names_the_ways_out(shared: Sh
         other.next_rendezvous()
     other.leave()
     assert str(refused.value) == (
-        "The rendezvous 'run' was started for 1 to 1 nodes; this node asks for 2 to 2. All nodes of a run need the "
+        "The rendezvous 'run' was started for 1 node; this node asks for 2 nodes. All nodes of a run need the "
         "same limits; to start the run anew with others, use a higher attempt (`rdzv run --attempt 1`), or remove what "
         "its nodes have left behind with `rdzv close --purge`."
     )

@@ -192,7 +192,7 @@ class TestErrors:
 
     def test_other_limits_than_the_run_has(self, node: Node, bare: Bare, threads: ThreadPoolExecutor) -> None:
         together(threads, bare(), bare())
-        with pytest.raises(ValueError, match="started for 2 to 2 nodes"):
+        with pytest.raises(ValueError, match="started for 2 nodes"):
             node(3, 3).next_rendezvous()
 
     def test_a_database_that_is_none(self, node: Node, database: str) -> None:

@@ -31,7 +31,15 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
     refusals.raise_if_cannot_join(node)
     mine = node.settings
     node.registration.record = NodeRecord(
-        node.id, mine.attempt, node.round, mine.min_nodes, mine.max_nodes, address, port, mine.labels
+        node.id,
+        mine.attempt,
+        node.round,
+        mine.min_nodes,
+        mine.max_nodes,
+        address,
+        port,
+        mine.labels,
+        rule=mine.limits.rule,
     )
     node.alone_since = None
     try:

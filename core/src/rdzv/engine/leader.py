@@ -318,6 +318,7 @@ class _LeaderTerm:
             self.node.limits(),
             quorum_for=0.0 if self.quorum_since is None else now - self.quorum_since,
             last_call=self.node.settings.timeout.last_call.total_seconds(),
+            wanted=self.node.settings.wanted_timeout.total_seconds(),
             trusted=self.node.connection.grace_remaining() == 0,
             known=self.last_status,
             assign=self.node.assign,

@@ -299,7 +299,8 @@ class Node:
 
     def limits(self) -> LeaderRecord:
         """This node's own limits, as the leader's key holds them."""
-        return LeaderRecord(self.id, self.settings.attempt, self.settings.min_nodes, self.settings.max_nodes)
+        mine = self.settings
+        return LeaderRecord(self.id, mine.attempt, mine.min_nodes, mine.max_nodes, mine.limits.rule)
 
     def closed(self) -> Closed | None:
         """Why the run is over for this node; None while it is not."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final, TypeVar
 
+from ..admission import AdmissionRule, Limits
 from ..errors import RendezvousStateError
 from .client import DecodedSnapshot, VersionedValue
 from .codec import LOCAL, Record, decode
@@ -146,6 +147,7 @@ class State(Record):
         max_nodes: The largest world of this attempt.
         closed: Set when the attempt is over.
         pages: Where the world stands, if it is a large one.
+        rule: What else is asked of the worlds of this attempt.
     """
 
     attempt: int
@@ -157,6 +159,12 @@ class State(Record):
     max_nodes: int
     closed: Closed | None = None
     pages: Pages | None = None
+    rule: AdmissionRule | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """Which worlds this attempt has."""
+        return Limits(self.min_nodes, self.max_nodes, self.rule)
 
     @property
     def size(self) -> int:
@@ -184,6 +192,7 @@ class NodeRecord(Record):
         port: A port that it keeps free, should it become rank 0.
         labels: Whatever the user wants rank assignment and status to know.
         left: Why it left, once it did so on purpose.
+        rule: What else it asks of a world.
         order: The service's creation order of the record: the arrival order. Not written.
     """
 
@@ -196,7 +205,13 @@ class NodeRecord(Record):
     port: int
     labels: Mapping[str, str] = field(default_factory=dict)
     left: str | None = None
+    rule: AdmissionRule | None = None
     order: int = field(default=0, metadata=LOCAL)
+
+    @property
+    def limits(self) -> Limits:
+        """Which worlds the node accepts."""
+        return Limits(self.min_nodes, self.max_nodes, self.rule)
 
     @property
     def key(self) -> str:
@@ -212,6 +227,12 @@ class LeaderRecord(Record):
     attempt: int
     min_nodes: int
     max_nodes: int
+    rule: AdmissionRule | None = None
+
+    @property
+    def limits(self) -> Limits:
+        """Which worlds the run has."""
+        return Limits(self.min_nodes, self.max_nodes, self.rule)
 
 
 @dataclass(frozen=True, slots=True)

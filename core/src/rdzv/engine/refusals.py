@@ -65,18 +65,15 @@ def _refuse_what_is_over(node: Node, state: State) -> None:
 
 def _check_limits(node: Node) -> None:
     settings, state = node.settings, node.run.state
-    mine = (settings.min_nodes, settings.max_nodes)
     there = state if state is not None and state.attempt == settings.attempt else node.run.leader
-    if there is None or there.attempt != settings.attempt:
+    if there is None or there.attempt != settings.attempt or there.limits == settings.limits:
         return
-    theirs = (there.min_nodes, there.max_nodes)
-    if theirs != mine:
-        raise RendezvousParameterError(
-            f"The rendezvous '{settings.run}' was started for {theirs[0]} to {theirs[1]} nodes; "
-            f"this node asks for {mine[0]} to {mine[1]}. All nodes of a run need the same limits; to start the "
-            f"run anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove "
-            "what its nodes have left behind with `rdzv close --purge`."
-        )
+    raise RendezvousParameterError(
+        f"The rendezvous '{settings.run}' was started for {there.limits}; "
+        f"this node asks for {settings.limits}. All nodes of a run need the same limits; to start the "
+        f"run anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove "
+        "what its nodes have left behind with `rdzv close --purge`."
+    )
 
 
 def unreachable(node: Node, since: float) -> RendezvousConnectionError:
@@ -141,7 +138,8 @@ def _missing_by_status(node: Node, status: RunStatus, waited: float) -> str:
 def _counted(node: Node, here: int, names: str = "") -> str:
     needed = node.settings.min_nodes
     missing = max(0, needed - here)
-    return f"{here} of at least {needed} nodes {_are(here)} here{names}, {missing} {_are(missing)} missing"
+    takes = f"; {node.settings.limits.takes()}" if node.settings.limits.rule is not None else ""
+    return f"{here} of at least {needed} nodes {_are(here)} here{names}, {missing} {_are(missing)} missing{takes}"
 
 
 def _missing_nodes(

@@ -83,7 +83,7 @@ def membership(state: State | None, rank: int | None, attempt: int, last_round: 
 def close(state: State | None, closed: Closed, limits: LeaderRecord) -> State | None:
     """The state that closes the attempt of `limits`; None if there is nothing left to close."""
     if state is None:
-        return State(limits.attempt, 0, (), "", 0, limits.min_nodes, limits.max_nodes, closed)
+        return State(limits.attempt, 0, (), "", 0, limits.min_nodes, limits.max_nodes, closed, rule=limits.rule)
     if state.attempt < limits.attempt:
         # The world stays: some of the attempt before may still be in it.
         return replace(
@@ -91,6 +91,7 @@ def close(state: State | None, closed: Closed, limits: LeaderRecord) -> State | 
             attempt=limits.attempt,
             min_nodes=limits.min_nodes,
             max_nodes=limits.max_nodes,
+            rule=limits.rule,
             closed=closed,
         )
     # The first reason is kept, and a newer attempt is not ours to close.
@@ -141,6 +142,7 @@ def decide(
     *,
     quorum_for: float,
     last_call: float,
+    wanted: float = 0.0,
     trusted: bool,
     known: RunStatus | None = None,
     assign: Assign | None = None,
@@ -153,6 +155,7 @@ def decide(
         limits: The leader's own attempt and limits, which hold until a world is published.
         quorum_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
         last_call: Seconds that stragglers get once there are enough.
+        wanted: Seconds for which a world waits for its wanted size, if there is one.
         trusted: The leader has been in touch with the service for so long that a member without a
             record is gone. After an outage it might only not have come back yet.
         known: The status published before: which members were already known to be gone.
@@ -176,23 +179,31 @@ def decide(
     if state.closed or _is_in_use(state, live, departed):
         return Defer(status)
     waiting = _candidates(state, live)
-    if len(waiting) < state.min_nodes:
+    chosen = state.limits.choose(waiting, state.world)
+    if not chosen:
         return Defer(status)
-    # The last call is for nodes that may or may not come. When the survivors of
-    # a world suffice, every node that is expected is here.
+    patience = _patience(state, waiting, len(chosen), last_call, wanted)
+    if quorum_for >= patience:
+        evicted = tuple(departure for departure in departed.values() if not departure.left)
+        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted)
+    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=patience - quorum_for)
+
+
+def _patience(state: State, waiting: Sequence[NodeRecord], size: int, last_call: float, wanted: float) -> float:
+    """Seconds for which a world that is possible waits for more nodes."""
+    limits = state.limits
+    if limits.rule is not None and size < limits.rule.wanted:
+        return max(wanted, last_call)
+    # The last call is for nodes that may or may not come. When the survivors of a world suffice, and are a world
+    # without any of them waiting outside, every node that is expected is here.
     members = frozenset(state.world)
     survivors = sum(node.id in members for node in waiting)
-    if len(waiting) >= state.max_nodes or survivors >= state.min_nodes or quorum_for >= last_call:
-        evicted = tuple(departure for departure in departed.values() if not departure.left)
-        return Publish(_next_round(state, waiting, assign or sticky_ranks), evicted)
-    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=last_call - quorum_for)
+    is_largest = size == limits.largest(limits.max_nodes)
+    return 0.0 if is_largest or state.min_nodes <= survivors <= size else last_call
 
 
-def _next_round(state: State, waiting: Sequence[NodeRecord], assign: Assign) -> State:
-    members = frozenset(state.world)
-    former = [node for node in waiting if node.id in members]
-    new = [node for node in waiting if node.id not in members]
-    chosen = sorted((former + new)[: state.max_nodes], key=_arrival)
+def _next_round(state: State, waiting: Sequence[NodeRecord], chosen: Sequence[NodeRecord], assign: Assign) -> State:
+    chosen = sorted(chosen, key=_arrival)
     world = tuple(assign(chosen, state.world))
     by_id = {node.id: node for node in chosen}
     if len(world) != len(chosen) or set(world) != set(by_id):
@@ -206,15 +217,38 @@ def _next_round(state: State, waiting: Sequence[NodeRecord], assign: Assign) -> 
 def sticky_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
     """The default ranks: survivors keep theirs, newcomers fill the holes in natural order.
 
-    Survivors whose rank is too high for a smaller world fill holes first, the lowest rank first.
+    Survivors whose rank is too high for a smaller world fill holes first, the lowest rank first. Where there are
+    groups, the ranks of each are contiguous; groups keep their places in the same way, and so do nodes within a group.
     """
-    size = len(arrived)
-    live = {node.id for node in arrived}
-    kept = {rank: node for rank, node in enumerate(previous) if node in live and rank < size}
-    moved = [node for rank, node in enumerate(previous) if node in live and rank >= size]
+    rule = arrived[0].rule if arrived else None
+    if rule is None or not rule.group_by:
+        return _kept_places([node.id for node in arrived], previous)
+    group_of = {node.id: node.labels.get(rule.group_by, "") for node in arrived}
+    blocks = [previous[at : at + rule.group_size] for at in range(0, len(previous), rule.group_size)]
+    # A group that is gone leaves its place to another.
+    places: list[str] = []
+    for block in blocks:
+        group = next((group_of[node] for node in block if node in group_of), "")
+        places.append(group if group not in places else "")
+    before = dict(zip(places, blocks, strict=True))
+    members: dict[str, list[str]] = {}
+    for node, group in group_of.items():
+        members.setdefault(group, []).append(node)
+    return [
+        node
+        for group in _kept_places(list(members), places)
+        for node in _kept_places(members[group], before.get(group, ()))
+    ]
+
+
+def _kept_places(names: Sequence[str], previous: Sequence[str]) -> list[str]:
+    """Names in an order in which those that were there before keep their places; others fill the holes."""
+    size, live = len(names), set(names)
+    kept = {place: name for place, name in enumerate(previous) if name in live and place < size}
+    moved = [name for place, name in enumerate(previous) if name in live and place >= size]
     new = sorted(live.difference(previous), key=_natural)
     fillers = iter(moved + new)
-    return [kept[rank] if rank in kept else next(fillers) for rank in range(size)]
+    return [kept[place] if place in kept else next(fillers) for place in range(size)]
 
 
 def _natural(name: str) -> list[tuple[bool, int, str]]:
@@ -230,7 +264,7 @@ def _initial_state(attempt: int, before: int, live: Iterable[NodeRecord], limits
     """The state of an attempt that has no world yet; the limits of its first node hold."""
     first = min((node for node in live if node.attempt == attempt), key=_arrival, default=None)
     source = limits if limits.attempt == attempt or first is None else first
-    return State(attempt, before, (), "", 0, source.min_nodes, source.max_nodes)
+    return State(attempt, before, (), "", 0, source.min_nodes, source.max_nodes, rule=source.rule)
 
 
 def active_members(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
@@ -275,7 +309,7 @@ def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
             node
             for node in nodes
             if node.attempt == state.attempt
-            and (node.min_nodes, node.max_nodes) == (state.min_nodes, state.max_nodes)
+            and (node.min_nodes, node.max_nodes, node.rule) == (state.min_nodes, state.max_nodes, state.rule)
             and (node.id not in members or node.last_round >= state.round)
         ),
         key=_arrival,
@@ -294,11 +328,23 @@ def _status(state: State, live: Collection[NodeRecord], departed: Mapping[str, D
         phase, news = "gathering", 0
     else:
         # One that is only silent keeps its place: it may come back, and then no other has to move.
-        room = state.max_nodes - (len(state.world) - len(departed))
-        arrivals = min(len(waiting) - returned, room)
-        possible = present >= state.min_nodes
+        kept = len(state.world) - len(departed)
+        arrivals = _room_for(state, [*inside, *waiting], len(waiting) - returned, kept)
         # Spares beyond the room disturb no member; a loss counts when the others can go on without.
-        news = arrivals + returned + (1 if departed and possible and inside else 0)
+        goes_on = departed and inside and state.limits.choose([*inside, *waiting], state.world)
+        news = arrivals + returned + (1 if goes_on else 0)
         phase = "running" if len(inside) == len(state.world) else "re-forming"
     # Nodes that leave a closed run are not reported as lost.
     return RunStatus(state.round, phase, present, news, () if state.closed else tuple(departed.values()))
+
+
+def _room_for(state: State, present: Sequence[NodeRecord], new: int, kept: int) -> int:
+    """How many of so many new nodes a world could take that keeps so many of its members."""
+    limits = state.limits
+    if limits.rule is None:
+        return min(new, state.max_nodes - kept)
+    if not limits.rule.group_by:
+        return max(0, limits.largest(kept + new) - kept)
+    # To which group one that is only silent belongs, its record would tell.
+    is_silent = len(present) - new < kept
+    return 0 if is_silent else max(0, len(limits.choose(present, state.world)) - kept)

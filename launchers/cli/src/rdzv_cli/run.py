@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     plugin = load_backend_plugin(params.backend)
     speak_as(handler.node_id)
     say(_who_we_are(handler, params, plugin))
-    progress = _Progress(handler, params.min_nodes, params.max_nodes)
+    progress = _Progress(handler)
     register_hooks(progress)
     secrets = None if arguments.pass_secrets else secret_names(plugin.options)
     public, environment = withhold(params, secrets)
@@ -130,20 +130,16 @@ def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters,
     endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
     return (
         f"run '{handler.settings.run}', backend {params.backend}, endpoint {printable(endpoint, 200)}, "
-        f"{_nodes(params.min_nodes, params.max_nodes)}, node {handler.node_id}"
+        f"{handler.settings.limits}, node {handler.node_id}"
     )
-
-
-def _nodes(low: int, high: int) -> str:
-    return f"{low} to {high} nodes" if high > low else f"{low} node{'s' * (low > 1)}"
 
 
 class _Progress:
     """Tells the user what is waited for, and what happens."""
 
-    def __init__(self, handler: DynamicRendezvousHandler, low: int, high: int) -> None:
+    def __init__(self, handler: DynamicRendezvousHandler) -> None:
         self._handler = handler
-        self._wanted = _nodes(low, high)
+        self._wanted = str(handler.settings.limits)
         self._terminal = sys.stderr is not None and sys.stderr.isatty()
         self._waited = 0.0
         self._due = _FIRST

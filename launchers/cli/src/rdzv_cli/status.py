@@ -62,7 +62,7 @@ def _text(status: Status) -> str:
     lines.append(f"  leader: {status.leader or 'none'}")
     if status.min_nodes:
         here = sum(node.left is None for node in status.nodes)
-        lines.append(f"  nodes: {here} here, {status.min_nodes} to {status.max_nodes} make a world")
+        lines.append(f"  nodes: {here} here; {status.takes}")
     for node in status.nodes:
         rank = "      -" if node.rank is None else f"rank {node.rank:2}"
         lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}")

@@ -211,12 +211,12 @@ class TorchrunHandler(RendezvousHandler):
         status = self._handler.status
         if status is None or status.round != self._round:
             return
-        left, least = self._size - status.gone, self._handler.settings.min_nodes
+        left, limits = self._size - status.gone, self._handler.settings.limits
         outcome = "The others go on without it."
-        if left < least:
+        if not limits.largest(left):
             outcome = (
-                f"The {left} others are too few for a world of at least {least}: their workers run until they end or "
-                "fail, or another node comes."
+                f"The {left} others are too few for a world of at least {limits.min_nodes}: their workers run until "
+                "they end or fail, or another node comes."
             )
         for departure in status.departures:
             if departure.node not in self._logged_losses:
