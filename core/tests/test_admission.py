@@ -1,4 +1,4 @@
-"""Which worlds a run takes: sizes, units, groups and a wanted size, as tables, and with real nodes."""
+"""Which worlds a run takes: sizes, units, groups and a wanted size, as tables."""
 
 from dataclasses import replace
 from typing import Any
@@ -8,9 +8,8 @@ import pytest
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import rules
 from rdzv.engine.records import Departure, LeaderRecord, NodeRecord, State
-from rdzv.errors import RendezvousParameterError, RendezvousTimeoutError
+from rdzv.errors import RendezvousParameterError
 
-from .test_rendezvous import Run, wait_until
 from .test_rules import held, published
 
 UNIT = AdmissionRule(node_unit=4)
@@ -217,70 +216,3 @@ class TestGroups:
         world = running(self.LIMITS, "a1", "b1", "a2", "b2")
         there = nodes(self.LIMITS, "a1", "a2", "b1", "b2", last_round=1)
         assert published(decide(world, self.LIMITS, *there, quorum_for=30.0)).world == ("a1", "a2", "b1", "b2")
-
-
-class TestSettings:
-    @pytest.mark.parametrize(
-        ("given", "says"),
-        [
-            ({"group_by": "rack"}, "group_by and group_size belong together"),
-            ({"group_size": 2}, "group_by and group_size belong together"),
-            ({"group_by": "rack", "group_size": 2}, r"This node has no label 'rack'.*labels=rack=a"),
-            ({"node_unit": 0}, r"node_unit \(0\) must be greater than zero"),
-            ({"sizes": (0, 2)}, r"size \(0\) must be greater than zero"),
-            ({"wanted": -1}, r"wanted \(-1\) must be greater than zero"),
-            ({"node_unit": 5}, "No world of 2 to 4 nodes is a multiple of 5"),
-        ],
-    )
-    def test_what_cannot_be_is_refused(self, run: Run, given: dict[str, Any], says: str) -> None:
-        with pytest.raises(RendezvousParameterError, match=says):
-            run.node(2, 4, **given)
-
-    def test_settings_without_a_rule_have_none(self, run: Run) -> None:
-        settings = run.node(2, 4, node_unit=1)._settings
-        assert settings.limits == Limits(2, 4)
-
-
-@pytest.fixture
-def run() -> Any:
-    """A run on a service in memory."""
-    run = Run("memory", missed=20)
-    yield run
-    run.close()
-
-
-class TestNodes:
-    def test_world_is_a_multiple_of_the_unit(self, run: Run) -> None:
-        infos = run.join(*run.nodes(5, 2, 6, node_unit=2))
-        wait_until(lambda: sum(info.done() for info in infos) == 4)
-        assert {info.result().world_size for info in infos if info.done()} == {4}
-        # The fifth goes on as soon as there is a sixth.
-        late = run.node(2, 6, node_unit=2)
-        infos += run.join(late)
-        in_world = [handler for handler, info in zip(run.handlers, infos, strict=True) if info.done()]
-        wait_until(lambda: all(handler.num_nodes_waiting() == 2 for handler in in_world))
-        assert {info.world_size for info in run.gather(*in_world)} == {6}
-
-    def test_groups_have_contiguous_ranks(self, run: Run) -> None:
-        handlers = [
-            run.node(2, 4, group_by="rack", group_size=2, labels={"rack": rack}, node_name=f"n{number}-{rack}")
-            for number in range(2)
-            for rack in "ba"
-        ]
-        infos = run.gather(*handlers)
-        ranks = {handler.node_id[:4]: info.rank for handler, info in zip(handlers, infos, strict=True)}
-        assert ranks == {"n0-a": 0, "n1-a": 1, "n0-b": 2, "n1-b": 3}
-
-    def test_another_rule_is_refused_naming_both(self, run: Run) -> None:
-        run.gather(*run.nodes(2, 2, 4, node_unit=2))
-        with pytest.raises(
-            RendezvousParameterError,
-            match=r"was started for 2 to 4 nodes, a multiple of 2; this node asks for 2 to 4 nodes, one of 2, 3",
-        ):
-            run.node(2, 4, sizes=(2, 3)).next_rendezvous()
-
-    def test_timeout_says_what_the_rule_waits_for(self, run: Run) -> None:
-        with pytest.raises(
-            RendezvousTimeoutError, match=r"1 of at least 2 nodes is here .*; a world takes 2 or 4 nodes"
-        ):
-            run.node(2, 5, node_unit=2, join=0.5).next_rendezvous()

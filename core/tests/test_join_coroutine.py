@@ -37,7 +37,7 @@ from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .coroutines import Harness, Stepper
 
-OTHER = b'{"schema":2,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2}'
+OTHER = b'{"schema":2,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2,"rule":null}'
 
 
 TTL = 15.0

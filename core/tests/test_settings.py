@@ -137,7 +137,9 @@ def test_what_torchrun_adds_and_what_a_backend_knows_is_left_alone() -> None:
     assert read(timeout=900, tls="yes") == read()
 
 
-@pytest.mark.parametrize("name", [option.name for option in CORE_OPTIONS if option.name not in ("node_name", "labels")])
+@pytest.mark.parametrize(
+    "name", [option.name for option in CORE_OPTIONS if option.name not in ("node_name", "labels", "group_by")]
+)
 def test_an_impossible_value_names_the_option(name: str) -> None:
     with pytest.raises(RendezvousParameterError, match=f"'{name}'"):
         read(**{name: "soon"})

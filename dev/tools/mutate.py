@@ -66,8 +66,14 @@ class Group:
 
 GROUPS: Final = (
     Group(
-        ("rdzv.engine.rules", "rdzv.engine.records", "rdzv.engine.codec", "rdzv.engine.envelope"),
-        ("records", "rules", "rules_decisions", "envelope", "envelope_bytes", "crowds", "worlds"),
+        (
+            "rdzv.admission",
+            "rdzv.engine.rules",
+            "rdzv.engine.records",
+            "rdzv.engine.codec",
+            "rdzv.engine.envelope",
+        ),
+        ("records", "rules", "rules_decisions", "admission", "envelope", "envelope_bytes", "crowds", "worlds"),
     ),
     Group(
         ("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"),

@@ -92,7 +92,7 @@ def test_a_waiting_node_reports_a_silent_service(
 ) -> None:
     backend = MemoryBackend()
     handler = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, keep_alive_interval=0.1)
-    progress = run._Progress(handler, 1, 1)
+    progress = run._Progress(handler)
     monkeypatch.setattr(run, "_MOST", 0.0)
 
     def waits(seconds: float) -> str:
@@ -124,7 +124,7 @@ def test_a_waiting_node_reports_a_silent_service(
 
 def test_a_wait_is_reported_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
     handler = DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1)
-    progress = run._Progress(handler, 1, 1)
+    progress = run._Progress(handler)
 
     def told(until: int) -> list[float]:
         for tick in range(20 * until):
@@ -143,7 +143,7 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
     monkeypatch.setattr(run, "_MOST", 0.0)
     with contextlib.closing(Run("memory")) as world:
         stays, *leave = nodes = world.nodes(3, 3, 3, join=join)
-        progress = run._Progress(stays, 3, 3)
+        progress = run._Progress(stays)
 
         def waits(seconds: float) -> str:
             progress.waiting(seconds)

@@ -105,7 +105,9 @@ def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys:
             node.leave(f"drained {number}")
         assert main(["status", *WHERE]) == 0
         said = capsys.readouterr().out
-        assert said.startswith("run run: abandoned, attempt 0, round 1\n  leader: none\n  nodes: 0 here, ")
+        assert said.startswith(
+            "run run: abandoned, attempt 0, round 1\n  leader: none\n  nodes: 0 here; a world takes "
+        )
         for number, node in enumerate(nodes):
             assert f"  rank {rank[node]:2}  {node.node_id}  left: drained {number}\n" in said
         others = [shared.node(nodes=2) for _ in range(2)]
