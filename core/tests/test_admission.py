@@ -7,8 +7,9 @@ import pytest
 
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import rules
+from rdzv.engine.codec import decode
 from rdzv.engine.records import Departure, LeaderRecord, NodeRecord, State
-from rdzv.errors import RendezvousParameterError
+from rdzv.errors import RendezvousParameterError, RendezvousStateError
 
 from .test_rules import held, published
 
@@ -65,6 +66,24 @@ def test_largest_world(rule: AdmissionRule | None, count: int, largest: int) -> 
     assert Limits(2, 12, rule).largest(count) == largest
 
 
+@pytest.mark.parametrize("rule", [None, AdmissionRule(sizes=(1, 2)), AdmissionRule(7), AdmissionRule(1, (), "rack", 7)])
+def test_numbers_that_another_client_wrote_take_no_time(rule: AdmissionRule | None) -> None:
+    limits = Limits(10**40, 10**50, rule)
+    assert limits.largest(8) == 0
+    assert limits.largest(10**50) >= 0
+    assert limits.takes().startswith("a world takes 1000000")
+
+
+@pytest.mark.parametrize("name", ["node_unit", "group_size"])
+def test_multiple_of_nothing_is_no_rule(name: str) -> None:
+    wrong: dict[str, Any] = {name: 0}
+    with pytest.raises(ValueError, match="a multiple of 0 nodes"):
+        AdmissionRule(**wrong)
+    payload = running(Limits(2, 4, AdmissionRule(3, group_size=3)), "a", "b").encode()
+    with pytest.raises(RendezvousStateError):
+        decode(State, payload.replace(f'"{name}":3'.encode(), f'"{name}":0'.encode()))
+
+
 @pytest.mark.parametrize(
     ("limits", "says"),
     [
@@ -86,7 +105,18 @@ def test_rule_that_no_world_meets_is_refused(limits: Limits, says: str) -> None:
     [
         (Limits(2, 4), "a world takes 2 to 4 nodes", "2 to 4 nodes"),
         (Limits(2, 8, SIZES), "a world takes 2, 5 or 8 nodes", "2 to 8 nodes, one of 2, 5, 8"),
-        (Limits(4, 6, UNIT), "a world takes 4 nodes", "4 to 6 nodes, a multiple of 4"),
+        (Limits(2, 2), "a world takes 2 nodes", "2 nodes"),
+        (Limits(4, 7, UNIT), "a world takes 4 nodes", "4 to 7 nodes, a multiple of 4"),
+        (
+            Limits(2, 12, AdmissionRule(node_unit=2)),
+            "a world takes 2, 4, 6, 8, 10 or 12 nodes",
+            "2 to 12 nodes, a multiple of 2",
+        ),
+        (
+            Limits(2, 14, AdmissionRule(node_unit=2)),
+            "a world takes 2 to 14 nodes, a multiple of 2",
+            "2 to 14 nodes, a multiple of 2",
+        ),
         (Limits(4, 64, UNIT), "a world takes 4 to 64 nodes, a multiple of 4", "4 to 64 nodes, a multiple of 4"),
         (
             Limits(2, 4, replace(RACKS, wanted=4)),
@@ -131,6 +161,11 @@ class TestSizes:
         for new, news in (("cd", 0), ("cde", 3), ("cdefg", 3), ("cdefgh", 6)):
             there = [*members, *nodes(self.LIMITS, *new)]
             assert held(decide(world, self.LIMITS, *there)).status.waiting == news, new
+
+    def test_silent_member_keeps_its_place(self) -> None:
+        world = running(self.LIMITS, "a", "b")
+        there = [*nodes(self.LIMITS, "a"), *nodes(self.LIMITS, *"cde")]
+        assert held(decide(world, self.LIMITS, *there, trusted=False)).status.waiting == 3
 
     def test_node_with_another_rule_is_not_counted(self) -> None:
         there = [*nodes(self.LIMITS, "a"), node("b", replace(self.LIMITS, rule=None))]
@@ -198,7 +233,7 @@ class TestGroups:
             there = [*members, *nodes(self.LIMITS, *new)]
             assert held(decide(world, self.LIMITS, *there)).status.waiting == news
 
-    def test_silent_member_is_waited_for_before_others_are_asked_to_let_a_group_in(self) -> None:
+    def test_group_that_would_only_replace_a_silent_one_is_no_news(self) -> None:
         world = running(self.LIMITS, "a1", "a2")
         there = [*nodes(self.LIMITS, "a1"), *nodes(self.LIMITS, "b1", "b2")]
         assert held(decide(world, self.LIMITS, *there, trusted=False)).status.waiting == 0

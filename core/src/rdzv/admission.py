@@ -3,8 +3,10 @@
 Pure functions of the rule, which all nodes of a run have in common, and of what nodes say of themselves.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 from .errors import RendezvousParameterError
@@ -47,6 +49,15 @@ class AdmissionRule:
     group_size: int = 1
     wanted: int = 0
 
+    def __post_init__(self) -> None:
+        """Refuse what no settings allow: a rule that is read from the service may be anything."""
+        if not (self.node_unit and self.group_size):
+            raise ValueError("no world is a multiple of 0 nodes")
+
+    def groups(self) -> list[str]:
+        """Which groups a world is made of, in words; empty: there are none."""
+        return [f"in groups of {self.group_size} with the same label '{self.group_by}'"] if self.group_by else []
+
 
 _ANY = AdmissionRule()
 
@@ -63,7 +74,7 @@ class Limits:
 
     min_nodes: int
     max_nodes: int
-    rule: AdmissionRule | None = field(default=None)
+    rule: AdmissionRule | None = None
 
     def __str__(self) -> str:
         """Such as ``8 to 32 nodes, a multiple of 4``."""
@@ -74,10 +85,7 @@ class Limits:
 
     def largest(self, count: int) -> int:
         """The size of the largest world of at most `count` nodes; 0: they are too few for any."""
-        size = min(count, self.max_nodes)
-        while size >= self.min_nodes and not self._takes(size):
-            size -= 1
-        return size if size >= self.min_nodes else 0
+        return next(self._sizes(min(count, self.max_nodes)), 0)
 
     def choose(self, nodes: Sequence[_N], previous: Sequence[str]) -> list[_N]:
         """Who of these nodes forms the next world; empty: there can be none.
@@ -111,33 +119,33 @@ class Limits:
             raise RendezvousParameterError(
                 f"No world of {self._range()} is {' and '.join(self._asked())}: change one or the other."
             )
-        if rule.wanted and self.largest(rule.wanted) != rule.wanted:
+        if self.largest(rule.wanted) != rule.wanted:
             raise RendezvousParameterError(f"The wanted {rule.wanted} nodes are no world; {self.takes()}.")
 
     def takes(self) -> str:
         """Which sizes a world has, in words: ``a world takes 8 or 16 nodes``."""
-        rule = self.rule or _ANY
-        sizes = [size for size in (rule.sizes or range(self.min_nodes, self.max_nodes + 1)) if self._fits(size)]
-        if self.rule is None or len(sizes) > _LISTED:
+        sizes = list(islice(self._sizes(self.max_nodes), _LISTED + 1))
+        if self.rule is None or not 0 < len(sizes) <= _LISTED:
             return f"a world takes {', '.join([self._range(), *self._asked()])}"
-        *others, last = sizes
+        last, *others = sizes
+        others.reverse()
         listed = f"{', '.join(map(str, others))} or {last} nodes" if others else _count(last)
-        return f"a world takes {listed}" + (f", {self._groups()}" if rule.group_by else "")
+        return ", ".join([f"a world takes {listed}", *self.rule.groups()])
 
     def _range(self) -> str:
         low, high = self.min_nodes, self.max_nodes
         return f"{low} to {high} nodes" if high > low else _count(low)
 
-    def _fits(self, size: int) -> bool:
-        return self.min_nodes <= size <= self.max_nodes and self._takes(size)
-
-    def _takes(self, size: int) -> bool:
+    def _sizes(self, most: int) -> Iterator[int]:
+        """The sizes up to one that a world may have, the largest first."""
         rule = self.rule or _ANY
-        return not (size % rule.node_unit or size % rule.group_size) and (not rule.sizes or size in rule.sizes)
-
-    def _groups(self) -> str:
-        rule = self.rule or _ANY
-        return f"in groups of {rule.group_size} with the same label '{rule.group_by}'"
+        step = math.lcm(rule.node_unit, rule.group_size)
+        candidates = sorted(rule.sizes, reverse=True) or range(most - most % step, 0, -step)
+        for size in candidates:
+            if size < self.min_nodes:
+                return
+            if size <= most and size % step == 0:
+                yield size
 
     def _asked(self) -> list[str]:
         """What is asked of a size, in words."""
@@ -147,9 +155,7 @@ class Limits:
             asked.append(f"a multiple of {rule.node_unit}")
         if rule.sizes:
             asked.append(f"one of {', '.join(map(str, rule.sizes))}")
-        if rule.group_by:
-            asked.append(self._groups())
-        return asked
+        return [*asked, *rule.groups()]
 
 
 def _count(nodes: int) -> str:

@@ -220,17 +220,18 @@ def sticky_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequ
     Survivors whose rank is too high for a smaller world fill holes first, the lowest rank first. Where there are
     groups, the ranks of each are contiguous; groups keep their places in the same way, and so do nodes within a group.
     """
-    rule = arrived[0].rule if arrived else None
+    rule = arrived[0].rule
     if rule is None or not rule.group_by:
         return _kept_places([node.id for node in arrived], previous)
     group_of = {node.id: node.labels.get(rule.group_by, "") for node in arrived}
     blocks = [previous[at : at + rule.group_size] for at in range(0, len(previous), rule.group_size)]
     # A group that is gone leaves its place to another.
     places: list[str] = []
+    before: dict[str, Sequence[str]] = {}
     for block in blocks:
         group = next((group_of[node] for node in block if node in group_of), "")
-        places.append(group if group not in places else "")
-    before = dict(zip(places, blocks, strict=True))
+        places.append("" if group in before else group)
+        before.setdefault(group, block)
     members: dict[str, list[str]] = {}
     for node, group in group_of.items():
         members.setdefault(group, []).append(node)
@@ -343,8 +344,6 @@ def _room_for(state: State, present: Sequence[NodeRecord], new: int, kept: int) 
     limits = state.limits
     if limits.rule is None:
         return min(new, state.max_nodes - kept)
-    if not limits.rule.group_by:
-        return max(0, limits.largest(kept + new) - kept)
     # To which group one that is only silent belongs, its record would tell.
-    is_silent = len(present) - new < kept
-    return 0 if is_silent else max(0, len(limits.choose(present, state.world)) - kept)
+    larger = len(limits.choose(present, state.world)) if limits.rule.group_by else limits.largest(kept + new)
+    return max(0, larger - kept)
