@@ -8,7 +8,7 @@ import pytest
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import rules
 from rdzv.engine.codec import decode
-from rdzv.engine.records import Departure, LeaderRecord, NodeRecord, State
+from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 
 from .test_rules import held, published
@@ -64,6 +64,51 @@ def running(limits: Limits, *world: str) -> State:
 )
 def test_largest_world(rule: AdmissionRule | None, count: int, largest: int) -> None:
     assert Limits(2, 12, rule).largest(count) == largest
+
+
+class TestGrowDelay:
+    LIMITS = Limits(2, 8)
+
+    def test_nodes_that_do_not_count_yet_are_no_news(self) -> None:
+        there = nodes(self.LIMITS, *"abcd")
+        for due, news in ((None, 2), (set("abcd"), 2), (set("abd"), 1), (set(), 0)):
+            decision = held(decide(running(self.LIMITS, "a", "b"), self.LIMITS, *there, due=due))
+            assert decision.status.waiting == news
+            assert decision.status.present == 4
+
+    def test_loss_is_never_delayed(self) -> None:
+        there = nodes(self.LIMITS, *"abd")
+        decision = held(decide(running(self.LIMITS, *"abc"), self.LIMITS, *there, due=set()))
+        assert decision.status.waiting == 1
+
+    def test_member_that_comes_back_is_never_delayed(self) -> None:
+        there = [*nodes(self.LIMITS, "a"), *nodes(self.LIMITS, "b", last_round=1), *nodes(self.LIMITS, "c")]
+        decision = held(decide(running(self.LIMITS, "a", "b"), self.LIMITS, *there, due=set()))
+        assert decision.status.waiting == 1
+
+    def test_world_that_forms_anyway_takes_all(self) -> None:
+        back = nodes(self.LIMITS, "a", "b", last_round=1)
+        there = [*back, *nodes(self.LIMITS, "c")]
+        assert published(decide(running(self.LIMITS, "a", "b"), self.LIMITS, *there, due=set())).world == (
+            "a",
+            "b",
+            "c",
+        )
+
+    def test_next_attempt_is_not_delayed(self) -> None:
+        next_attempt = [replace(node, attempt=1) for node in nodes(self.LIMITS, *"cd")]
+        there = [*nodes(self.LIMITS, "a"), *next_attempt]
+        world = replace(running(self.LIMITS, "a"), closed=Closed("x", "superseded", done=False))
+        assert held(decide(world, self.LIMITS, *there, due=set())).status.phase == "closed"
+
+
+class TestAlone:
+    @pytest.mark.parametrize(
+        ("limits", "alone"), [(Limits(1, 4), False), (Limits(1, 4, UNIT), True), (Limits(2, 4), True)]
+    )
+    def test_one_node_that_is_no_world_is_alone(self, limits: Limits, alone: bool) -> None:
+        status = RunStatus(1, "running", 1, 0, (Departure("b", 1, True, "drained"),))
+        assert rules.is_alone(running(limits, "a", "b"), status, 0) is alone
 
 
 @pytest.mark.parametrize("rule", [None, AdmissionRule(sizes=(1, 2)), AdmissionRule(7), AdmissionRule(1, (), "rack", 7)])

@@ -1,6 +1,8 @@
 """Which worlds a run takes, with real nodes on a service in memory."""
 
+import time
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -29,6 +31,8 @@ class TestSettings:
             ({"node_unit": 0}, r"node_unit \(0\) must be greater than zero"),
             ({"sizes": (0, 2)}, r"size \(0\) must be greater than zero"),
             ({"wanted": -1}, r"wanted \(-1\) must be greater than zero"),
+            ({"wanted_timeout": timedelta(0)}, r"wanted_timeout \(0:00:00\) must be positive"),
+            ({"grow_delay": timedelta(-1)}, r"grow_delay \(-1 day, 0:00:00\) must not be negative"),
             ({"node_unit": 5}, "No world of 2 to 4 nodes is a multiple of 5"),
         ],
     )
@@ -62,6 +66,25 @@ class TestNodes:
         infos = run.gather(*handlers)
         ranks = {handler.node_id[:4]: info.rank for handler, info in zip(handlers, infos, strict=True)}
         assert ranks == {"n0-a": 0, "n1-a": 1, "n0-b": 2, "n1-b": 3}
+
+    def test_world_is_not_asked_to_grow_too_often(self, run: Run) -> None:
+        delay = timedelta(seconds=1.5)
+        members = run.nodes(2, 2, 4, grow_delay=delay)
+        run.gather(*members)
+        formed = time.monotonic()
+        waiting = run.join(*run.nodes(2, 2, 4, grow_delay=delay))
+        wait_until(lambda: all(node.status is not None and node.status.present == 4 for node in members))
+        wait_until(lambda: all(node.num_nodes_waiting() == 2 for node in members))
+        # The leader has begun to count a little before the world was there.
+        assert time.monotonic() - formed > 1.2
+        waiting += run.join(*members)
+        assert {info.result(15).world_size for info in waiting} == {4}
+
+    def test_loss_is_not_delayed(self, run: Run) -> None:
+        members = run.nodes(3, 2, 4, grow_delay=timedelta(hours=1))
+        run.gather(*members)
+        members.pop().leave("drained")
+        wait_until(lambda: all(node.num_nodes_waiting() for node in members))
 
     def test_another_rule_is_refused_naming_both(self, run: Run) -> None:
         run.gather(*run.nodes(2, 2, 4, node_unit=2))

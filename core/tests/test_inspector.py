@@ -444,7 +444,7 @@ class TestUnreadableRecord:
             return
         settings = RendezvousSettings.from_parameters(shared.params())
         corrupter = RetryingClient(adapt(shared.kind(shared.service), settings), "corrupter")
-        assert corrupter.put(self.KEY, b'{"schema": 2}', time.monotonic() + 5, previous=None)[0]
+        assert corrupter.put(self.KEY, b'{"schema": 3}', time.monotonic() + 5, previous=None)[0]
 
     def test_a_timeout_still_names_who_is_here(self, shared: Shared) -> None:
         node = shared.node(nodes=2, join_timeout=0.5)

@@ -37,7 +37,7 @@ from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .coroutines import Harness, Stepper
 
-OTHER = b'{"schema":2,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2,"rule":null}'
+OTHER = b'{"schema":3,"node":"other","attempt":0,"min_nodes":2,"max_nodes":2,"rule":null}'
 
 
 TTL = 15.0
@@ -495,6 +495,23 @@ class TestGivingUp:
         write(harness, "b")
         harness.put(STATUS_KEY, RunStatus(0, phase, 2, 0).encode())
         assert told in self.message(harness, harness.node())
+
+    @pytest.mark.parametrize(("wanted", "told"), [(4, "The wanted 4 nodes"), (3, "No leader"), (2, "No leader")])
+    def test_enough_are_here_and_more_are_wanted(self, harness: Harness, wanted: int, told: str) -> None:
+        write(harness, "bc")
+        said = self.message(harness, harness.node(wanted=wanted, wanted_timeout=timedelta(seconds=700)))
+        assert said.startswith("3 of at least 2 nodes are here (a, b, c), 0 are missing; a world takes 2, 3 or 4 nodes")
+        assert said.partition("nodes. ")[2].startswith(told)
+        assert (" have 700 s to come: give a longer join_timeout, or a shorter wanted_timeout." in said) == (
+            wanted == 4
+        )
+
+    @pytest.mark.parametrize(("unit", "told"), [(3, "No leader has published"), (4, "")])
+    def test_enough_are_here_and_no_world_is_possible(self, harness: Harness, unit: int, told: str) -> None:
+        write(harness, "bc")
+        said = self.message(harness, harness.node(node_unit=unit))
+        assert said.startswith(f"3 of at least 2 nodes are here (a, b, c), 0 are missing; a world takes {unit} nodes.")
+        assert said.partition(" nodes. ")[2][: len("No leader has published")] == told
 
     @pytest.mark.parametrize(("world", "nodes"), [("bc", "2 nodes"), ("b", "1 node")])
     def test_a_round_runs_without_it(self, harness: Harness, world: str, nodes: str) -> None:

@@ -78,9 +78,9 @@ def test_missing_field_is_refused(field: str) -> None:
 
 def test_another_schema_is_named_whatever_its_fields_are() -> None:
     with pytest.raises(OtherVersionError) as refused:
-        decode(NodeRecord, b'{"schema":3,"name":"a"}')
+        decode(NodeRecord, b'{"schema":4,"name":"a"}')
     assert str(refused.value) == (
-        "The node record in the service was written by another version of rdzv (schema 3, this one reads 2). Use "
+        "The node record in the service was written by another version of rdzv (schema 4, this one reads 3). Use "
         "another run id, or remove the run with `rdzv close --purge`."
     )
 

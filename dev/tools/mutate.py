@@ -69,11 +69,22 @@ GROUPS: Final = (
         (
             "rdzv.admission",
             "rdzv.engine.rules",
+            "rdzv.engine.growth",
             "rdzv.engine.records",
             "rdzv.engine.codec",
             "rdzv.engine.envelope",
         ),
-        ("records", "rules", "rules_decisions", "admission", "envelope", "envelope_bytes", "crowds", "worlds"),
+        (
+            "records",
+            "rules",
+            "rules_decisions",
+            "admission",
+            "growth",
+            "envelope",
+            "envelope_bytes",
+            "crowds",
+            "worlds",
+        ),
     ),
     Group(
         ("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"),

@@ -48,6 +48,13 @@ CORE_OPTIONS: Final = (
     Option("wanted", "integer", None, "The number of nodes for which a world waits longer than the last call."),
     Option("wanted_timeout", "seconds", 120.0, "How long it waits for them; then it takes what there is."),
     Option(
+        "grow_delay",
+        "seconds",
+        0.0,
+        "How long a world runs at least before it is asked to let more nodes in; a loss is never delayed.",
+        zero=True,
+    ),
+    Option(
         "cas_backoff_max_seconds",
         "seconds",
         0.0,
@@ -128,6 +135,7 @@ class RendezvousSettings:
         group_size: How many nodes of a group take part: so many, or none.
         wanted: The number of nodes for which a world waits longer than the last call.
         wanted_timeout: How long it waits for them.
+        grow_delay: How long a world runs at least before it is asked to let more nodes in.
     """
 
     run_id: str
@@ -147,6 +155,7 @@ class RendezvousSettings:
     group_size: int | None = None
     wanted: int | None = None
     wanted_timeout: timedelta = timedelta(seconds=_DEFAULTS["wanted_timeout"])
+    grow_delay: timedelta = timedelta(0)
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -167,6 +176,11 @@ class RendezvousSettings:
         self._check_rule()
 
     def _check_rule(self) -> None:
+        if self.wanted_timeout <= timedelta(0) or self.grow_delay < timedelta(0):
+            raise RendezvousParameterError(
+                f"The wanted_timeout ({self.wanted_timeout}) must be positive, and the grow_delay ({self.grow_delay}) "
+                "must not be negative."
+            )
         numbers = {"node_unit": self.node_unit, "group_size": self.group_size, "wanted": self.wanted}
         for name, number in (*numbers.items(), *(("size", size) for size in self.sizes)):
             if number is not None and number < 1:
@@ -204,7 +218,7 @@ class RendezvousSettings:
         }
         # What torchrun adds is no setting.
         del options["timeout"]
-        wanted_timeout = timedelta(seconds=options.pop("wanted_timeout"))
+        spans = {name: timedelta(seconds=options.pop(name)) for name in ("wanted_timeout", "grow_delay")}
         return cls(
             params.run_id,
             params.min_nodes,
@@ -213,6 +227,6 @@ class RendezvousSettings:
             timedelta(seconds=options.pop("keep_alive_interval")),
             labels=options.pop("labels") or {},
             sizes=options.pop("sizes") or (),
-            wanted_timeout=wanted_timeout,
+            **spans,
             **options,
         )

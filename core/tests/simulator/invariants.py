@@ -51,6 +51,7 @@ class Invariants:
         self.late: set[str] = set()
         self._context = context
         self._leads = ""
+        self._published_at = 0.0
         self._lost: set[str] = set()
         self._seen: dict[str, bytes] = {}
         self._pages: dict[str, Mapping[str, int]] = {}
@@ -143,6 +144,7 @@ class Invariants:
 
     def _published(self, state: State) -> None:
         self.rounds += 1
+        self._published_at = self._context.timeline.now
         self._context.trace.log("round {} is published: {}", state.round, ", ".join(state.world))
         plan, size = self._context.plan, len(state.world)
         if plan.limits.largest(size) != size or len(set(state.world)) != size:
@@ -169,6 +171,7 @@ class Invariants:
                 raise Violation(10, f"{machine.name} is said to be lost although it was never away")
         self._check_ended(status)
         self._check_room(status)
+        self._check_growth(status)
 
     def _check_ended(self, status: RunStatus) -> None:
         """A member that ends after the run was closed is not reported as lost."""
@@ -189,6 +192,16 @@ class Invariants:
         room = state.limits.largest(state.max_nodes) - len(state.world)
         if status.waiting > room and inside.issuperset(state.world):
             raise Violation(5, f"a world of {len(state.world)} with room for {room} more hears of {status.waiting}")
+
+    def _check_growth(self, status: RunStatus) -> None:
+        """A world whose members are all at work is asked to grow only when it has run for a while."""
+        state, context = self.state, self._context
+        if state is None or status.round != state.round or status.departures or not status.waiting:
+            return
+        is_whole = all(machine.working for machine in context.machines if machine.name in state.world)
+        ran = context.timeline.now - self._published_at
+        if is_whole and ran < context.plan.grow_delay * 0.99:
+            raise Violation(5, f"a world that has run for {ran:.1f} s hears of {status.waiting}")
 
     # What nodes receive, and do.
 

@@ -108,6 +108,7 @@ class Machine:
             attempt=self._context.attempt,
             labels=self.labels if plan.rule is not None and plan.rule.group_by else {},
             wanted_timeout=timedelta(seconds=plan.wanted_timeout),
+            grow_delay=timedelta(seconds=plan.grow_delay),
             **({} if plan.rule is None else _options(plan.rule)),
         )
 

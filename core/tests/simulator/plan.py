@@ -58,6 +58,7 @@ class Plan:
         page: How many ids fit on a page of a world, and into the state itself.
         crowd: Whether a few nodes behave as many do; see `simulation.CROWD`.
         rule: What else is asked of a world. Each node has a label ``rack``, of which there are `racks`.
+        grow_delay: Seconds that a world runs at least before it is asked to grow.
     """
 
     seed: str
@@ -79,6 +80,7 @@ class Plan:
     page: int = PAGE
     crowd: bool = False
     rule: AdmissionRule | None = None
+    grow_delay: float = 0.0
 
     @property
     def limits(self) -> Limits:
@@ -128,6 +130,7 @@ class Plan:
             page=chance(str(seed), "page").choice((1, 2, PAGE, PAGE)),
             crowd=chance(str(seed), "crowd").random() < 0.3,
             rule=_draw_rule(chance(str(seed), "rule"), low, high),
+            grow_delay=chance(str(seed), "grow").choice((0.0, 0.0, 0.0, 1.0, 4.0)),
         )
 
 

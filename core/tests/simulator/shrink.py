@@ -101,7 +101,19 @@ class _Shrinker:
     def better_conditions(self) -> None:
         """Take away what makes the world less than perfect, one thing after the other."""
         best = Plan("", 1, 1)
-        for name in ("level", "lost", "late", "patience", "leases_sleep", "lag", "drift", "delay", "crowd", "rule"):
+        for name in (
+            "level",
+            "lost",
+            "late",
+            "patience",
+            "leases_sleep",
+            "lag",
+            "drift",
+            "delay",
+            "crowd",
+            "rule",
+            "grow_delay",
+        ):
             if getattr(self.plan, name) != getattr(best, name):
                 self.fails(replace(self.plan, **{name: getattr(best, name)}))
         while self.plan.min_nodes > 1 and self.fails(replace(self.plan, min_nodes=self.plan.min_nodes - 1)):

@@ -123,6 +123,8 @@ class Simulation:
         plan, timeline = self.context.plan, self.context.timeline
         began = since = timeline.now
         bound = began + WATCH_TIMEOUT + 6 * plan.ttl + plan.last_call + plan.wanted_timeout + 20.0
+        # A leader that is new begins to count anew.
+        bound += 2 * plan.grow_delay
         settled: State | None = None
         while settled is None or timeline.now - since < peace:
             if timeline.now >= bound:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hin
 from ..errors import RendezvousStateError
 from .envelope import other_version
 
-_SCHEMA: Final = 2
+_SCHEMA: Final = 3
 
 LOCAL: Final = {"local": True}
 """The metadata of a field that is not written."""

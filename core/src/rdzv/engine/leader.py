@@ -15,6 +15,7 @@ from . import rules
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
 from .failures import LEAD
+from .growth import Growth
 from .node import Node
 from .records import (
     HEARTBEATS,
@@ -248,9 +249,11 @@ class _LeaderTerm:
     done_at: float = 0.0
     whole: State | None = None
     pages: Pages | None = None
+    growth: Growth = field(init=False)
 
     def __post_init__(self) -> None:
         self.done_at = self.node.clock()
+        self.growth = Growth(self.node.settings.grow_delay.total_seconds())
         self.last_status = self.node.run.status
         self.last_status_at = self.node.clock()
         if (state := self.node.run.state) is not None:
@@ -312,6 +315,7 @@ class _LeaderTerm:
     def decide(self, state: State | None, records: Collection[NodeRecord]) -> rules.Publish | rules.Defer:
         """Ask the rules."""
         now = self.node.clock()
+        self.growth.observe(state, records, now)
         decision = rules.decide(
             state,
             records,
@@ -322,6 +326,7 @@ class _LeaderTerm:
             trusted=self.node.connection.grace_remaining() == 0,
             known=self.last_status,
             assign=self.node.assign,
+            due=self.growth.due(now),
         )
         if isinstance(decision, rules.Defer):
             if not decision.has_quorum:
@@ -353,7 +358,12 @@ class _LeaderTerm:
     def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""
         # Once an interval in any case, to see that this node leads no more.
-        moments = [self.node.interval, defer.recheck_after, self.node.connection.grace_remaining() or None]
+        moments = [
+            self.node.interval,
+            defer.recheck_after,
+            self.growth.recheck_after(self.node.clock()),
+            self.node.connection.grace_remaining() or None,
+        ]
         return min(moment for moment in moments if moment is not None)
 
     def refresh_state(self) -> Coroutine[bool]:

@@ -160,8 +160,8 @@ def _missing_nodes(
             "Where a new node takes longer to come, give a longer alone_timeout (as long as join_timeout: no wait ends "
             "early)."
         )
-    elif len(live) >= node.settings.min_nodes and not inside:
-        message += _why_no_world(node, len(live), waited)
+    elif not inside and (size := len(node.settings.limits.choose(list(live), ()))):
+        message += _why_no_world(node, len(live), size, waited)
     return message
 
 
@@ -194,8 +194,14 @@ def _what_runs(node: Node, inside: int) -> str:
     return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
 
 
-def _why_no_world(node: Node, here: int, waited: float) -> str:
-    """Why there is no world although nodes enough are here."""
+def _why_no_world(node: Node, here: int, size: int, waited: float) -> str:
+    """Why there is no world although one of that size is possible."""
+    wanted = node.settings.wanted or 0
+    if size < wanted:
+        return (
+            f" The wanted {wanted} nodes have {node.settings.wanted_timeout.total_seconds():g} s to come: "
+            "give a longer join_timeout, or a shorter wanted_timeout."
+        )
     seconds = node.settings.timeout.last_call.total_seconds()
     if waited > seconds + status_interval(here) and (node.run.status is None or node.run.status.phase != "last call"):
         return " No leader has published a world of them: the log of the node that leads says more."

@@ -130,7 +130,7 @@ def is_alone(state: State | None, status: RunStatus | None, rank: int | None) ->
 
     A member that is lost may only be cut off, or be replaced soon.
     """
-    if state is None or status is None or status.round != state.round or state.closed or state.min_nodes < 2:
+    if state is None or status is None or status.round != state.round or state.closed or state.limits.largest(1):
         return False
     return status.present <= 1 and rank is not None and status.left == state.size - 1
 
@@ -146,6 +146,7 @@ def decide(
     trusted: bool,
     known: RunStatus | None = None,
     assign: Assign | None = None,
+    due: Collection[str] | None = None,
 ) -> Publish | Defer:
     """What the leader does.
 
@@ -160,6 +161,7 @@ def decide(
             record is gone. After an outage it might only not have come back yet.
         known: The status published before: which members were already known to be gone.
         assign: Orders the ranks; None is the default, `sticky_ranks`.
+        due: The ids of the nodes for which a running world is asked to grow by now; None: of all.
     """
     live = [node for node in nodes if node.left is None]
     newest = max((node.attempt for node in live), default=0)
@@ -173,9 +175,9 @@ def decide(
             return Publish(replace(state, closed=Closed(rival.id, reason, done=False)))
         if _is_in_use(state, live, departed):
             # Exclusivity holds per run, whatever the attempt.
-            return Defer(_status(state, live, departed))
+            return Defer(_status(state, live, departed, due))
         state, departed = _initial_state(newest, state.round, live, limits), {}
-    status = _status(state, live, departed)
+    status = _status(state, live, departed, due)
     if state.closed or _is_in_use(state, live, departed):
         return Defer(status)
     waiting = _candidates(state, live)
@@ -317,11 +319,13 @@ def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
     )
 
 
-def _status(state: State, live: Collection[NodeRecord], departed: Mapping[str, Departure]) -> RunStatus:
+def _status(
+    state: State, live: Collection[NodeRecord], departed: Mapping[str, Departure], due: Collection[str] | None
+) -> RunStatus:
     inside = active_members(state, live)
     waiting = _candidates(state, live)
     members = frozenset(state.world)
-    returned = sum(node.id in members for node in waiting)
+    returned = [node for node in waiting if node.id in members]
     present = len(inside) + len(waiting)
     if state.closed:
         phase, news = "closed", 0
@@ -330,10 +334,11 @@ def _status(state: State, live: Collection[NodeRecord], departed: Mapping[str, D
     else:
         # One that is only silent keeps its place: it may come back, and then no other has to move.
         kept = len(state.world) - len(departed)
-        arrivals = _room_for(state, [*inside, *waiting], len(waiting) - returned, kept)
+        new = [node for node in waiting if node.id not in members and (due is None or node.id in due)]
+        arrivals = _room_for(state, [*inside, *returned, *new], len(new), kept)
         # Spares beyond the room disturb no member; a loss counts when the others can go on without.
         goes_on = departed and inside and state.limits.choose([*inside, *waiting], state.world)
-        news = arrivals + returned + (1 if goes_on else 0)
+        news = arrivals + len(returned) + (1 if goes_on else 0)
         phase = "running" if len(inside) == len(state.world) else "re-forming"
     # Nodes that leave a closed run are not reported as lost.
     return RunStatus(state.round, phase, present, news, () if state.closed else tuple(departed.values()))
