@@ -60,6 +60,19 @@ class HandlerConformance(Conformance):
         assert members[0].ask("shutdown")
         assert "GracefulExit" in spare.refusal(), "the spare does not end with a graceful exit"
 
+    def test_a_spare_takes_the_rank_of_a_dead_node_of_its_group(self, nodes: Nodes) -> None:
+        """Invariant 3: a group takes part whole, its ranks are contiguous, and no other rank moves."""
+        racks = {rack: nodes(2, 2, 4, group_by="rack", group_size=2, labels={"rack": rack}) for rack in "ab"}
+        everyone = [node for rack in racks.values() for node in rack]
+        ranks = [world["rank"] for world in gather(everyone)]
+        assert sorted(ranks[:2]) == [0, 1], f"the ranks of two groups of two are {ranks}"
+        (spare,) = nodes(1, 2, 4, group_by="rack", group_size=2, labels={"rack": "b"})
+        spare.tell("join")
+        eventually(lambda: everyone[0].ask("nodes") == 5, "the spare to be there", FORM)
+        everyone.pop().kill()
+        eventually(lambda: all(node.ask("waiting") for node in everyone), "the others to notice the death", FORM)
+        assert [world["rank"] for world in [*gather(everyone), spare.world()]] == ranks
+
     def test_the_others_go_on_when_a_member_is_killed(self, nodes: Nodes) -> None:
         """Invariants 4 and 7: the survivors learn of it and form a new world."""
         members = nodes(3, 2, 3)
@@ -125,10 +138,9 @@ class HandlerConformance(Conformance):
         members = nodes(3, 2, 3)
         gather(members)
         paused, *rest = members
-        paused.worker.pause()
-        eventually(lambda: all(node.ask("waiting") for node in rest), "the others to notice the silence", FORM)
-        gather(rest)
-        paused.worker.resume()
+        with paused.frozen():
+            eventually(lambda: all(node.ask("waiting") for node in rest), "the others to notice the silence", FORM)
+            gather(rest)
         eventually(lambda: paused.ask("waiting"), "the node to learn that it was left behind", FORM)
         paused.tell("join")
         eventually(lambda: all(node.ask("waiting") for node in rest), "the node that came back to be announced", FORM)

@@ -1,9 +1,11 @@
 """The nodes of a run, each in a process of its own, that do what a test asks."""
 
 import os
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
@@ -58,6 +60,15 @@ class Node:
         assert "error" in world, f"a node that must get no world got this one: {world}"
         return str(world["error"])
 
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Freeze it (SIGSTOP) between two calls: within one it may have a lock of a service that is files."""
+        self.ask("hold")
+        self.worker.pause()
+        yield
+        self.worker.resume()
+        self.ask("go_on")
+
     def kill(self) -> None:
         """kill -9."""
         self.worker.kill()
@@ -86,7 +97,7 @@ class Nodes:
         self.ttl = self.interval * _ATTEMPTS
 
     def __call__(
-        self, count: int, low: int = 2, high: int = 4, *, clock: float = 0.0, join: float = FORM
+        self, count: int, low: int = 2, high: int = 4, *, clock: float = 0.0, join: float = FORM, **more: Any
     ) -> list[Node]:
         """New nodes.
 
@@ -96,10 +107,11 @@ class Nodes:
             high: The largest.
             clock: How many seconds their clocks are wrong.
             join: How many seconds they wait for a world.
+            more: Further settings.
         """
         timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=1))
         interval = timedelta(seconds=self.interval)
-        settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS)
+        settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS, **more)
         return [
             Node(self._processes.fork(lambda link: _run_node(link, self._connect, settings, clock)))
             for _ in range(count)
@@ -137,6 +149,9 @@ class _RunningNode:
         self._handler = DynamicRendezvousHandler(settings, intercepted(connect(), self._count))
         self._store: Any = None
         self._round = 0
+        self._changed = threading.Condition()
+        self._held = False
+        self._under_way = 0
 
     def join(self) -> dict[str, Any]:
         try:
@@ -173,9 +188,30 @@ class _RunningNode:
         """What the core has asked of the backend so far, and how often; a put of the state counts as ``state``."""
         return dict(self._calls)
 
+    def hold(self) -> None:
+        """Begin no call any more, and end those that are under way, but for waits."""
+        with self._changed:
+            self._held = True
+            assert self._changed.wait_for(lambda: not self._under_way, FORM), "a call did not end"
+
+    def go_on(self) -> None:
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
     def _count(self, method: str, call: Callable[[], Any], arguments: tuple[Any, ...]) -> Any:
         self._calls["state" if (method, *arguments[:1]) == ("put", STATE_KEY) else method] += 1
-        return call()
+        if method == "wait":
+            return call()
+        with self._changed:
+            self._changed.wait_for(lambda: not self._held)
+            self._under_way += 1
+        try:
+            return call()
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
 
     def close(self, reason: str) -> None:
         self._handler.set_closed(reason)
