@@ -33,6 +33,14 @@ class TestGrowth:
         assert growth.due(160.0) == {"a.1", "b.1", "c.1", "d.1"}
         assert growth.recheck_after(160.0) is None
 
+    def test_first_node_that_counts_is_looked_for(self) -> None:
+        growth = Growth(60.0)
+        for there in (["a.1", "c.1"], ["a.1"], ["a.1", "c.2"], ["a.1"], ["a.1", "c.3"]):
+            growth.observe(running(1), nodes(*there), 100.0)
+        assert growth.recheck_after(110.0) == 50.0
+        assert growth.due(160.0) == {"a.1"}
+        assert growth.recheck_after(160.0) == 60.0
+
     def test_each_round_begins_anew(self) -> None:
         growth = Growth(60.0)
         growth.observe(running(1), nodes("a.1"), 100.0)
@@ -63,6 +71,7 @@ class TestGrowth:
         growth = Growth(60.0)
         growth.observe(running(1), nodes("a.1", "c.1"), 0.0)
         growth.observe(running(1), [*nodes("a.1"), *nodes("c.1", left="drained")], 0.0)
+        assert growth.due(60.0) == {"a.1"}
         growth.observe(running(1), nodes("a.1", "c.2"), 100.0)
         assert growth.due(100.0) == {"a.1"}
 

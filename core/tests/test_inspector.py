@@ -32,7 +32,7 @@ from .test_rendezvous import LeaselessBackend, wait_until
 
 OPTIONS = {"keep_alive_interval": 0.1, "join_timeout": 10.0, "last_call_timeout": 0.2, "close_timeout": 5.0}
 WHERE = ("--backend", "shared", "--run-id", "run")
-UNREADABLE = [Envelope(b'{"schema":3}', "new", "1").pack(), b'{"rdzv":2}\n', b"not ours"]
+UNREADABLE = [Envelope(b'{"schema":4}', "new", "1").pack(), b'{"rdzv":2}\n', b"not ours"]
 """A state of another version, one in an envelope of another version, and no state."""
 OUTAGE = [Fault.REQUEST_LOST] * 3
 
@@ -294,7 +294,7 @@ class TestPurging:
         assert not shared.service.entries
         assert shared.node().next_rendezvous().round == 1
 
-    @pytest.mark.parametrize("record", [b'{"rdzv":2}\n{}', Envelope(b'{"schema":3}', "new", "1").pack()])
+    @pytest.mark.parametrize("record", [b'{"rdzv":2}\n{}', Envelope(b'{"schema":4}', "new", "1").pack()])
     def test_a_node_of_another_version_keeps_what_it_has(self, shared: Shared, record: bytes) -> None:
         self.overwrite(shared, UNREADABLE[1])
         settings = RendezvousSettings.from_parameters(shared.params())

@@ -495,7 +495,7 @@ class TestFaults:
         with pytest.raises(errors.RendezvousStateError):
             simple.node(join=5).next_rendezvous()
 
-    @pytest.mark.parametrize("written", [b'{"rdzv":2}\n', Envelope(b'{"schema":3}', "new", "1").pack()])
+    @pytest.mark.parametrize("written", [b'{"rdzv":2}\n', Envelope(b'{"schema":4}', "new", "1").pack()])
     def test_a_state_of_another_version_is_refused_at_once_and_said_once(
         self, simple: Run, written: bytes, caplog: pytest.LogCaptureFixture
     ) -> None:

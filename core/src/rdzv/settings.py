@@ -218,7 +218,7 @@ class RendezvousSettings:
         }
         # What torchrun adds is no setting.
         del options["timeout"]
-        spans = {name: timedelta(seconds=options.pop(name)) for name in ("wanted_timeout", "grow_delay")}
+        wanted_timeout, grow_delay = (timedelta(seconds=options.pop(name)) for name in ("wanted_timeout", "grow_delay"))
         return cls(
             params.run_id,
             params.min_nodes,
@@ -227,6 +227,7 @@ class RendezvousSettings:
             timedelta(seconds=options.pop("keep_alive_interval")),
             labels=options.pop("labels") or {},
             sizes=options.pop("sizes") or (),
-            **spans,
+            wanted_timeout=wanted_timeout,
+            grow_delay=grow_delay,
             **options,
         )

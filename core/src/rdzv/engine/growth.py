@@ -21,7 +21,7 @@ class Growth:
 
     def __init__(self, delay: float) -> None:
         self._delay = delay
-        self._round = -1
+        self._round: int | None = None
         self._began = -math.inf
         self._arrived: dict[str, float] = {}
         self._departures = Counter[str]()

@@ -196,8 +196,8 @@ def _what_runs(node: Node, inside: int) -> str:
 
 def _why_no_world(node: Node, here: int, size: int, waited: float) -> str:
     """Why there is no world although one of that size is possible."""
-    wanted = node.settings.wanted or 0
-    if size < wanted:
+    wanted = node.settings.wanted
+    if wanted is not None and size < wanted:
         return (
             f" The wanted {wanted} nodes have {node.settings.wanted_timeout.total_seconds():g} s to come: "
             "give a longer join_timeout, or a shorter wanted_timeout."
