@@ -11,10 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import heartbeats, join, keep_alive, leader, leave, register, register_adapter, rules
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.envelope import Envelope
+from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.node import Node
 from rdzv.engine.register_adapter import RegisterAdapter
@@ -60,8 +62,9 @@ class Bug:
     def plan(self, seed: int) -> Plan:
         """What to do to find it."""
         drawn = Plan.draw(seed, self.faults)
-        # A crowd hides what most bugs do, or lets them do more.
-        return replace(drawn, **{"level": "leases", "crowd": False, **self.conditions})
+        # A crowd or a rule hides what most bugs do, or lets them do more.
+        plain = {"level": "leases", "crowd": False, "rule": None, "grow_delay": 0.0}
+        return replace(drawn, **{**plain, **self.conditions})
 
 
 def _bug(
@@ -75,6 +78,8 @@ def _bug(
     return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions)
 
 
+_PAIRS: Final = {"rule": AdmissionRule(node_unit=2), "min_nodes": 2, "max_nodes": 6}
+_RACKS: Final = {"rule": AdmissionRule(group_by="rack", group_size=2), "min_nodes": 2, "max_nodes": 6}
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
 
 BUGS: Final[dict[str, Bug]] = {
@@ -286,6 +291,56 @@ BUGS: Final[dict[str, Bug]] = {
         HeartbeatLeases._left,
         {"time_left(deadline, self._clock())": "10.0"},
         level="heartbeats",
+    ),
+    "any-size": _bug(
+        "A world has any number of nodes, whatever the unit.",
+        {3},
+        Limits._sizes,
+        {"size % step == 0": "True", "most - most % step, 0, -step": "most, 0, -1"},
+        **_PAIRS,
+    ),
+    "part-of-a-group": _bug(
+        "A group takes part although some of it is missing.",
+        {3},
+        Limits.choose,
+        {"len(group) >= rule.group_size": "True"},
+        **_RACKS,
+    ),
+    "scattered-group": _bug(
+        "The ranks of a group are wherever there is room.",
+        {3},
+        rules._next_round,
+        {"assign(chosen, state.world)": "_kept_places([node.id for node in chosen], state.world)"},
+        **_RACKS,
+    ),
+    "useless-news": _bug(
+        "Members hear of nodes with which no larger world is possible.",
+        {4, 5},
+        rules._room_for,
+        {"limits.rule is None": "True"},
+        **_PAIRS,
+    ),
+    "forgotten-rule": _bug(
+        "The first state of a run does not have its rule: it takes no node.",
+        {4},
+        rules._initial_state,
+        {", rule=source.rule": ""},
+        **_PAIRS,
+    ),
+    "hasty-growth": _bug(
+        "A world is asked to grow as soon as a node waits, whatever the delay.",
+        {5},
+        Growth.due,
+        {"if not self._delay:": "if True:"},
+        grow_delay=4.0,
+    ),
+    "delayed-loss": _bug(
+        "Members hear of a loss only when they hear of growth.",
+        {4},
+        rules._status,
+        {"(1 if goes_on else 0)": "(1 if goes_on and new else 0)"},
+        "kill",
+        grow_delay=4.0,
     ),
     "unreadable-heartbeat": _bug(
         "A heartbeat that cannot be read is an error for all who look at what hangs on its lease.",

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rdzv import errors
+from rdzv.admission import AdmissionRule
 from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
@@ -147,10 +148,12 @@ class Invariants:
         self._published_at = self._context.timeline.now
         self._context.trace.log("round {} is published: {}", state.round, ", ".join(state.world))
         plan, size = self._context.plan, len(state.world)
-        if plan.limits.largest(size) != size or len(set(state.world)) != size:
+        rule = plan.rule or AdmissionRule()
+        is_no_size = size % rule.node_unit or size % rule.group_size or (rule.sizes and size not in rule.sizes)
+        if is_no_size or not plan.min_nodes <= size <= plan.max_nodes or len(set(state.world)) != size:
             raise Violation(3, f"a world of {state.world} for {plan.limits}")
-        if plan.rule is not None and plan.rule.group_by:
-            self._check_groups(state.world, plan.rule.group_size)
+        if rule.group_by:
+            self._check_groups(state.world, rule.group_size)
         self._worlds[state.round] = (state.world, state.address, state.port)
         for machine in self._context.machines:
             self._check_exclusivity(machine)

@@ -63,15 +63,15 @@ class HandlerConformance(Conformance):
     def test_a_spare_takes_the_rank_of_a_dead_node_of_its_group(self, nodes: Nodes) -> None:
         """Invariant 3: a group takes part whole, its ranks are contiguous, and no other rank moves."""
         racks = {rack: nodes(2, 2, 4, group_by="rack", group_size=2, labels={"rack": rack}) for rack in "ab"}
-        everyone = [node for rack in racks.values() for node in rack]
-        ranks = [world["rank"] for world in gather(everyone)]
+        members = [node for rack in racks.values() for node in rack]
+        ranks = [world["rank"] for world in gather(members)]
         assert sorted(ranks[:2]) == [0, 1], f"the ranks of two groups of two are {ranks}"
         (spare,) = nodes(1, 2, 4, group_by="rack", group_size=2, labels={"rack": "b"})
         spare.tell("join")
-        eventually(lambda: everyone[0].ask("nodes") == 5, "the spare to be there", FORM)
-        everyone.pop().kill()
-        eventually(lambda: all(node.ask("waiting") for node in everyone), "the others to notice the death", FORM)
-        assert [world["rank"] for world in [*gather(everyone), spare.world()]] == ranks
+        eventually(lambda: members[0].ask("nodes") == 5, "the spare to be there", FORM)
+        members.pop().kill()
+        eventually(lambda: all(node.ask("waiting") for node in members), "the others to notice the death", FORM)
+        assert [world["rank"] for world in [*gather(members), spare.world()]] == ranks
 
     def test_the_others_go_on_when_a_member_is_killed(self, nodes: Nodes) -> None:
         """Invariants 4 and 7: the survivors learn of it and form a new world."""
