@@ -13,8 +13,8 @@ from . import Plan, Simulation
 def test_closed_state_is_all_that_stays(level: str, seeds: range) -> None:
     left = {}
     for seed in seeds:
-        # What the network delivers after everything was removed stays: see guarantee 13. So it does if the last one to
-        # leave gets no answer in the time that it has: on a network that is slow now and then three are enough for that.
+        # What the network delivers after everything was removed stays: see guarantee 13. So it does if the last node to
+        # leave gets no answer in the time that it has: where the network is slow, three late messages take that long.
         simulation = Simulation(replace(Plan.draw(seed), level=level, late=0.0, delay=0.002))
         simulation.run()
         # Without leases, only the next attempt's leader tidies up after an attempt that was superseded.
