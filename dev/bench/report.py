@@ -23,7 +23,7 @@ _SHOWN: Final = 3
 def text(samples: Samples) -> str:
     """For a terminal."""
     every = [*tables(samples), goals(samples, _GOALS)]
-    return "\n".join([_about(samples), _quiet(samples), "", *(table.text() for table in every if table.lines)])
+    return "\n".join([_about(samples), _quiet(samples), "", *(table.text() for table in every)])
 
 
 def save(samples: Samples, folder: Path) -> None:

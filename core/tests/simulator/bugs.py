@@ -131,7 +131,8 @@ BUGS: Final[dict[str, Bug]] = {
         {5},
         rules.decide,
         {
-            "status = _status(state, live, departed)\n": "status = _status(state, live, departed)\n    if departed: "
+            "status = _status(state, live, departed, due)\n": "status = _status(state, live, departed, due)\n"
+            "    if departed: "
             "return Publish(replace(state, world=tuple(one for one in state.world if one not in departed)))\n"
         },
         "kill",
@@ -183,28 +184,28 @@ BUGS: Final[dict[str, Bug]] = {
         "A world is formed although too few are there.",
         {3},
         rules.decide,
-        {"if len(waiting) < state.min_nodes:": "if not waiting:"},
+        {"state.limits.choose(waiting, state.world)": "waiting[: state.max_nodes]"},
         "kill",
     ),
     "large-world": _bug(
         "Every node that waits gets into the world.",
         {3},
-        rules._next_round,
-        {"(former + new)[: state.max_nodes]": "former + new"},
+        rules.decide,
+        {"state.limits.choose(waiting, state.world)": "state.limits.choose(waiting, state.world) and waiting"},
         "come",
     ),
     "spares-count-as-waiting": _bug(
         "Spares that no world has room for count as waiting, so the others never get to work.",
         {4},
-        rules._status,
-        {"min(len(waiting) - returned, room)": "len(waiting) - returned"},
+        rules._room_for,
+        {"min(new, state.max_nodes - kept)": "new"},
         "come",
     ),
     "spares-take-places-of-silent-members": _bug(
         "After an outage, spares count as waiting for the places of members that are not back yet.",
         {5},
         rules._status,
-        {"state.max_nodes - (len(state.world) - len(departed))": "state.max_nodes - len(inside) - returned"},
+        {"kept = len(state.world) - len(departed)": "kept = len(inside) + len(returned)"},
         "come",
         "outage",
     ),
@@ -499,7 +500,7 @@ while leads() and not node.stopped:
         "the reason.",
         {4},
         HeartbeatLeases._observed,
-        {"not mean or (before is not None and before.token == heartbeat.token)": "not mean"},
+        {"is_seen or not mean": "not mean"},
         "kill",
         level="heartbeats",
         crowd=True,
