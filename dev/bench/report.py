@@ -22,8 +22,9 @@ _SHOWN: Final = 3
 
 def text(samples: Samples) -> str:
     """For a terminal."""
-    every = [*tables(samples), goals(samples, _GOALS)]
-    return "\n".join([_about(samples), _quiet(samples), "", *(table.text() for table in every)])
+    return "\n".join(
+        [_about(samples), _quiet(samples), "", *(table.text() for table in (*tables(samples), goals(samples, _GOALS)))]
+    )
 
 
 def save(samples: Samples, folder: Path) -> None:

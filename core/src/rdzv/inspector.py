@@ -375,18 +375,18 @@ def _describe(
     run_id: str, found: State | None, leader: LeaderRecord | None, published: RunStatus | None, nodes: list[NodeRecord]
 ) -> Status:
     state = found or _NOTHING
-    limits = found or leader or next(iter(nodes), _NOTHING)
+    source = found or leader or next(iter(nodes), _NOTHING)
     news = published if published is not None and published.round == state.round else None
     ranks = {node: rank for rank, node in enumerate(state.world)}
     known = sorted((_describe_node(node, state.round, ranks) for node in nodes), key=_by_rank)
     return Status(
         run_id,
         _phase(state, published, nodes),
-        limits.attempt,
+        source.attempt,
         state.round,
-        limits.min_nodes,
-        limits.max_nodes,
-        limits.limits.takes() if limits is not _NOTHING else "",
+        source.min_nodes,
+        source.max_nodes,
+        source.limits.takes() if source is not _NOTHING else "",
         leader.node if leader else None,
         tuple(known),
         _missing(state, news, nodes),

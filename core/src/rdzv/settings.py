@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from functools import cached_property
 from typing import Final, Literal, Self
 
 from .admission import AdmissionRule, Limits
@@ -194,7 +195,7 @@ class RendezvousSettings:
             )
         self.limits.check()
 
-    @property
+    @cached_property
     def limits(self) -> Limits:
         """Which worlds this node accepts."""
         rule = AdmissionRule(self.node_unit, self.sizes, self.group_by or "", self.group_size or 1, self.wanted or 0)

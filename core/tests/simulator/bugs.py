@@ -500,7 +500,7 @@ while leads() and not node.stopped:
         "the reason.",
         {4},
         HeartbeatLeases._observed,
-        {"is_seen or not mean": "not mean"},
+        {"seen is not None or not mean": "not mean"},
         "kill",
         level="heartbeats",
         crowd=True,

@@ -235,10 +235,10 @@ class HeartbeatLeases(KeyValueBackend):
             before = None
         # One that cannot be read, which another client wrote, may hide one of the owner's.
         ttl = _ttl_of(heartbeat) or (self._ttl if before is None else before.ttl)
-        is_seen = before is not None and before.token == heartbeat.token
-        until = before.until if before is not None and is_seen else now + ttl
+        seen = before if before is not None and before.token == heartbeat.token else None
+        until = now + ttl if seen is None else seen.until
         mean = self._mean_pause()
-        if is_seen or not mean:
+        if seen is not None or not mean:
             return _Heartbeat(heartbeat.token, until, ttl, now, min(until, now + self._scan_interval))
         # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
         # come, the other observers look for a while.

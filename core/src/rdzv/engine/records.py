@@ -131,8 +131,23 @@ class Page(Record):
     ranks: Mapping[str, int]
 
 
+class _LimitedRecord(Record):
+    """A record that says which worlds a run takes."""
+
+    __slots__ = ()
+
+    min_nodes: int
+    max_nodes: int
+    rule: AdmissionRule | None
+
+    @property
+    def limits(self) -> Limits:
+        """The same in one value."""
+        return Limits(self.min_nodes, self.max_nodes, self.rule)
+
+
 @dataclass(frozen=True, slots=True)
-class State(Record):
+class State(_LimitedRecord):
     """The published state of a run: one value, replaced as a whole and never edited.
 
     Attributes:
@@ -162,11 +177,6 @@ class State(Record):
     rule: AdmissionRule | None = None
 
     @property
-    def limits(self) -> Limits:
-        """Which worlds this attempt has."""
-        return Limits(self.min_nodes, self.max_nodes, self.rule)
-
-    @property
     def size(self) -> int:
         """How many members the world has; 0: there is none."""
         return len(self.world) if self.pages is None else self.pages.size
@@ -178,7 +188,7 @@ class State(Record):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRecord(Record):
+class NodeRecord(_LimitedRecord):
     """What a node says of itself: "here I am, the last round I took part in is k".
 
     Attributes:
@@ -209,18 +219,13 @@ class NodeRecord(Record):
     order: int = field(default=0, metadata=LOCAL)
 
     @property
-    def limits(self) -> Limits:
-        """Which worlds the node accepts."""
-        return Limits(self.min_nodes, self.max_nodes, self.rule)
-
-    @property
     def key(self) -> str:
         """Where the node keeps it."""
         return node_key(self.attempt, self.id)
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderRecord(Record):
+class LeaderRecord(_LimitedRecord):
     """The node that leads, and with which limits: those of the first node hold for all."""
 
     node: str
@@ -228,11 +233,6 @@ class LeaderRecord(Record):
     min_nodes: int
     max_nodes: int
     rule: AdmissionRule | None = None
-
-    @property
-    def limits(self) -> Limits:
-        """Which worlds the run has."""
-        return Limits(self.min_nodes, self.max_nodes, self.rule)
 
 
 @dataclass(frozen=True, slots=True)
