@@ -14,7 +14,7 @@ from .text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
+__all__ = ["Drain", "RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
 
 logger = logging.getLogger(__name__)
 
@@ -106,6 +106,21 @@ class RendezvousInfo:
     round: int = 0
     run_id: str = ""
     nodes: _Members = field(default=_Members(), repr=False)  # to be shown, it may have to be read
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node that is about to leave its run.
+
+    Attributes:
+        node: The node's id.
+        seconds: For how many more seconds it stays at most.
+        reason: Why it leaves, in words.
+    """
+
+    node: str
+    seconds: float
+    reason: str
 
 
 class RendezvousHandler(ABC):

@@ -9,6 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from . import eligibility
+from .notices import NONE, Notices
 from .records import Closed, Departure, LeaderRecord, NodeRecord, Page, RunStatus, State
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
@@ -24,10 +26,12 @@ class Publish:
         evicted: The members of the world before that have not left, and that the new one is formed without.
             One of them might be coming back at this very moment, so the leader says first what it
             is about to do, and then looks once more.
+        unfit: The ids of the nodes that the new one has although they are quarantined or drain.
     """
 
     state: State
     evicted: tuple[Departure, ...] = ()
+    unfit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +151,7 @@ def decide(
     known: RunStatus | None = None,
     assign: Assign | None = None,
     due: Collection[str] | None = None,
+    notices: Notices = NONE,
 ) -> Publish | Defer:
     """What the leader does.
 
@@ -162,6 +167,7 @@ def decide(
         known: The status published before: which members were already known to be gone.
         assign: Orders the ranks; None is the default, `sticky_ranks`.
         due: The ids of the nodes for which a running world is asked to grow by now; None: of all.
+        notices: Who drains, and who is quarantined.
     """
     live = [node for node in nodes if node.left is None]
     newest = max((node.attempt for node in live), default=0)
@@ -175,19 +181,20 @@ def decide(
             return Publish(replace(state, closed=Closed(rival.id, reason, done=False)))
         if _is_in_use(state, live, departed):
             # Exclusivity holds per run, whatever the attempt.
-            return Defer(_status(state, live, departed, due))
+            return Defer(_status(state, live, departed, due, notices))
         state, departed = _initial_state(newest, state.round, live, limits), {}
-    status = _status(state, live, departed, due)
+    status = _status(state, live, departed, due, notices)
     if state.closed or _is_in_use(state, live, departed):
         return Defer(status)
-    waiting = _candidates(state, live)
+    waiting = eligibility.eligible(state.limits, _candidates(state, live), state.world, notices)
     chosen = state.limits.choose(waiting, state.world)
     if not chosen:
         return Defer(status)
     patience = _patience(state, waiting, len(chosen), last_call, wanted)
     if quorum_for >= patience:
         evicted = tuple(departure for departure in departed.values() if not departure.left)
-        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted)
+        unfit = tuple(node.id for node in chosen if not eligibility.is_fit(node, notices))
+        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted, unfit)
     return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=patience - quorum_for)
 
 
@@ -314,34 +321,43 @@ def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
             if node.attempt == state.attempt
             and (node.min_nodes, node.max_nodes, node.rule) == (state.min_nodes, state.max_nodes, state.rule)
             and (node.id not in members or node.last_round >= state.round)
+            and not node.goes
         ),
         key=_arrival,
     )
 
 
 def _status(
-    state: State, live: Collection[NodeRecord], departed: Mapping[str, Departure], due: Collection[str] | None
+    state: State,
+    live: Collection[NodeRecord],
+    departed: Mapping[str, Departure],
+    due: Collection[str] | None,
+    notices: Notices,
 ) -> RunStatus:
     inside = active_members(state, live)
     waiting = _candidates(state, live)
     members = frozenset(state.world)
     returned = [node for node in waiting if node.id in members]
     present = len(inside) + len(waiting)
+    drained = frozenset[str]() if state.closed else eligibility.drained(inside, notices)
+    staying = [node for node in inside if node.id not in drained]
     if state.closed:
         phase, news = "closed", 0
     elif not state.world:
         phase, news = "gathering", 0
     else:
         # One that is only silent keeps its place: it may come back, and then no other has to move.
-        kept = len(state.world) - len(departed)
-        new = [node for node in waiting if node.id not in members and (due is None or node.id in due)]
-        arrivals = _room_for(state, [*inside, *returned, *new], len(new), kept)
+        kept = len(state.world) - len(departed) - len(drained)
+        counts = [node for node in waiting if eligibility.is_fit(node, notices) and (due is None or node.id in due)]
+        new = [node for node in counts if node.id not in members]
+        arrivals = _room_for(state, [*staying, *returned, *new], len(new), kept)
         # Spares beyond the room disturb no member; a loss counts when the others can go on without.
-        goes_on = departed and inside and state.limits.choose([*inside, *waiting], state.world)
+        goes_on = (departed or drained) and staying and state.limits.choose([*staying, *waiting], state.world)
         news = arrivals + len(returned) + (1 if goes_on else 0)
         phase = "running" if len(inside) == len(state.world) else "re-forming"
     # Nodes that leave a closed run are not reported as lost.
-    return RunStatus(state.round, phase, present, news, () if state.closed else tuple(departed.values()))
+    lost = () if state.closed else tuple(departed.values())
+    return RunStatus(state.round, phase, present, news, lost, drained=tuple(sorted(drained)))
 
 
 def _room_for(state: State, present: Sequence[NodeRecord], new: int, kept: int) -> int:

@@ -1,0 +1,63 @@
+"""What a node counts down by its own clock: the drains of the run, and its own quarantine. No I/O, no threads."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .notices import DrainNotice, Notices, Quarantine, name_of
+
+
+@dataclass
+class Countdown:
+    """The moments of one node.
+
+    Attributes:
+        node: The node's id.
+        drains: When each node that drains goes; the node itself, too.
+        announced: The drain that this node itself has asked for.
+        quarantine: The quarantine that it waits out, or has waited out last.
+        cooled_at: When that is over.
+        served: The number of its quarantines that it has waited out.
+    """
+
+    node: str
+    drains: dict[str, float] = field(default_factory=dict)
+    announced: DrainNotice | None = None
+    quarantine: Quarantine | None = None
+    cooled_at: float = math.inf
+    served: int = 0
+
+    def announce(self, notice: DrainNotice, now: float) -> None:
+        """Drain, from this moment on."""
+        self.announced, self.drains[self.node] = notice, now + notice.seconds
+
+    def observe(self, before: Notices, notices: Notices, now: float) -> None:
+        """Note what is new.
+
+        Args:
+            before: The notices that were known.
+            notices: Those of now.
+            now: The moment.
+        """
+        self._observe_drains(before.drains, notices.drains, now)
+        quarantine = notices.quarantines.get(name_of(self.node))
+        if quarantine is None or quarantine.times <= self.served:
+            self.quarantine, self.cooled_at = None, math.inf
+        elif quarantine != self.quarantine:
+            self.quarantine, self.cooled_at = quarantine, now + quarantine.cooldown
+
+    def serve(self, now: float) -> bool:
+        """Whether a quarantine is over now; it is counted once."""
+        if self.quarantine is None or now < self.cooled_at:
+            return False
+        self.served, self.cooled_at = self.quarantine.times, math.inf
+        return True
+
+    def _observe_drains(self, before: Mapping[str, DrainNotice], drains: Mapping[str, DrainNotice], now: float) -> None:
+        for node in self.drains.keys() - drains.keys() - {self.node}:
+            del self.drains[node]
+        for node, notice in drains.items():
+            # What this node has announced it counts from then on.
+            is_own = node == self.node and notice == self.announced
+            if not is_own and (node not in self.drains or before.get(node) != notice):
+                self.drains[node] = now + notice.seconds
