@@ -28,8 +28,12 @@ class Countdown:
     served: int = 0
 
     def announce(self, notice: DrainNotice, now: float) -> None:
-        """Drain, from this moment on."""
-        self.announced, self.drains[self.node] = notice, now + notice.seconds
+        """Drain, from this moment on; of several announcements the earliest end counts."""
+        self.announced = notice
+        self._drain(notice, now)
+
+    def _drain(self, notice: DrainNotice, now: float) -> None:
+        self.drains[self.node] = min(now + notice.seconds, self.drains.get(self.node, math.inf))
 
     def observe(self, before: Notices, notices: Notices, now: float) -> None:
         """Note what is new.
@@ -57,7 +61,9 @@ class Countdown:
         for node in self.drains.keys() - drains.keys() - {self.node}:
             del self.drains[node]
         for node, notice in drains.items():
-            # What this node has announced it counts from then on.
-            is_own = node == self.node and notice == self.announced
-            if not is_own and (node not in self.drains or before.get(node) != notice):
+            if before.get(node) == notice:
+                continue
+            if node != self.node:
                 self.drains[node] = now + notice.seconds
+            elif notice != self.announced:
+                self._drain(notice, now)

@@ -249,8 +249,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Announce that this node goes: after so many seconds, or as soon as all members are ready for it.
 
         Then `is_drained` is true, `num_nodes_waiting` is above zero here and, if they can go on, at the other members,
-        and `next_rendezvous` raises a `RendezvousGracefulExitError`: end the programs, and call `leave`. What is
-        called again replaces what was called before.
+        and `next_rendezvous` raises a `RendezvousGracefulExitError`: end the programs, and call `leave`. Of several
+        calls the earliest end counts.
 
         Args:
             seconds: From now on.

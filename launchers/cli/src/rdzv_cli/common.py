@@ -1,6 +1,7 @@
 """The options that every subcommand about a run has."""
 
 import argparse
+import getpass
 import logging
 import os
 import re
@@ -147,3 +148,12 @@ def count(text: str) -> int:
 def is_count(text: str) -> bool:
     """Whether this is a number from 0 to `MOST` in digits; Python reads no number that has thousands of them."""
     return re.fullmatch(r"[0-9]{1,9}", text) is not None
+
+
+def user() -> str:
+    """The name of the user who runs this."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user need not have a name.
+        return f"user {os.getuid()}"
