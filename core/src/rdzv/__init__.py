@@ -21,6 +21,7 @@ from .backend import (
     Snapshot,
     Token,
 )
+from .channel import Drain
 from .current import World, current
 from .endpoints import Endpoint, parse_endpoints, source_address
 from .engine.handler import DynamicRendezvousHandler, create_handler
@@ -58,6 +59,7 @@ __all__ = [
     "MAX_PAYLOAD",
     "BackendPlugin",
     "Capability",
+    "Drain",
     "DynamicRendezvousHandler",
     "Endpoint",
     "Entry",

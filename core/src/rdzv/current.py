@@ -3,9 +3,10 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Self
 
+from .channel import Drain, ProcessEnd
 from .engine.handler import adapt, round_store, run_store
 from .errors import RendezvousParameterError
 from .handler import RendezvousInfo
@@ -18,7 +19,13 @@ __all__ = ["World", "current", "variables"]
 
 
 def variables(
-    params: RendezvousParameters, info: RendezvousInfo, *, local_rank: int, processes: int, restarts: int
+    params: RendezvousParameters,
+    info: RendezvousInfo,
+    *,
+    local_rank: int,
+    processes: int,
+    restarts: int,
+    channel: str = "",
 ) -> dict[str, str]:
     """The environment of one of the processes that an agent starts on its node.
 
@@ -28,6 +35,7 @@ def variables(
         local_rank: Which of the node's processes.
         processes: How many of them each node has.
         restarts: How often the agent has started the command anew.
+        channel: The path of the file by which the process and its agent talk (`rdzv.channel`); empty: they do not.
     """
     bootstrap = info.bootstrap_store_info
     numbers = {
@@ -48,6 +56,8 @@ def variables(
         "MASTER_ADDR": bootstrap.master_addr if bootstrap else "",
         "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": params.run_id,
+        # Also without one: a program may be an agent itself, whose processes are not its own agent's.
+        "RDZV_CHANNEL": channel,
     }
     return params.to_env() | {name: str(number) for name, number in numbers.items()} | texts
 
@@ -68,6 +78,7 @@ class World:
         run_id: Which run.
         master_addr: The address of the node of rank 0.
         master_port: A port there that was free when the round began.
+        channel: The path of the file by which this process and its agent talk; empty: they do not.
     """
 
     rank: int
@@ -81,6 +92,7 @@ class World:
     run_id: str
     master_addr: str
     master_port: int
+    channel: str = ""
 
     @cached_property
     def store(self) -> Store:
@@ -90,6 +102,38 @@ class World:
         # What the handlers use, whose keys this store must find.
         keys = adapt(backend, RendezvousSettings.from_parameters(params))
         return round_store(run_store(store, keys), params.run_id, self.round)
+
+    def progress(self, step: int) -> None:
+        """Report to the agent on this machine that the program goes on, such as once in each step of a training.
+
+        It takes less than a microsecond and asks nothing of the network. An agent with ``--hang-timeout`` takes a
+        process that has called this in its round, and does not call it again for so long, for one that hangs. Without
+        an agent that listens it does nothing.
+
+        Args:
+            step: What the program has done so far, for messages; the same one again is progress, too.
+
+        Raises:
+            RendezvousParameterError: The step is no whole number of 64 bits.
+        """
+        self._end.progress(step)
+
+    @property
+    def drains(self) -> tuple[Drain, ...]:
+        """The nodes that are about to leave this run, the first to go first; it is cheap enough for every step."""
+        return self._end.drains()
+
+    def ready_to_drain(self) -> None:
+        """Say that this process has checkpointed for all `drains` that are known now.
+
+        Once every process of the run has said so, the nodes leave without waiting for their last moment. Without drains
+        it does nothing.
+        """
+        self._end.ready()
+
+    @cached_property
+    def _end(self) -> ProcessEnd:
+        return ProcessEnd(self.channel)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
@@ -121,13 +165,21 @@ class World:
             run_id=environ.get("RDZV_RUN_ID", ""),
             master_addr=environ.get("MASTER_ADDR", ""),
             master_port=number("MASTER_PORT"),
+            channel=environ.get("RDZV_CHANNEL", ""),
         )
 
 
+@cache
 def current() -> World:
     """This process's rank, world and store, as the agent that started it has set them.
+
+    The environment is read in the first call; every other returns the same world. A process that was forked since has
+    one of its own. `World.from_env` reads the environment anew.
 
     Raises:
         RendezvousParameterError: No agent has started this process.
     """
     return World.from_env(os.environ)
+
+
+os.register_at_fork(after_in_child=current.cache_clear)
