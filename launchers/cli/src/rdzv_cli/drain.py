@@ -34,7 +34,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Announce it."""
     with RunInspector(parameters(arguments)) as inspector:
         for node in inspector.drain(arguments.node, arguments.seconds, arguments.reason, arguments.timeout):
-            show(
-                f"Node '{printable(node)}' leaves the run '{printable(arguments.run_id)}' within {arguments.seconds:g} s."
-            )
+            run_id = printable(arguments.run_id)
+            show(f"Node '{printable(node)}' leaves the run '{run_id}' within {arguments.seconds:g} s.")
     return 0
