@@ -211,7 +211,7 @@ def _remaining(
     last_call: float,
     wanted: float,
 ) -> float:
-    """Seconds for which a world of that size, which is possible, still waits for more nodes; 0 or less: it is formed."""
+    """Seconds for which a possible world of that size still waits for more nodes; 0 or less: it is formed."""
     limits = state.limits
     is_wanted = limits.rule is None or size >= limits.rule.wanted
     # The last call is for nodes that may or may not come. When the survivors of a world suffice, and are a world
