@@ -1,4 +1,4 @@
-"""Which worlds a run takes, and when it is asked to grow: each rule of admission, with nodes in processes of their own."""
+"""Which worlds a run takes, and when it is asked to grow, with nodes in processes of their own."""
 
 import time
 from datetime import timedelta
@@ -42,7 +42,7 @@ class AdmissionConformance(NodesConformance):
     @feature("wanted", "a world waits longer for the number of nodes that one wants")
     def test_a_world_waits_for_the_wanted_size(self, nodes: Nodes) -> None:
         """Invariant 4: with fewer nodes than are wanted no world forms when the last call is over."""
-        rule = {"wanted": 3, "wanted_timeout": timedelta(seconds=FORM), "last_call": _SOON}
+        rule: dict[str, Any] = {"wanted": 3, "wanted_timeout": timedelta(seconds=FORM), "last_call": _SOON}
         early, (late,) = nodes(2, 2, 4, **rule), nodes(1, 2, 4, **rule)
         for node in early:
             node.tell("join")
@@ -50,15 +50,14 @@ class AdmissionConformance(NodesConformance):
         over = time.monotonic() + 4 * _SOON
         eventually(lambda: time.monotonic() > over, "the last call to be over")
         late.tell("join")
-        assert [node.world()["size"] for node in [*early, late]] == [3, 3, 3], (
-            "a world did not wait for the wanted size"
-        )
+        sizes = [node.world()["size"] for node in [*early, late]]
+        assert sizes == [3, 3, 3], "a world did not wait for the wanted size"
 
     @feature("grow_delay", "a world runs for so long before it is asked to let more nodes in")
     def test_a_world_is_asked_to_grow_after_the_delay(self, nodes: Nodes) -> None:
         """Invariant 5: members hear of a node that waits, and not before their world has run for the delay."""
         delay = 1.5
-        rule = {"grow_delay": timedelta(seconds=delay), "last_call": _SOON}
+        rule: dict[str, Any] = {"grow_delay": timedelta(seconds=delay), "last_call": _SOON}
         members, (late,) = nodes(2, 2, 3, **rule), nodes(1, 2, 3, **rule)
         began = time.monotonic()
         gather(members)
