@@ -17,7 +17,12 @@ __all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
 
 CORE_OPTIONS: Final = (
     Option("join_timeout", "seconds", 600.0, "How long joining may take in all, connecting included."),
-    Option("last_call_timeout", "seconds", 30.0, "How long a world that has its minimum waits for more nodes."),
+    Option(
+        "last_call_timeout",
+        "seconds",
+        30.0,
+        "How long a world that has its minimum waits for more nodes; up to twice as long while they arrive.",
+    ),
     Option("close_timeout", "seconds", 30.0, "How long closing may take."),
     Option("heartbeat_timeout", "seconds", 5.0, "How long one keep-alive may take."),
     Option(
@@ -92,7 +97,8 @@ class RendezvousTimeout:
 
     Attributes:
         join: From calling ``next_rendezvous`` to holding a world, connecting included (600 s).
-        last_call: How long a world that has its minimum waits for more nodes (30 s).
+        last_call: How long a world that has its minimum waits for more nodes (30 s), up to twice as long while they
+            arrive.
         close: For closing (30 s).
         heartbeat: For one keep-alive (5 s).
         alone: How long a member of a world waits for others once all the others have left (60 s).

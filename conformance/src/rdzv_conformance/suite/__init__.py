@@ -1,5 +1,6 @@
 """The suite: one file for each topic, and the class that has them all."""
 
+from .admission import AdmissionConformance
 from .capabilities import CapabilitiesConformance
 from .cluster import ClusterConformance
 from .concurrency import ConcurrencyConformance
@@ -28,6 +29,7 @@ class BackendConformance(
     OutagesConformance,
     EndingsConformance,
     EntryConformance,
+    AdmissionConformance,
     HandlerConformance,
     ForkConformance,
     LifecycleConformance,

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
+import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.backend import STATE_KEY, BackendPlugin, KeyValueBackend
 from rdzv.inspector import RunInspector
@@ -18,7 +19,7 @@ from rdzv.plugins import registered_backends
 from ..deadlines import eventually
 from ..intercept import intercepted
 from ..processes import Link, Processes, Worker
-from .base import CALL
+from .base import CALL, Conformance, Connect
 
 _INTERVAL: Final = 0.5
 """Seconds between two keep-alives, on services that allow so few."""
@@ -97,7 +98,15 @@ class Nodes:
         self.ttl = self.interval * _ATTEMPTS
 
     def __call__(
-        self, count: int, low: int = 2, high: int = 4, *, clock: float = 0.0, join: float = FORM, **more: Any
+        self,
+        count: int,
+        low: int = 2,
+        high: int = 4,
+        *,
+        clock: float = 0.0,
+        join: float = FORM,
+        last_call: float = 1.0,
+        **more: Any,
     ) -> list[Node]:
         """New nodes.
 
@@ -107,15 +116,25 @@ class Nodes:
             high: The largest.
             clock: How many seconds their clocks are wrong.
             join: How many seconds they wait for a world.
+            last_call: How many seconds one that has its minimum waits for more of them.
             more: Further settings.
         """
-        timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=1))
+        timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=last_call))
         interval = timedelta(seconds=self.interval)
         settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS, **more)
         return [
             Node(self._processes.fork(lambda link: _run_node(link, self._connect, settings, clock)))
             for _ in range(count)
         ]
+
+
+class NodesConformance(Conformance):
+    """What the parts with nodes share."""
+
+    @pytest.fixture
+    def nodes(self, connect: Connect, run_id: str, processes: Processes) -> Nodes:
+        """Makes nodes."""
+        return Nodes(processes, lambda: connect(run_id), run_id)
 
 
 def gather(nodes: list[Node]) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ Leading needs no trust: every write of the state is a compare-and-set on the tok
 """
 
 import logging
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
@@ -251,6 +252,7 @@ class _LeaderTerm:
     parsed: ReadNodes = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     quorum_since: float | None = None
+    arrived_at: float = -math.inf
     last_status: RunStatus | None = None
     last_status_at: float = 0.0
     is_last_known: bool = True
@@ -317,10 +319,12 @@ class _LeaderTerm:
         return [record for _, record in self.parsed.values()]
 
     def arrivals(self, state: State | None, records: Collection[NodeRecord]) -> tuple[Event, ...]:
-        """An event for each waiting node that was not there before."""
+        """Note the nodes that wait and were not there before: when the last one came; returns an event for each."""
         world = frozenset(state.world if state else ())
         new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
         self.known = {node.id for node in records}
+        if new:
+            self.arrived_at = self.node.clock()
         return tuple(
             self.node.event(EventKind.NODE_ARRIVED, node.id, f"it waits at {node.address or 'no address'}")
             for node in new
@@ -335,6 +339,7 @@ class _LeaderTerm:
             records,
             self.node.limits(),
             quorum_for=0.0 if self.quorum_since is None else now - self.quorum_since,
+            since_arrival=now - self.arrived_at,
             last_call=self.node.settings.timeout.last_call.total_seconds(),
             wanted=self.node.settings.wanted_timeout.total_seconds(),
             trusted=self.node.connection.grace_remaining() == 0,

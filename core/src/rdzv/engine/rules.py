@@ -4,10 +4,12 @@ Pure functions: no I/O, no clock, no threads, so that every interleaving can be 
 ask them: the leader (`decide`) and each node for itself (`membership`).
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
 from . import eligibility
 from .notices import NONE, Notices
@@ -15,6 +17,13 @@ from .records import Closed, Departure, LeaderRecord, NodeRecord, Page, RunStatu
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
+
+
+_AFTER_ARRIVAL: Final = 1 / 4
+"""The part of a last call that is left, at least, after each arrival: nodes seldom come alone."""
+
+_LONGEST: Final = 2
+"""So many times its length a last call lasts at most, however many arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +154,7 @@ def decide(
     limits: LeaderRecord,
     *,
     quorum_for: float,
+    since_arrival: float = math.inf,
     last_call: float,
     wanted: float = 0.0,
     trusted: bool,
@@ -160,7 +170,8 @@ def decide(
         nodes: Every node record in the service.
         limits: The leader's own attempt and limits, which hold until a world is published.
         quorum_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
-        last_call: Seconds that stragglers get once there are enough.
+        since_arrival: Seconds since a node arrived last.
+        last_call: Seconds that stragglers get once there are enough; those who arrive near its end extend it.
         wanted: Seconds for which a world waits for its wanted size, if there is one.
         trusted: The leader has been in touch with the service for so long that a member without a
             record is gone. After an outage it might only not have come back yet.
@@ -190,25 +201,36 @@ def decide(
     chosen = state.limits.choose(waiting, state.world)
     if not chosen:
         return Defer(status)
-    patience = _patience(state, waiting, len(chosen), last_call, wanted)
-    if quorum_for >= patience:
+    remaining = _remaining(state, waiting, len(chosen), quorum_for, since_arrival, last_call, wanted)
+    if remaining <= 0:
         evicted = tuple(departure for departure in departed.values() if not departure.left)
         unfit = tuple(node.id for node in chosen if not eligibility.is_fit(node, notices))
         return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted, unfit)
-    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=patience - quorum_for)
+    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=remaining)
 
 
-def _patience(state: State, waiting: Sequence[NodeRecord], size: int, last_call: float, wanted: float) -> float:
-    """Seconds for which a world that is possible waits for more nodes."""
+def _remaining(
+    state: State,
+    waiting: Sequence[NodeRecord],
+    size: int,
+    quorum_for: float,
+    since_arrival: float,
+    last_call: float,
+    wanted: float,
+) -> float:
+    """Seconds for which a possible world of that size still waits for more nodes; 0 or less: it is formed."""
     limits = state.limits
-    if limits.rule is not None and size < limits.rule.wanted:
-        return max(wanted, last_call)
+    is_wanted = limits.rule is None or size >= limits.rule.wanted
     # The last call is for nodes that may or may not come. When the survivors of a world suffice, and are a world
     # without any of them waiting outside, every node that is expected is here.
     members = frozenset(state.world)
     survivors = sum(node.id in members for node in waiting)
     is_largest = size == limits.largest(limits.max_nodes)
-    return 0.0 if is_largest or state.min_nodes <= survivors <= size else last_call
+    if is_wanted and (is_largest or state.min_nodes <= survivors <= size):
+        return 0.0
+    ends_in = (last_call if is_wanted else max(wanted, last_call)) - quorum_for
+    extended = min(_AFTER_ARRIVAL * last_call - since_arrival, _LONGEST * last_call - quorum_for)
+    return max(ends_in, extended)
 
 
 def _next_round(state: State, waiting: Sequence[NodeRecord], chosen: Sequence[NodeRecord], assign: Assign) -> State:
