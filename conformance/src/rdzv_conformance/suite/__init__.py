@@ -7,6 +7,7 @@ from .concurrency import ConcurrencyConformance
 from .endings import EndingsConformance
 from .entry import EntryConformance
 from .fencing import FencingConformance
+from .fitness import FitnessConformance
 from .fork import ForkConformance
 from .handler import HandlerConformance
 from .keys import KeysConformance
@@ -29,6 +30,7 @@ class BackendConformance(
     OutagesConformance,
     EndingsConformance,
     EntryConformance,
+    FitnessConformance,
     AdmissionConformance,
     HandlerConformance,
     ForkConformance,

@@ -199,6 +199,42 @@ class _RunningNode:
         status = self._handler.status
         return [departure.cause for departure in status.departures] if status else []
 
+    def drain(self, seconds: float, reason: str) -> None:
+        self._handler.drain(seconds, reason)
+
+    def drained(self) -> bool:
+        return self._handler.is_drained
+
+    def drains(self) -> list[str]:
+        """Why nodes drain, as far as this one knows."""
+        return [drain.reason for drain in self._handler.drains]
+
+    def ready(self) -> None:
+        self._handler.ready_to_drain()
+
+    def fail(self, reason: str) -> bool:
+        """Report a failure of the program; whether no other was first."""
+        return self._handler.report_failure(reason)
+
+    def failures(self) -> list[str]:
+        """The first failure of each round that had any, as far as this node knows."""
+        return [failure.reason for _, failure in sorted(self._handler.failures.items())]
+
+    def quarantined(self) -> list[str]:
+        """Which nodes are quarantined, as an inspector of the run sees it."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return list(inspector.status(CALL).quarantines)
+
+    def pardon(self, name: str) -> bool:
+        """Lift a quarantine, as an operator does."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return inspector.pardon(name, "the suite", CALL)
+
+    def have_drained(self, name: str, seconds: float) -> int:
+        """Have the nodes of a name drain, as an operator does; how many they are."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return len(inspector.drain(name, seconds, "the operator", CALL))
+
     def trouble(self) -> str | None:
         """Why the service cannot be reached."""
         return str(self._handler.connection_error) if self._handler.connection_error else None
@@ -234,6 +270,12 @@ class _RunningNode:
 
     def close(self, reason: str) -> None:
         self._handler.set_closed(reason)
+
+    def give_up(self, reason: str) -> None:
+        self._handler.set_closed(reason, gave_up=True)
+
+    def gave_up(self) -> bool:
+        return self._handler.is_closed() and self._handler.closed is not None and self._handler.closed.gave_up
 
     def closed(self) -> str | None:
         return self._handler.closed.reason if self._handler.is_closed() and self._handler.closed else None
