@@ -5,11 +5,13 @@ import getpass
 import logging
 import os
 import re
+import signal
 from collections.abc import Iterable
 from typing import Any, Final
 
 from rdzv.credentials import file_option, variable
 from rdzv.errors import RendezvousParameterError
+from rdzv.near import near_name
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, options_of
 from rdzv.plugins import load_backend_plugin
@@ -136,6 +138,28 @@ def seconds(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of seconds, such as 2.5")
     return number
+
+
+def some_seconds(text: str) -> float:
+    """A number of seconds above zero, for argparse."""
+    if (number := seconds(text)) == 0:
+        raise argparse.ArgumentTypeError(
+            f"'{printable(text)}' is no time at all; give a number of seconds, such as 2.5"
+        )
+    return number
+
+
+def signal_number(text: str) -> int:
+    """The number of a signal that a program can handle, for argparse; it is given by its name."""
+    name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
+    known = {one.name: one for one in signal.Signals if one not in (signal.SIGKILL, signal.SIGSTOP)}
+    if name not in known:
+        near = near_name(name, known)
+        raise argparse.ArgumentTypeError(
+            f"'{printable(text)}' is no signal that a program can handle, such as SIGUSR1"
+            f"{f'; did you mean {near}?' if near else ''}"
+        )
+    return known[name]
 
 
 def count(text: str) -> int:

@@ -2,15 +2,14 @@
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Final
 
 from rdzv.credentials import public_environment
 from rdzv.text import printable
 
+from .agent.probes import gpu_devices, listed_gpus
 from .common import MOST, is_count
 
 _PATIENCE: Final = 60.0
@@ -74,6 +73,6 @@ def _installed_gpus() -> int:
         except (OSError, subprocess.SubprocessError):
             pass
         else:
-            return len(re.findall(r"^GPU \d+:", listed, re.MULTILINE))
-    # The driver is there without its tools, as in many containers; they have the nodes of their own GPUs only.
-    return len([path for path in Path("/dev").glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name)])
+            return listed_gpus(listed)
+    # The driver is there without its tools, as in many containers.
+    return gpu_devices()

@@ -14,5 +14,6 @@ exit codes:
   {ExitStatus.SPARE.value}      the job is done and this node, a spare, was not needed
   {ExitStatus.UNREACHABLE.value}      the service could not be reached
   {ExitStatus.ERROR.value}      any other error
+  {ExitStatus.UNFIT.value}      this node is not fit: a check has failed; the message says which
   128+N  ended by signal N
 """

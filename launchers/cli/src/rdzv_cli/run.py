@@ -1,26 +1,30 @@
 """``rdzv run``: an elastic agent for any program."""
 
 import argparse
+import itertools
 import logging
 import math
 import os
 import shutil
 import sys
 import textwrap
+import time
+from collections.abc import Iterator
+from typing import Final
 
 from rdzv import DynamicRendezvousHandler
 from rdzv.backend import BackendPlugin
 from rdzv.credentials import withhold
 from rdzv.errors import RendezvousParameterError
-from rdzv.hooks import Event, EventKind, hookimpl, register_hooks
+from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, parse_nnodes
 from rdzv.plugins import load_backend_plugin
 from rdzv.registry import get_rendezvous_handler
 from rdzv.text import printable
 
-from .agent import Agent, ExitStatus
-from .common import add_run_options, count, parameters, seconds
+from .agent import Agent, AgentResult, Checks, ExitStatus, parse_check
+from .common import add_run_options, count, parameters, seconds, signal_number, some_seconds
 from .devices import processes
 from .exits import EXIT_CODES
 from .log import say, speak_as, write
@@ -30,6 +34,9 @@ _FIRST = 2.0
 
 _MOST = 30.0
 """Seconds between two lines, at most, where there is no terminal to refresh one on."""
+
+_DOUBLINGS: Final = 3
+"""How often the cooldown is doubled at most."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -78,6 +85,43 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="between asking CMD to end and killing it (default: 10)",
     )
     parser.add_argument(
+        "--hang-timeout",
+        type=some_seconds,
+        metavar="SECONDS",
+        help="how long a process that has called rdzv.current().progress() may take until it calls it again; then it "
+        "counts as failed (default: any time)",
+    )
+    parser.add_argument(
+        "--on-drain",
+        type=signal_number,
+        default=0,
+        metavar="SIGNAL",
+        help="what CMD is sent when a node of the run is about to leave, such as SIGUSR1 (default: none)",
+    )
+    parser.add_argument(
+        "--check",
+        action="append",
+        default=[],
+        type=parse_check,
+        metavar="CHECK",
+        help="what this node must be fit for to take part: a command line, disk:PATH:SIZE, port, port:NUMBER, gpu or "
+        "host:NAME:PORT; may be repeated",
+    )
+    parser.add_argument(
+        "--check-timeout",
+        type=some_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="how long each check may take (default: 60)",
+    )
+    parser.add_argument(
+        "--check-cooldown",
+        type=some_seconds,
+        metavar="SECONDS",
+        help="after a check has failed, wait so long and try again; each time twice as long, up to 8 times (default: "
+        "end)",
+    )
+    parser.add_argument(
         "--pass-secrets",
         action="store_true",
         help="let CMD see the passwords and tokens, too; it needs none if they are in files",
@@ -98,16 +142,55 @@ def run(arguments: argparse.Namespace) -> int:
     if shutil.which(arguments.program) is None:
         say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
         return ExitStatus.FAILED.value
+    plugin = load_backend_plugin(params.backend)
+    public, environment = withhold(params, None if arguments.pass_secrets else secret_names(plugin.options))
+    checks = Checks(arguments.check, arguments.check_timeout, environment)
+    restarts = 0
+    for cooldown in _cooldowns(arguments.check_cooldown):
+        if unfit := checks.run():
+            ending = AgentResult(ExitStatus.UNFIT, unfit)
+        else:
+            ending, restarts = _take_part(arguments, params, public, checks, restarts)
+        if ending.exit_status is not ExitStatus.DONE:
+            say(f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason)
+        if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
+            break
+        say(f"this node tries again in {cooldown:g} s")
+        time.sleep(cooldown)
+    return ending.exit_code
+
+
+def _cooldowns(first: float | None) -> Iterator[float]:
+    """The seconds to wait after each failed check; 0: it is the last one."""
+    for doublings in itertools.count():
+        yield (first or 0.0) * 2 ** min(doublings, _DOUBLINGS)
+
+
+def _take_part(
+    arguments: argparse.Namespace,
+    params: RendezvousParameters,
+    public: RendezvousParameters,
+    checks: Checks,
+    restarts: int,
+) -> tuple[AgentResult, int]:
+    """Be a node of the run until it ends, or this node leaves it.
+
+    Args:
+        arguments: The command line.
+        params: How the node is made.
+        public: What the command may know of that.
+        checks: What the node must be fit for.
+        restarts: How often the command has failed on this machine and was to be started again.
+
+    Returns:
+        How it ended, and the restarts up to then.
+    """
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
-    plugin = load_backend_plugin(params.backend)
     speak_as(handler.node_id)
-    say(_who_we_are(handler, params, plugin))
+    say(_who_we_are(handler, params, load_backend_plugin(params.backend)))
     progress = _Progress(handler)
-    register_hooks(progress)
-    secrets = None if arguments.pass_secrets else secret_names(plugin.options)
-    public, environment = withhold(params, secrets)
     agent = Agent(
         handler,
         public,
@@ -115,15 +198,20 @@ def run(arguments: argparse.Namespace) -> int:
         processes=arguments.nproc_per_node,
         max_restarts=arguments.max_restarts,
         grace=arguments.grace,
-        environment=environment,
+        hang_timeout=arguments.hang_timeout,
+        on_drain=arguments.on_drain,
+        check=checks.run,
+        environment=checks.environment,
         waiting=progress.waiting,
         say=progress.say,
+        restarts=restarts,
     )
-    ending = agent.run()
-    progress.clear()
-    if ending.exit_status is not ExitStatus.DONE:
-        say(f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason)
-    return ending.exit_code
+    register_hooks(progress)
+    try:
+        return agent.run(), agent.restarts
+    finally:
+        unregister_hooks(progress)
+        progress.clear()
 
 
 def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters, plugin: BackendPlugin) -> str:

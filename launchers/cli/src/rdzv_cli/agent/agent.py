@@ -15,12 +15,17 @@ from types import FrameType
 from typing import TypeVar
 
 import rdzv
+from rdzv import Drain
+from rdzv.channel import Report
 from rdzv.current import variables
 from rdzv.handler import RendezvousInfo
 from rdzv.parameters import RendezvousParameters
 from rdzv.store import Store
 
-from .workers import Guard, Worker, Workers
+from .channels import Channels
+from .drains import DrainNotices
+from .progress import HangDetection
+from .workers import Guard, Worker, Workers, own_children, signal_name
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +34,9 @@ _T = TypeVar("_T")
 _POLL = 0.05
 """Seconds between two looks at the workers; nothing on the network is asked."""
 
+
+_STACKS = 0.3
+"""Seconds that each worker gets to write its stacks, when one hangs."""
 
 _PROCESSES = "rdzv.processes"
 """The key by which rank 0 tells the others how many processes it runs."""
@@ -48,6 +56,7 @@ class ExitStatus(Enum):
     SPARE = 5
     UNREACHABLE = 6
     ERROR = 7
+    UNFIT = 9
     SIGNALLED = 128
 
     @classmethod
@@ -98,9 +107,15 @@ class Agent:
         processes: How many of it each node runs.
         max_restarts: How often it may fail here before this node gives up. A new world costs none.
         grace: Seconds between asking the command to end and killing it.
+        hang_timeout: Seconds after which a worker that has reported progress, and does so no more, has failed; None:
+            it may take any time.
+        on_drain: The signal that the workers are sent when another drain is known; 0: none.
+        check: Called after the command has failed here, before this node takes part again; with a function that says
+            whether to end at once. It returns why the node is not fit to, or None.
         environment: The variables of every process that is started, to which those of its world are added.
         waiting: Called several times a second while the node waits for a world, with the seconds so far.
         say: Takes what its user should know of every world.
+        restarts: How often the command has failed here and was to be started again.
     """
 
     handler: rdzv.DynamicRendezvousHandler
@@ -110,16 +125,20 @@ class Agent:
     processes: int = 1
     max_restarts: int = 0
     grace: float = 10.0
+    hang_timeout: float | None = None
+    on_drain: int = 0
+    check: Callable[[Callable[[], bool]], str | None] = lambda is_over: None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     waiting: Callable[[float], None] = lambda seconds: None
     say: Callable[[str], None] = logger.info
-    _restarts: int = field(default=0, init=False)
+    restarts: int = 0
+    _has_failed: bool = field(default=False, init=False)
     _signal: int = field(default=0, init=False)
     _is_urgent: bool = field(default=False, init=False)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
-        with self._signal_handlers(), contextlib.closing(Guard(self.environment)) as keeper:
+        with self._signal_handlers(), own_children(), contextlib.closing(Guard(self.environment)) as keeper:
             try:
                 while (ending := self._one_round(keeper)) is None:
                     pass
@@ -132,23 +151,33 @@ class Agent:
             return ending
 
     def _one_round(self, keeper: Guard) -> AgentResult | None:
+        if self._has_failed and (unfit := self.check(lambda: bool(self._signal))):
+            return AgentResult(ExitStatus.UNFIT, unfit)
+        self._has_failed = False
         info = self._run_until_signalled(self.handler.next_rendezvous, self.waiting)
         if info is None:
-            return AgentResult(ExitStatus.SIGNALLED, _name(self._signal), self._signal)
+            return AgentResult(ExitStatus.SIGNALLED, signal_name(self._signal), self._signal)
         if not self._agree_on_processes(info):
             return None
-        own = {"processes": self.processes, "restarts": self._restarts}
+        with contextlib.closing(Channels(self.processes, keeper)) as channels:
+            return self._run_command(info, channels, keeper)
+
+    def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
+        own = {"processes": self.processes, "restarts": self.restarts}
         environments = [
-            {**self.environment, **variables(self.params, info, local_rank=rank, **own)}
+            {**self.environment, **variables(self.params, info, local_rank=rank, channel=channels.path(rank), **own)}
             for rank in range(self.processes)
         ]
+        notices = DrainNotices(channels, self.on_drain)
         self.say(self._place_in(info))
         try:
             workers = Workers(self.command, environments, keeper)
         except OSError as error:
-            return AgentResult(ExitStatus.FAILED, f"cannot start {self.command[0]!r}: {error.strerror}")
+            reason = f"cannot start {self.command[0]!r}: {error.strerror}"
+            self._report_failure(reason, progressed=False)
+            return AgentResult(ExitStatus.FAILED, reason)
         try:
-            return self._watch(workers, info)
+            return self._watch(workers, channels, notices, info)
         finally:
             workers.stop(self.grace, self._signal or signal.SIGTERM, force=lambda: self._is_urgent)
 
@@ -172,6 +201,9 @@ class Agent:
             waiting: Called now and then with the seconds so far.
             is_over: Whether there is no point in waiting on, so that None is returned. The call then ends by itself.
         """
+        if self._signal:
+            # It came while nothing was asked, such as while the workers ended.
+            return None
         started = time.monotonic()
         pool = ThreadPoolExecutor(1, "rdzv-agent")
         try:
@@ -183,7 +215,7 @@ class Agent:
                     return None
                 waiting(time.monotonic() - started)
             # Leaving ends the wait too.
-            self.handler.leave(_name(self._signal))
+            self.handler.leave(signal_name(self._signal))
             with contextlib.suppress(rdzv.RendezvousError):
                 asked.result()
             return None
@@ -224,12 +256,15 @@ class Agent:
         status = self.handler.status
         return status is not None and status.round == info.round and bool(status.departures)
 
-    def _watch(self, workers: Workers, info: RendezvousInfo) -> AgentResult | None:
+    def _watch(
+        self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo
+    ) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
         finished = False
+        hangs = HangDetection(self.hang_timeout)
         while True:
             if self._signal:
-                return AgentResult(ExitStatus.SIGNALLED, _name(self._signal), self._signal)
+                return AgentResult(ExitStatus.SIGNALLED, signal_name(self._signal), self._signal)
             if closed := self.handler.closed:
                 if closed.done and finished:
                     return AgentResult(ExitStatus.DONE, closed.reason)
@@ -238,30 +273,68 @@ class Agent:
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
-            seen = workers.look()
-            failed = next((rank for rank, worker in enumerate(seen) if worker.code), None)
-            if failed is not None:
-                return self._failed(seen[failed], failed, info)
+            seen, reports = workers.look(), channels.reports()
+            if failure := self._failure(seen, reports, hangs, info):
+                return self._failed(failure, progressed=any(report.calls for report in reports))
+            self._pass_on_drains(seen, notices)
             if not finished and all(worker.code == 0 for worker in seen):
                 finished = True
                 if self._run_until_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
                     return AgentResult(ExitStatus.DONE, "every node has finished")
             time.sleep(_POLL)
 
-    def _failed(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> AgentResult | None:
-        code = worker.code or 0
+    def _failure(
+        self, seen: Sequence[Worker], reports: Sequence[Report], hangs: HangDetection, info: RendezvousInfo
+    ) -> str:
+        """The worker that has failed, and how, in words; empty: none has."""
+        for local_rank, worker in enumerate(seen):
+            if worker.code:
+                return f"{self._who(worker, local_rank, info)} ended with {worker.ending}"
+        hanging = hangs.look(reports, [worker.code is None for worker in seen], time.monotonic())
+        if hanging is None:
+            return ""
+        self._collect_stacks(seen, reports, info)
+        how = f"no progress for {self.hang_timeout:g} s, last step {reports[hanging].step}"
+        return f"{self._who(seen[hanging], hanging, info)} hangs: {how}"
+
+    def _who(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> str:
         rank = info.rank * self.processes + local_rank
-        what = (
-            f"{self.command[0]} (rank {rank}, local rank {local_rank}, process {worker.pid}) ended with "
-            f"{f'signal {_name(-code)}' if code < 0 else f'exit code {code}'}"
-        )
-        if self._restarts >= self.max_restarts:
-            return AgentResult(
-                ExitStatus.FAILED, f"{what}, after {self._restarts} restart{'s' * (self._restarts != 1)}"
-            )
-        self._restarts += 1
-        logger.warning("%s; restart %d of %d", what, self._restarts, self.max_restarts)
+        return f"{self.command[0]} (rank {rank}, local rank {local_rank}, process {worker.pid})"
+
+    def _collect_stacks(self, seen: Sequence[Worker], reports: Sequence[Report], info: RendezvousInfo) -> None:
+        """Have all workers write their stacks, one after the other: one that hangs may wait for another."""
+        for local_rank, (worker, report) in enumerate(zip(seen, reports, strict=True)):
+            if not report.process or self._is_urgent:
+                continue
+            self.say(f"{self._who(worker, local_rank, info)} writes its stacks to its standard error")
+            if worker.send_to(report.process, report.signal):
+                time.sleep(_STACKS)
+
+    def _failed(self, what: str, *, progressed: bool) -> AgentResult | None:
+        self._report_failure(what, progressed=progressed)
+        if self.restarts >= self.max_restarts:
+            return AgentResult(ExitStatus.FAILED, f"{what}, after {self.restarts} restart{'s' * (self.restarts != 1)}")
+        self.restarts += 1
+        self._has_failed = True
+        logger.warning("%s; restart %d of %d", what, self.restarts, self.max_restarts)
         return None
+
+    def _report_failure(self, reason: str, *, progressed: bool) -> None:
+        """Tell the run of the first failure on this node in this round.
+
+        Args:
+            reason: In words.
+            progressed: Whether any worker of this node has made progress in this round.
+        """
+        if report := getattr(self.handler, "report_failure", None):
+            report(reason, progressed)
+
+    def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
+        """Tell the workers of the drains, and the run once all of them are ready."""
+        drains: Sequence[Drain] = getattr(self.handler, "drains", ())
+        notices.send(seen, notices.show(drains))
+        if notices.are_answered(seen):
+            self.handler.ready_to_drain()  # type: ignore[attr-defined]
 
     def _shut_down(self, ending: AgentResult) -> None:
         if ending.exit_status is ExitStatus.DONE:
@@ -279,8 +352,6 @@ class Agent:
         # A shell and nohup have these ignored for what shall outlive a terminal; the command inherits that.
         taken += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
         previous = {number: signal.signal(number, take) for number in taken}
-        # Where a launcher ignores this one, the system reaps the workers, and how they ended is lost.
-        previous[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         try:
             yield
         finally:
@@ -308,11 +379,3 @@ def _processes_of_rank_0(store: Store, ended: threading.Event) -> int | None:
             # A store that fails at once, though it is there, is not asked without a pause.
             ended.wait(_POLL)
     return None
-
-
-def _name(number: int) -> str:
-    """The name of a signal; real-time ones have none."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return str(number)

@@ -1,11 +1,13 @@
-"""Kills an agent's workers when the agent is gone, even by kill -9.
+"""Cleans up after an agent that is gone, even by kill -9: kills its workers and removes its folders.
 
-Run as a program of its own, standard library only. It reads commands from its standard input,
-``+PGID`` and ``-PGID``; when the input ends, because the agent ended, whatever is left is killed.
+Run as a program of its own, standard library only. It reads commands from its standard input: ``+`` and ``-``, each
+before the number of a process group or the path of a folder, which it guards or forgets. When the input ends, because
+the agent ended, whatever is left goes.
 """
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 
@@ -14,16 +16,19 @@ def main() -> None:
     """Guard until the agent is gone."""
     for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
-    guarded: set[int] = set()
+    guarded: set[str] = set()
     for line in sys.stdin:
-        group = int(line[1:])
+        what = line[1:].removesuffix("\n")
         if line[0] == "+":
-            guarded.add(group)
+            guarded.add(what)
         else:
-            guarded.discard(group)
-    for group in guarded:
+            guarded.discard(what)
+    groups = {what for what in guarded if what.isdecimal()}
+    for group in groups:
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(group, signal.SIGKILL)
+            os.killpg(int(group), signal.SIGKILL)
+    for folder in guarded - groups:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -2,13 +2,14 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from rdzv.credentials import public_environment
 
@@ -22,8 +23,18 @@ _PS: Final = ("/bin/ps", "-A", "-o", "stat=,pgid=")
 """Lists the processes where there is no `_PROC`."""
 
 
+@contextlib.contextmanager
+def own_children() -> Iterator[None]:
+    """Where a launcher ignores the end of children, the system reaps them, and how they ended is lost: not in here."""
+    previous = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, previous)
+
+
 class Guard:
-    """A process that kills the workers should this one be killed before it can."""
+    """A process that kills the workers, and removes folders, should this one be killed before it can."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         """Start it, with these variables."""
@@ -35,19 +46,19 @@ class Guard:
             start_new_session=True,
         )
 
-    def watch(self, group: int) -> None:
-        """Kill this process group when we are gone."""
-        self._say(f"+{group}\n")
+    def watch(self, what: int | Path) -> None:
+        """Kill this process group, or remove this folder, when we are gone."""
+        self._say(f"+{what}\n")
 
-    def forget(self, group: int) -> None:
-        """This process group has ended."""
-        self._say(f"-{group}\n")
+    def forget(self, what: int | Path) -> None:
+        """This process group has ended; this folder is removed."""
+        self._say(f"-{what}\n")
 
     def _say(self, line: str) -> None:
         assert self._process.stdin is not None  # noqa: S101 - we asked for a pipe
         # A guard that was killed must not take the job with it.
         with contextlib.suppress(BrokenPipeError):
-            self._process.stdin.write(line.encode())
+            self._process.stdin.write(os.fsencode(line))
             self._process.stdin.flush()
 
     def close(self) -> None:
@@ -67,18 +78,43 @@ class Worker:
         is_over: Whether nothing of the group is left. It is sent no signal any more, neither by us nor by the guard.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], keeper: Guard) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        keeper: Guard,
+        output: IO[bytes] | None = None,
+    ) -> None:
         """Start it.
+
+        Args:
+            command: The program and its arguments.
+            environment: Its variables.
+            keeper: The guard that kills the group when this agent is gone.
+            output: Takes what it writes, and it gets no input; None: it has the streams of this agent.
 
         Raises:
             OSError: It cannot be started.
         """
         self._guard = keeper
-        self._process = subprocess.Popen(command, env=dict(environment), start_new_session=True)
+        self._process = subprocess.Popen(
+            command,
+            env=dict(environment),
+            stdin=None if output is None else subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
         self.pid = self._process.pid
         self.code: int | None = None
         self.is_over = False
         self._guard.watch(self.pid)
+
+    @property
+    def ending(self) -> str:
+        """How the process ended, in words."""
+        code = self.code or 0
+        return f"signal {signal_name(-code)}" if code < 0 else f"exit code {code}"
 
     def look(self) -> bool:
         """Whether the process has ended since the last look."""
@@ -95,6 +131,33 @@ class Worker:
         if not self.is_over:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
+
+    def send_if_handled(self, number: int) -> bool:
+        """Send a signal to the process alone, if its program has a handler for it: without one, it would be killed.
+
+        Returns:
+            Whether it was sent, or the process has ended.
+        """
+        if self.code is not None:
+            return True
+        if not _handles(self.pid, number):
+            return False
+        os.kill(self.pid, number)
+        return True
+
+    def send_to(self, process: int, number: int) -> bool:
+        """Send a signal to one process of the group, as that process has asked for.
+
+        Returns:
+            Whether it was sent; the process may have ended, or be one of another machine or container.
+        """
+        try:
+            if self.is_over or os.getpgid(process) != self.pid:
+                return False
+            os.kill(process, number)
+        except (OSError, OverflowError, ValueError):
+            return False
+        return True
 
     def forget(self) -> None:
         """Reap the process and forget the group, of which nothing is left, or which was killed."""
@@ -165,6 +228,24 @@ class Workers:
         for worker in ended:
             if worker.pid not in living:
                 worker.forget()
+
+
+def signal_name(number: int) -> str:
+    """The name of a signal; real-time ones have none."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def _handles(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal, as far as the system can tell."""
+    try:
+        status = (_PROC / str(pid) / "status").read_text(errors="replace")
+    except OSError:
+        return True
+    caught = re.search(r"^SigCgt:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
 def _living_groups() -> set[int]:

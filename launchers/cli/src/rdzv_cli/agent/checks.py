@@ -1,0 +1,141 @@
+"""Whether this node is fit to take part: commands, each in a process group of its own that is killed if it hangs."""
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final
+
+from rdzv.text import printable
+
+from . import probes
+from .workers import Guard, Worker, own_children
+
+_POLL: Final = 0.02
+"""Seconds between two looks at a check that runs."""
+
+_KILLED: Final = 5.0
+"""Seconds that a check which was killed gets to end; one that waits for a dead disk does not."""
+
+_TAIL: Final = 2000
+"""Bytes at the end of what a check has written, of which the last lines are shown."""
+
+_LINES: Final = 3
+
+_LAST_PORT: Final = 65535
+
+_PORT: Final = r"(?P<port>[1-9]\d{0,4})"
+
+_OURS: Final = {
+    "disk": (r"disk:(.+):(\d+(?:\.\d+)?[KMGT]?)", "disk:PATH:SIZE, such as disk:/scratch:20G"),
+    "port": (rf"port(?::{_PORT})?", "port, or port:NUMBER, such as port:29500"),
+    "gpu": (r"gpu", "gpu"),
+    "host": (rf"host:([^:]+|\[.+\]):{_PORT}", "host:NAME:PORT, such as host:storage:2049"),
+}
+"""What is no command line: how each is written, by pattern and in words. The groups are arguments of `probes`."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check.
+
+    Attributes:
+        name: What the user has written.
+        command: What is run; the node is fit if it ends with 0.
+    """
+
+    name: str
+    command: tuple[str, ...]
+
+
+def parse_check(text: str) -> Check:
+    """The check that ``--check`` means, for argparse: one of ours, or a command line for the shell."""
+    kind = text.partition(":")[0]
+    if not text.strip():
+        raise argparse.ArgumentTypeError("an empty text is no check; give a command line, disk, port, gpu or host")
+    if kind not in _OURS:
+        return Check(text, ("/bin/sh", "-c", text))
+    pattern, form = _OURS[kind]
+    found = re.fullmatch(pattern, text)
+    if found is None or int(found.groupdict().get("port") or 0) > _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no check; write {form}")
+    given = [group for group in found.groups() if group is not None]
+    return Check(text, (sys.executable, "-I", "-S", str(Path(probes.__file__)), kind, *given))
+
+
+@dataclass(frozen=True)
+class Checks:
+    """The checks of a node.
+
+    Attributes:
+        checks: They are made one after the other; the first that fails is the last.
+        timeout: Seconds that each may take.
+        environment: Their variables.
+    """
+
+    checks: Sequence[Check]
+    timeout: float
+    environment: Mapping[str, str]
+
+    def run(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
+        """Make them; call it on the main thread.
+
+        Args:
+            is_over: Whether to end at once; asked again and again.
+
+        Returns:
+            Why the node is not fit, in words; None: it is, or it was over.
+        """
+        if not self.checks:
+            return None
+        with own_children(), contextlib.closing(Guard(self.environment)) as keeper:
+            for check in self.checks:
+                if failure := self._run(check, keeper, is_over):
+                    return f"not fit: the check '{printable(check.name)}' {failure}"
+        return None
+
+    def _run(self, check: Check, keeper: Guard, is_over: Callable[[], bool]) -> str | None:
+        try:
+            with tempfile.TemporaryFile() as output:
+                how = self._wait(Worker(check.command, self.environment, keeper, output), is_over)
+                return how and f"{how}{_last_lines(output)}"
+        except OSError as error:
+            return f"cannot be made: {error}"
+
+    def _wait(self, worker: Worker, is_over: Callable[[], bool]) -> str | None:
+        """How a check has failed; None: it did not."""
+        deadline = time.monotonic() + self.timeout
+        try:
+            while not worker.look() and time.monotonic() < deadline and not is_over():
+                time.sleep(_POLL)
+            if worker.code == 0 or (worker.code is None and is_over()):
+                return None
+            if worker.code is None:
+                return f"did not end within {self.timeout:g} s, and was killed"
+            return f"failed with {worker.ending}"
+        finally:
+            _kill(worker)
+
+
+def _kill(worker: Worker) -> None:
+    """Kill what is left of a check."""
+    worker.send(signal.SIGKILL)
+    deadline = time.monotonic() + _KILLED
+    while worker.code is None and not worker.look() and time.monotonic() < deadline:
+        time.sleep(_POLL)
+    if worker.code is not None:
+        worker.forget()
+
+
+def _last_lines(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _TAIL))
+    lines = [line.strip() for line in output.read().decode(errors="replace").splitlines() if line.strip()]
+    return "".join(f"{': ' if index == 0 else ' / '}{line}" for index, line in enumerate(lines[-_LINES:]))

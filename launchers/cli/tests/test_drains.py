@@ -1,0 +1,171 @@
+"""What the workers of a node learn of the drains of its run, and what they answer."""
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from core.tests.memory import MemoryBackend
+from rdzv import Drain, DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
+from rdzv.channel import ProcessEnd
+
+from rdzv_cli.agent import Agent, ExitStatus
+from rdzv_cli.agent.channels import Channels
+from rdzv_cli.agent.drains import DrainNotices
+from rdzv_cli.agent.workers import Guard, Worker, Workers
+
+SPOT = Drain("a.1", 60.0, "spot")
+RACK = Drain("b.2", 30.0, "the rack is switched off")
+
+
+@pytest.fixture
+def keeper() -> Iterator[Guard]:
+    with closing(Guard({})) as keeper:
+        yield keeper
+
+
+@pytest.fixture
+def channels(keeper: Guard) -> Iterator[Channels]:
+    with closing(Channels(2, keeper)) as channels:
+        yield channels
+
+
+@pytest.fixture
+def processes(channels: Channels) -> list[ProcessEnd]:
+    return [ProcessEnd(channels.path(local_rank)) for local_rank in range(2)]
+
+
+@pytest.fixture
+def workers(keeper: Guard) -> Iterator[Sequence[Worker]]:
+    """Two that run as long as the test."""
+    workers = Workers(["sleep", "600"], [{}, {}], keeper)
+    yield workers.look()
+    workers.kill()
+
+
+def test_another_drain_is_shown_once(channels: Channels, processes: list[ProcessEnd]) -> None:
+    notices = DrainNotices(channels)
+    assert not notices.show([])
+    assert notices.show([SPOT])
+    assert not notices.show([Drain("a.1", 59.9, "spot")])
+    assert [drain.node for drain in processes[1].drains()] == ["a.1"]
+    assert notices.show([SPOT, RACK])
+    assert [drain.node for drain in processes[0].drains()] == ["b.2", "a.1"]
+    # It leaves sooner than was said.
+    assert notices.show([Drain("a.1", 5.0, "spot"), RACK])
+    assert processes[0].drains()[0].seconds < 5
+    # One that is over is no news that a worker has to act on.
+    assert not notices.show([RACK])
+    assert [drain.node for drain in processes[0].drains()] == ["b.2"]
+
+
+def test_they_are_answered_once_every_worker_is_ready_for_all(
+    channels: Channels, processes: list[ProcessEnd], workers: Sequence[Worker]
+) -> None:
+    notices = DrainNotices(channels)
+    for process in processes:
+        process.ready()
+    assert not notices.are_answered(workers)
+    notices.show([SPOT])
+    processes[0].ready()
+    assert not notices.are_answered(workers)
+    processes[1].ready()
+    assert notices.are_answered(workers)
+    assert not notices.are_answered(workers)
+    notices.show([SPOT, RACK])
+    processes[0].ready()
+    assert not notices.are_answered(workers)
+    # One drain less: what was said holds for those that are left.
+    notices.show([RACK])
+    processes[1].ready()
+    assert notices.are_answered(workers)
+    notices.show([])
+    notices.show([RACK])
+    assert not notices.are_answered(workers)
+
+
+def test_a_worker_that_has_ended_has_nothing_to_save(
+    channels: Channels, processes: list[ProcessEnd], keeper: Guard
+) -> None:
+    notices = DrainNotices(channels)
+    notices.show([SPOT])
+    with_an_end = Workers(["sh", "-c", "exec $0", "true"], [{"PATH": "/usr/bin:/bin"}] * 2, keeper)
+    try:
+        deadline = time.monotonic() + 30
+        while not notices.are_answered(with_an_end.look()):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    finally:
+        with_an_end.kill()
+    assert [process.drains()[0].node for process in processes] == ["a.1", "a.1"]
+
+
+def test_the_files_go_with_the_round_or_with_the_agent(keeper: Guard) -> None:
+    channels = Channels(1, keeper)
+    folder = Path(channels.path(0)).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    channels.close()
+    assert not folder.exists()
+    script = "import os; from rdzv_cli.agent.channels import Channels; from rdzv_cli.agent.workers import Guard;"
+    script += "print(Channels(1, Guard({})).path(0), flush=True); os.kill(os.getpid(), 9)"
+    killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    deadline = time.monotonic() + 30
+    while Path(killed.stdout.strip()).parent.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_without_room_for_the_files_the_command_runs_on(
+    keeper: Guard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("rdzv_cli.agent.channels._MEMORY", Path("/none"))
+    monkeypatch.setattr("tempfile.tempdir", "/none")
+    with closing(Channels(2, keeper)) as channels:
+        assert "no progress and no drains in this round" in caplog.text
+        assert channels.path(1) == ""
+        assert channels.reports() == []
+        assert not DrainNotices(channels).are_answered([])
+
+
+class Draining(DynamicRendezvousHandler):
+    """A node of a run that another one is about to leave; `answers` are those of this node."""
+
+    drains: tuple[Drain, ...] = ()
+    answers = 0
+
+    def ready_to_drain(self) -> None:
+        self.answers += 1
+
+
+SAVES = """
+import signal, sys, time, rdzv
+world = rdzv.current()
+heard = []
+if sys.argv[1] == "signal":
+    time.sleep(0.3)
+    signal.signal(signal.SIGUSR1, lambda *_: heard.append(1))
+while not (heard if sys.argv[1] == "signal" else world.drains):
+    world.progress(1)
+    time.sleep(0.01)
+print("saves for", world.drains[0].node, world.drains[0].reason, flush=True)
+world.ready_to_drain()
+"""
+
+
+@pytest.mark.parametrize("way", ["signal", "look"])
+def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.CaptureFixture[str]) -> None:
+    params = RendezvousParameters("memory", "", "run", 1, 1)
+    handler = Draining(RendezvousSettings.from_parameters(params), MemoryBackend())
+    # From the start: until the program has a handler, the signal would kill it.
+    handler.drains = (SPOT,)
+    command = [sys.executable, "-c", SAVES, way]
+    agent = Agent(handler, params, command, processes=2, on_drain=signal.SIGUSR1 if way == "signal" else 0)
+    ending = agent.run()
+    assert ending.exit_status is ExitStatus.DONE, ending.reason
+    assert capfd.readouterr().out.splitlines() == ["saves for a.1 spot"] * 2
+    assert handler.answers == 1
