@@ -26,6 +26,7 @@ from ..settings import RendezvousSettings, RendezvousTimeout
 from ..store import KeyValueStore, PrefixStore, Store
 from . import drain, join, keep_alive, leave, report, rules, watch
 from .client import RetryingClient
+from .eligibility import without_progress
 from .heartbeats import HeartbeatLeases
 from .node import Node
 from .notices import MOST_SECONDS, Failure
@@ -315,6 +316,17 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def failures(self) -> Mapping[int, Failure]:
         """The first failure in each of the last rounds, as far as this node knows; a round without any is left out."""
         return self._node.run.notices.failures
+
+    @property
+    def rounds_without_progress(self) -> Sequence[tuple[int, Failure]]:
+        """The rounds without progress, one after the other, up to the one that this node joined last, each with its first
+        failure. At most `ROUNDS_KEPT` are known."""
+        return without_progress(self._node.run.notices.failures, self._node.round)
+
+    @property
+    def drain_reason(self) -> str:
+        """Why this node drains, in words."""
+        return self._node.drain_reason()
 
     def shutdown(self) -> bool:
         """End this node's part and release everything.

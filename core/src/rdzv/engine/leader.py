@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from ..backend import STATE_KEY, Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from ..handler import ROUNDS_KEPT
 from ..hooks import Event, EventKind
 from . import rules
 from .client import DecodedSnapshot, VersionedValue, same_version
@@ -19,7 +20,7 @@ from .eligibility import with_due
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
-from .notices import KEPT, Notices, Quarantine, drain_key, failure_key, quarantine_key
+from .notices import Notices, Quarantine, drain_key, failure_key, quarantine_key
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
@@ -403,7 +404,7 @@ class _LeaderTerm:
     def outdated_notices(self, snapshot: DecodedSnapshot, state: State) -> list[str]:
         """The notices that no node needs any more."""
         now, notices = self.node.clock(), self.node.run.notices
-        failures = [failure_key(number) for number in notices.failures if number <= state.round - KEPT]
+        failures = [failure_key(number) for number in notices.failures if number <= state.round - ROUNDS_KEPT]
         # A snapshot of the nodes may be older than the notice: not at once.
         gone = notices.drains.keys() - self.known
         self.gone_since = {node: self.gone_since.get(node, now) for node in gone}

@@ -23,9 +23,6 @@ FAILURES: Final = f"{CONTROL}/failures"
 QUARANTINES: Final = f"{CONTROL}/quarantines"
 """One key for each node that is or was quarantined: its name."""
 
-KEPT: Final = 10
-"""Rounds whose failures are kept."""
-
 MOST_SECONDS: Final = 1e9
 """No drain and no quarantine is longer: locks and sockets overflow somewhere above this."""
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from rdzv.credentials import file_option, variable
 from rdzv.errors import RendezvousParameterError
+from rdzv.handler import ROUNDS_KEPT
 from rdzv.near import near_name
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, options_of
@@ -166,6 +167,13 @@ def count(text: str) -> int:
     """How often, for argparse."""
     if not is_count(text):
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is no whole number from 0 to {MOST}")
+    return int(text)
+
+
+def rounds(text: str) -> int:
+    """A number of rounds whose failures are kept, for argparse."""
+    if not is_count(text) or not 1 <= int(text) <= ROUNDS_KEPT:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of rounds from 1 to {ROUNDS_KEPT}")
     return int(text)
 
 
