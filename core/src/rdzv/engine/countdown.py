@@ -14,6 +14,7 @@ class Countdown:
     Attributes:
         node: The node's id.
         drains: When each node that drains goes; the node itself, too.
+        reasons: Why each goes, in words.
         announced: The drain that this node itself has asked for.
         quarantine: The quarantine that it waits out, or has waited out last.
         cooled_at: When that is over.
@@ -22,6 +23,7 @@ class Countdown:
 
     node: str
     drains: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     announced: DrainNotice | None = None
     quarantine: Quarantine | None = None
     cooled_at: float = math.inf
@@ -33,7 +35,9 @@ class Countdown:
         self._drain(notice, now)
 
     def _drain(self, notice: DrainNotice, now: float) -> None:
-        self.drains[self.node] = min(now + notice.seconds, self.drains.get(self.node, math.inf))
+        moment = now + notice.seconds
+        if moment < self.drains.get(self.node, math.inf):
+            self.drains[self.node], self.reasons[self.node] = moment, notice.reason
 
     def observe(self, before: Notices, notices: Notices, now: float) -> None:
         """Note what is new.
@@ -59,11 +63,11 @@ class Countdown:
 
     def _observe_drains(self, before: Mapping[str, DrainNotice], drains: Mapping[str, DrainNotice], now: float) -> None:
         for node in self.drains.keys() - drains.keys() - {self.node}:
-            del self.drains[node]
+            del self.drains[node], self.reasons[node]
         for node, notice in drains.items():
             if before.get(node) == notice:
                 continue
             if node != self.node:
-                self.drains[node] = now + notice.seconds
+                self.drains[node], self.reasons[node] = now + notice.seconds, notice.reason
             elif notice != self.announced:
                 self._drain(notice, now)

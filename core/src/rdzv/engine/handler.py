@@ -272,10 +272,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def drains(self) -> Sequence[Drain]:
         """The nodes that drain, as far as this node knows, with the seconds that each has left; this one, too."""
-        now, notices = time.monotonic(), self._node.run.notices.drains
+        now, countdown = time.monotonic(), self._node.countdown
         return tuple(
-            Drain(node, max(0.0, moment - now), notices[node].reason if node in notices else "")
-            for node, moment in sorted(self._node.countdown.drains.items(), key=lambda item: item[1])
+            Drain(node, max(0.0, moment - now), countdown.reasons[node])
+            for node, moment in sorted(countdown.drains.items(), key=lambda item: item[1])
         )
 
     @property
@@ -319,7 +319,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def rounds_without_progress(self) -> Sequence[tuple[int, Failure]]:
-        """The rounds without progress, one after the other, up to the one that this node joined last, each with its first
+        """The rounds without progress up to the one that this node joined last, one after the other, each with its first
         failure. At most `ROUNDS_KEPT` are known."""
         return without_progress(self._node.run.notices.failures, self._node.round)
 

@@ -266,8 +266,7 @@ class Node:
 
     def drain_reason(self) -> str:
         """Why this node drains, in words."""
-        notice = self.countdown.announced or self.run.notices.drains.get(self.id)
-        return f"drained: {notice.reason if notice else 'no reason given'}"
+        return f"drained: {self.countdown.reasons.get(self.id, 'no reason given')}"
 
     def goes_at(self) -> float:
         """When this node has to say that it goes, as its drain is over; infinite: it does not drain, or has said it."""

@@ -376,9 +376,7 @@ class Agent:
         rounds = self.handler.rounds_without_progress
         if not self.give_up_after or len(rounds) < self.give_up_after:
             return None
-        first = "; ".join(
-            f"in round {number} '{failure.node}' failed first: {failure.reason}" for number, failure in rounds
-        )
+        first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
         reason = f"{len(rounds)} rounds without progress: {first}"
         self.handler.set_closed(reason, gave_up=True)
         return AgentResult(ExitStatus.GAVE_UP, reason)
