@@ -9,7 +9,7 @@ from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import rules
 from rdzv.engine.eligibility import drained, eligible, is_fit, with_due, without_progress
 from rdzv.engine.notices import NONE, DrainNotice, Failure, Notices, Quarantine
-from rdzv.engine.records import LeaderRecord, NodeRecord, State
+from rdzv.engine.records import Closed, LeaderRecord, NodeRecord, State
 
 DRAIN = DrainNotice(60.0, "spot")
 
@@ -201,6 +201,6 @@ class TestDecisions:
         assert self.decide(there, NONE).status.waiting == 1
 
     def test_closed_run_drains_nothing(self) -> None:
-        state = rules.close(self.STATE, rules.Closed("a", "done", True), LeaderRecord("a", 0, 2, 4))
+        state = rules.close(self.STATE, Closed("a", "done", True), LeaderRecord("a", 0, 2, 4))
         assert state is not None
         assert self.decide([*nodes("ac"), node("b", goes=True)], NONE, state).status.drained == ()

@@ -319,7 +319,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def rounds_without_progress(self) -> Sequence[tuple[int, Failure]]:
-        """The rounds without progress up to the one that this node joined last, one after the other, each with its first
+        """The rounds without progress, running, up to the one that this node joined last; each with its first
         failure. At most `ROUNDS_KEPT` are known."""
         return without_progress(self._node.run.notices.failures, self._node.round)
 

@@ -98,16 +98,16 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--drain",
         type=some_seconds,
         metavar="SECONDS",
-        help="after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all can "
-        "save their work (default: go at once, as after a second one)",
+        help="after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all "
+        "can save their work (default: go at once, as after a second one)",
     )
     parser.add_argument(
         "--give-up-after",
         type=rounds,
         default=0,
         metavar="N",
-        help="close the run after so many rounds running, up to 10, in which CMD failed and progress() had come no further "
-        "than before (default: never)",
+        help="close the run after so many rounds running, up to 10, in which CMD failed and progress() came no "
+        "further than before (default: never)",
     )
     parser.add_argument(
         "--hang-timeout",
