@@ -324,6 +324,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return without_progress(self._node.run.notices.failures, self._node.round)
 
     @property
+    def quarantine(self) -> str | None:
+        """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
+        return self._node.quarantine()
+
+    @property
     def drain_reason(self) -> str:
         """Why this node drains, in words."""
         return self._node.drain_reason()

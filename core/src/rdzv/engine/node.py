@@ -199,7 +199,7 @@ class Node:
             if before.drains.get(node) != notice
         ]
         failure = notices.failures.get(number)
-        if failure is not None and number not in before.failures:
+        if failure is not None and failure.node != self.id and number not in before.failures:
             events.append(self.event(EventKind.NODE_FAILED, failure.node, failure.reason))
         events += [
             self.event(EventKind.NODE_QUARANTINED, name, f"for {quarantine.cooldown:g} s: {quarantine.reason}")
@@ -267,6 +267,13 @@ class Node:
     def drain_reason(self) -> str:
         """Why this node drains, in words."""
         return f"drained: {self.countdown.reasons.get(self.id, 'no reason given')}"
+
+    def quarantine(self) -> str | None:
+        """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
+        countdown, now = self.countdown, self.clock()
+        if countdown.quarantine is None or countdown.cooled_at == math.inf:
+            return None
+        return f"quarantined for another {max(0.0, countdown.cooled_at - now):.0f} s: {countdown.quarantine.reason}"
 
     def goes_at(self) -> float:
         """When this node has to say that it goes, as its drain is over; infinite: it does not drain, or has said it."""

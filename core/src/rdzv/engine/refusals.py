@@ -125,7 +125,8 @@ def timed_out(
         here, what = status.present, _missing_by_status(node, status, waited)
     else:
         here, what = len(live or ()), _missing_nodes(node, live or (), running, waited, alone=alone)
-    error = RendezvousTimeoutError(f"{what}{because}")
+    quarantined = f" This node is {quarantine}." if (quarantine := node.quarantine()) else ""
+    error = RendezvousTimeoutError(f"{what}{quarantined}{because}")
     short = here < least and (live is not None or status is not None)
     error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {least} nodes" * short)
     return error

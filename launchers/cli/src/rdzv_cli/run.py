@@ -278,7 +278,8 @@ class _Progress:
         if trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
             here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
-        line = f"waiting for {self._wanted} ({here}), {self._how_long(seconds)}"
+        quarantine = f"{found}, " if (found := self._handler.quarantine) else ""
+        line = f"waiting for {self._wanted} ({quarantine}{here}), {self._how_long(seconds)}"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
             line = printable(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
