@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rdzv.admission import AdmissionRule, Limits
-from rdzv.engine import heartbeats, join, keep_alive, leader, leave, register, register_adapter, rules
+from rdzv.engine import eligibility, heartbeats, join, keep_alive, leader, leave, register, register_adapter, rules
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
+from rdzv.engine.countdown import Countdown
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases
@@ -504,6 +505,88 @@ while leads() and not node.stopped:
         "kill",
         level="heartbeats",
         crowd=True,
+    ),
+    "drain-without-end": _bug(
+        "A node that drains goes only when all are ready for it.",
+        {14},
+        Node.is_drained,
+        {"self.clock() >= moment or ": ""},
+        "drain",
+    ),
+    "drain-put-off": _bug(
+        "A further announcement puts off the end of a drain.",
+        {14},
+        Countdown._drain,
+        {"moment < self.drains.get(self.node, math.inf)": "True"},
+        "drain",
+        min_nodes=1,
+        max_nodes=2,
+    ),
+    "drain-too-early": _bug(
+        "A node that drains goes as soon as one member is ready for it.",
+        {14},
+        eligibility.drained,
+        {"all(node.id": "any(node.id"},
+        "drain",
+    ),
+    "drain-again": _bug(
+        "The next world has a node that drains, as long as it is there.",
+        {5, 15},
+        eligibility._burden,
+        {"return node.id in notices.drains, times": "return False, times"},
+        "drain",
+        "fail",
+        min_nodes=1,
+    ),
+    "quarantine-twice": _bug(
+        "A failure that has counted for a quarantine counts for the next one.",
+        {15},
+        eligibility.with_due,
+        {"before.round >= rounds[0]": "before.round >= number"},
+        "fail_again",
+        min_nodes=4,
+        max_nodes=4,
+    ),
+    "quarantine-of-others": _bug(
+        "A node is quarantined for the failures of others.",
+        {15},
+        eligibility.with_due,
+        {" or len(names) > 1": ""},
+        "fail_again",
+        "fail",
+    ),
+    "quarantine-too-soon": _bug(
+        "A quarantine is due although fewer rounds have failed.",
+        {15},
+        eligibility.with_due,
+        {"len(failures) < after": "not failures"},
+        "fail_again",
+    ),
+    "quarantine-unread": _bug(
+        "The next world has a node whose quarantine is due.",
+        {15},
+        leader._LeaderTerm.decide,
+        {"notices=self.notices(state)[0]": "notices=rules.NONE"},
+        "fail_again",
+        min_nodes=1,
+    ),
+    "quarantine-for-ever": _bug(
+        "A node that has waited out its quarantine does not say so.",
+        {4, 15},
+        Countdown.serve,
+        {"now < self.cooled_at": "True"},
+        "fail_again",
+        min_nodes=1,
+        max_nodes=8,
+        patience=(600.0,),
+    ),
+    "failures-removed": _bug(
+        "A leader removes the failures of the last rounds.",
+        {15},
+        leader._LeaderTerm.outdated_notices,
+        {"number <= state.round - ROUNDS_KEPT": "number < state.round"},
+        "fail_again",
+        min_nodes=1,
     ),
 }
 """By name; see ``python3 dev.py simulate --bug NAME``."""

@@ -70,6 +70,7 @@ class Machine:
         ended: It has ended by itself, and the service has confirmed all of that.
         unheard: It ended, and the service did not take in time what it had to say.
         drains_at: The moment on its clock at which its drain is over; infinite: it does not drain.
+        ready_for: The nodes that drain for which its program has said in this round that it is ready.
         failing: How often its program will fail at once, in this world and in those after it.
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
@@ -88,6 +89,7 @@ class Machine:
         self.unheard = False
         self.gives_up_at = 0.0
         self.drains_at = math.inf
+        self.ready_for: frozenset[str] = frozenset()
         self.failing = 0
         self.process = Process()
         self._context = context
@@ -269,6 +271,7 @@ class Machine:
             return
         state, rank = joined
         self.round = state.round
+        self.ready_for = frozenset()
         self.stored = ""
         self._watcher.returned(self, state, rank)
         if self.failing:
@@ -331,6 +334,7 @@ class Machine:
 
     def _say_ready(self) -> None:
         if self.alive:
+            self.ready_for = frozenset(self.node.countdown.drains)
             self.runner.start(drain.get_ready(self.node, self._soon()), _tolerate)
 
 
