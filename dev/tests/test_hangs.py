@@ -46,10 +46,15 @@ def local(tmp_path: Path) -> Iterator[Agents]:
         yield agents
 
 
-def test_the_world_goes_on_in_another_round(local: Agents, tmp_path: Path) -> None:
+@pytest.fixture(params=["sqlite", "etcd-v3", "consul"])
+def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
+    with agents_on(request.param, tmp_path) as agents:
+        yield agents
+
+
+def test_the_world_goes_on_in_another_round(agents: Agents, tmp_path: Path) -> None:
     job = program(tmp_path, STEPS)
-    # Its own file ends with its round, so the process that hangs does not do so in the second one.
-    nodes = [local.start(*job, "1", nnodes="2", arguments=(*HANG, "--max-restarts", "1")) for _ in range(2)]
+    nodes = [agents.start(*job, "1", nnodes="2", arguments=(*HANG, "--max-restarts", "1")) for _ in range(2)]
     assert [node.ends(60) for node in nodes] == [0, 0]
     (hangs,) = [node for node in nodes if "hangs" in node.said]
     pid = re.search(r"round 1: rank 1 is process (\d+)", hangs.said)
