@@ -230,6 +230,13 @@ class TestWanted:
         assert held(decide(None, self.LIMITS, *four)).recheck_after == 30.0
         assert published(decide(None, self.LIMITS, *four, quorum_for=30.0)).size == 4
 
+    def test_arrival_extends_the_last_call_and_not_the_wait_for_it(self) -> None:
+        three, late = nodes(self.LIMITS, *"abc"), {"quorum_for": 119.0, "since_arrival": 0.0}
+        assert held(decide(None, self.LIMITS, *three, **late)).recheck_after == 1.0
+        short = late | {"quorum_for": 29.0, "wanted": 20.0}
+        assert held(decide(None, self.LIMITS, *three, **short)).recheck_after == 7.5
+        assert published(decide(None, self.LIMITS, *nodes(self.LIMITS, *"abcd"), **late)).size == 4
+
     def test_survivors_wait_for_it_too(self) -> None:
         world = running(self.LIMITS, *"abcd")
         left = nodes(self.LIMITS, *"abc", last_round=1)

@@ -348,6 +348,25 @@ class TestGathering:
         assert lead.node.run.state == state_of(harness)
         assert set(state_of(harness).world) == {"a", "b"}
 
+    def test_who_arrives_near_its_end_extends_the_last_call(self, harness: Harness) -> None:
+        write(harness, "b")
+        lead, began = Leader(harness), harness.now
+        lead.until(LAST_CALL - 2.0)
+        write(harness, "c")
+        lead.until(LAST_CALL / 4 - 1.0)
+        assert STATE_KEY not in harness.names()
+        lead.coroutine.to_write(STATE_KEY)
+        # The leader has looked a moment later, when those who came together were there.
+        assert began + LAST_CALL * 5 / 4 - 2.0 <= harness.now <= began + LAST_CALL * 5 / 4 - 1.9
+
+    def test_who_comes_back_into_its_world_does_not(self, harness: Harness) -> None:
+        write(harness, "b")
+        lead, began = Leader(harness), harness.now
+        lead.until(LAST_CALL - 2.0)
+        write(harness, "b", last_round=1)
+        lead.coroutine.to_write(STATE_KEY)
+        assert harness.now == began + LAST_CALL
+
     def test_who_goes_during_the_last_call_lets_it_begin_anew(self, harness: Harness) -> None:
         write(harness, "b")
         lead = Leader(harness)

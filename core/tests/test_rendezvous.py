@@ -103,7 +103,7 @@ class Run:
         high: int = 4,
         *,
         join: float = 10.0,
-        last_call: float = 0.2,
+        last_call: float = 1.0,
         address: str | None = None,
         alone: float = 60.0,
         close: float = 5.0,

@@ -62,6 +62,37 @@ class TestGathering:
         new = published(decide(None, node("a"), node("b"), quorum_for=30.0))
         assert new == state("a", "b", address="a.host")
 
+    @pytest.mark.parametrize(
+        ("quorum_for", "since_arrival", "remaining"),
+        [
+            (0.0, 0.0, 30.0),
+            (22.0, 0.0, 8.0),
+            (23.0, 0.0, 7.5),
+            (29.0, 2.0, 5.5),
+            (36.0, 7.25, 0.25),
+            (50.0, 0.0, 7.5),
+            (53.0, 0.0, 7.0),
+            (59.75, 0.0, 0.25),
+        ],
+    )
+    def test_arrival_extends_the_last_call_to_twice_its_length_at_most(
+        self, quorum_for: float, since_arrival: float, remaining: float
+    ) -> None:
+        asked = {"quorum_for": quorum_for, "since_arrival": since_arrival}
+        assert held(decide(None, node("a"), node("b"), **asked)).recheck_after == remaining
+
+    @pytest.mark.parametrize(
+        ("quorum_for", "since_arrival"), [(30.0, 30.0), (30.0, 7.5), (37.5, 7.5), (60.0, 0.0), (99.0, 0.0)]
+    )
+    def test_last_call_that_was_extended_ends(self, quorum_for: float, since_arrival: float) -> None:
+        asked = {"quorum_for": quorum_for, "since_arrival": since_arrival}
+        assert published(decide(None, node("a"), node("b"), **asked)).world == ("a", "b")
+
+    def test_arrival_holds_up_no_full_world_and_no_survivors(self) -> None:
+        assert published(decide(None, *map(node, "abcd"), since_arrival=0.0)).size == 4
+        back = [node("a", last_round=1), node("b", last_round=1)]
+        assert published(decide(state("a", "b", "c"), *back, node("d"), since_arrival=0.0)).size == 3
+
     def test_at_max_the_world_is_formed_at_once(self) -> None:
         assert published(decide(None, *map(node, "abcd"))).world == ("a", "b", "c", "d")
 

@@ -3,6 +3,7 @@
 import json
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,7 @@ def test_page_says_what_the_plugins_declare(tool: Any, page: str) -> None:
 
 @pytest.mark.parametrize("project", BACKENDS, ids=lambda project: project["name"])
 def test_page_has_every_plugin(tool: Any, page: str, project: Mapping[str, Any]) -> None:
-    for name in ("capabilities", "results"):
+    for name in ("capabilities", "features", "results"):
         table = tool.section(page, name)
         assert any(f"| {backend} |" in table for backend in project["entry-points"]["rdzv"]), "run: dev.py capabilities"
 
@@ -54,7 +55,9 @@ def report(path: Path, *outcomes: str) -> Path:
     """A report of one class whose tests ended like this."""
     tests = {f"test_{number}": {"outcome": end, "reason": "issue 12"} for number, end in enumerate(outcomes)}
     unsupported = {one.name: "it cannot" for one in rdzv.Capability if one is not rdzv.Capability.LEASE}
+    features = {f"feature_{number}": {"what": "works", "outcome": end} for number, end in enumerate(outcomes)}
     declared = {"name": "mine", "capabilities": ["LEASE"], "unsupported": unsupported, "untried": ["LEASE"]}
+    declared["features"] = features
     path.write_text(json.dumps({"suite": "9", "backends": [{"test": "f.py::TestMine", **declared, "tests": tests}]}))
     return path
 
@@ -68,6 +71,20 @@ def test_report_becomes_tables(tool: Any, tmp_path: Path) -> None:
     assert "| mine | `TestMine` | 2 | 1 | 0 | 1 |" in results
     assert "* **mine** deviates in `test_3`: issue 12" in results
     assert "* mine: `LEASE`" in results
+
+
+def test_feature_works_where_it_works_in_every_class(tool: Any, tmp_path: Path) -> None:
+    (good,) = tool.read_report(report(tmp_path / "mine.json", "passed", "passed"))
+    (weak,) = tool.read_report(report(tmp_path / "mine.json", "deviating", "passed", "passed"))
+    other = replace(good, declared=replace(good.declared, name="other"))
+    for found in ([good, weak, other], [other, weak, good]):
+        assert tool.features(found).splitlines() == [
+            "|  | mine | other |",
+            "| --- | --- | --- |",
+            "| `feature_0` works | deviating | yes |",
+            "| `feature_1` works | yes | yes |",
+            "| `feature_2` works | yes | not tried |",
+        ]
 
 
 @pytest.mark.parametrize("outcome", ["failed", "skipped"])

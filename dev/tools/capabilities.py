@@ -49,6 +49,7 @@ class Found:
         test: The class.
         untried: The names of the capabilities that are declared, and that no test was about.
         tests: Outcome and reason of each test.
+        features: What each feature does that a test of the suite shows, and how that test ended.
     """
 
     suite: str
@@ -56,6 +57,7 @@ class Found:
     test: str
     untried: frozenset[str]
     tests: Mapping[str, Mapping[str, str]]
+    features: Mapping[str, Mapping[str, str]]
 
     def counts(self) -> list[int]:
         """How many tests ended in which of the good ways."""
@@ -86,7 +88,8 @@ def read_report(path: Path) -> list[Found]:
 
 def _read_class(suite: str, backend: Mapping[str, Any]) -> Found:
     declared = Declared(backend["name"], frozenset(backend["capabilities"]), backend["unsupported"])
-    return Found(suite, declared, backend["test"].rpartition("::")[2], frozenset(backend["untried"]), backend["tests"])
+    test = backend["test"].rpartition("::")[2]
+    return Found(suite, declared, test, frozenset(backend["untried"]), backend["tests"], backend.get("features", {}))
 
 
 def capabilities(backends: Iterable[Declared]) -> str:
@@ -104,6 +107,22 @@ def capabilities(backends: Iterable[Declared]) -> str:
         if one.name in backend.unsupported
     ]
     return "\n".join([_table(header, rows), "", *reasons])
+
+
+def features(found: Iterable[Found]) -> str:
+    """Which feature works on which backend."""
+    rows: dict[str, dict[str, str]] = {}
+    what: dict[str, str] = {}
+    for one in found:
+        for name, shown in one.features.items():
+            what[name] = shown["what"]
+            ends = rows.setdefault(name, {})
+            # A backend has several test classes, such as for a TCPStore and a FileStore: it works if it works on all.
+            if ends.get(one.declared.name, "yes") == "yes":
+                ends[one.declared.name] = "yes" if shown["outcome"] == "passed" else shown["outcome"]
+    backends = sorted({backend for ends in rows.values() for backend in ends})
+    cells = {name: [ends.get(one, "not tried") for one in backends] for name, ends in sorted(rows.items())}
+    return _table(["", *backends], [[f"`{name}` {what[name]}", *cells[name]] for name in cells])
 
 
 def results(found: Iterable[Found]) -> str:
@@ -166,6 +185,7 @@ def main(paths: Sequence[str]) -> None:
                 f"The test classes of '{one.declared.name}' declare different capabilities; a table has one column."
             )
     page = fill(PAGE.read_text(), "capabilities", capabilities(by_name.values()))
+    page = fill(page, "features", features(found))
     PAGE.write_text(fill(page, "results", results(found)))
 
 

@@ -41,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
         _refuse_unwritable(path)
     config.addinivalue_line("markers", "rdzv_requires(capability): makes sense with this capability only")
     config.addinivalue_line("markers", "rdzv_lacks(capability): makes sense without this capability only")
+    config.addinivalue_line("markers", "rdzv_feature(name, what): shows this feature of rdzv on the backend")
     report = config.stash[_REPORT] = Report()
     config.pluginmanager.register(report, "rdzv-conformance-report")
     if not (config.getoption("usepdb") or config.getoption("trace")):

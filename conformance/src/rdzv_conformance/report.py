@@ -13,6 +13,7 @@ import pytest
 from .suite.base import DECLARED, VERDICT, Verdict
 
 _TOPIC: Final = "rdzv_topic"
+_FEATURE: Final = "rdzv_feature"
 _OUTCOMES: Final = ("passed", "unsupported", "not tried", "deviating", "skipped", "failed")
 _TRIED: Final = frozenset({"passed", "deviating", "failed"})
 
@@ -24,6 +25,7 @@ class _Result:
     topic: str
     outcome: str
     reason: str
+    feature: tuple[str, str] | None = None
 
 
 @dataclass
@@ -45,6 +47,14 @@ class _Backend:
         """The capabilities that are declared, and that no test of this run was about."""
         tried = {result.topic for result in self.results.values() if result.outcome in _TRIED}
         return [name for name in self.declared.get("capabilities", ()) if name not in tried]
+
+    def features(self) -> dict[str, dict[str, str]]:
+        """What each feature of rdzv does, and how its test ended."""
+        return {
+            result.feature[0]: {"what": result.feature[1], "outcome": result.outcome}
+            for result in self.results.values()
+            if result.feature
+        }
 
     def remarks(self) -> Iterator[str]:
         """What a reader of the summary should know."""
@@ -73,9 +83,10 @@ class Report:
 
     @staticmethod
     def assign(item: pytest.Item, module: str) -> None:
-        """Have the reports of a test of the suite tell its topic: the capability it is about, else its file."""
+        """Have the reports of a test of the suite tell its feature, and its topic: its capability, else its file."""
         marks = [mark for name in ("rdzv_requires", "rdzv_lacks") for mark in item.iter_markers(name)]
         item.user_properties.append((_TOPIC, marks[0].args[0].name if marks else module))
+        item.user_properties += [(_FEATURE, mark.args) for mark in item.iter_markers("rdzv_feature")]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Take in one phase of one test."""
@@ -90,7 +101,8 @@ class Report:
         backend.declared = properties.get(DECLARED, backend.declared)
         outcome, reason = _outcome(report, properties)
         if outcome and backend.results.get(test, _Result("", "passed", "")).outcome != "failed":
-            backend.results[test] = _Result(properties[_TOPIC], outcome, reason)
+            feature = properties.get(_FEATURE)
+            backend.results[test] = _Result(properties[_TOPIC], outcome, reason, tuple(feature) if feature else None)
 
     def write_terminal(self, terminal: pytest.TerminalReporter) -> None:
         """Show the summary at the end of the terminal."""
@@ -111,6 +123,7 @@ class Report:
                 **backend.declared,
                 "untried": backend.untried(),
                 "topics": backend.topics(),
+                "features": backend.features(),
                 "tests": {
                     test: {"outcome": result.outcome, "reason": result.reason}
                     for test, result in backend.results.items()

@@ -270,6 +270,7 @@ def test_of_no_class(): pass
     assert backend["name"] == "register"
     assert backend["topics"] == {"register": {"passed": 1, "deviating": 1, "skipped": 1}}
     assert backend["untried"] == []
+    assert backend["features"] == {}
     assert backend["tests"] == {
         "test_register_is_empty_at_first": {"outcome": "passed", "reason": ""},
         "test_register_is_set_if_empty": {"outcome": "deviating", "reason": "it never is"},

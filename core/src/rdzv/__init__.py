@@ -21,7 +21,6 @@ from .backend import (
     Snapshot,
     Token,
 )
-from .channel import Drain
 from .current import World, current
 from .endpoints import Endpoint, parse_endpoints, source_address
 from .engine.handler import DynamicRendezvousHandler, create_handler
@@ -37,7 +36,7 @@ from .errors import (
     RendezvousTimeoutError,
     RendezvousUnsupportedError,
 )
-from .handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from .handler import Drain, RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from .hooks import Event, EventKind, hookimpl, plugin_manager, register_hooks, unregister_hooks
 from .keys import escape, unescape
 from .options import Option, parse_options

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Final
 
 from .errors import RendezvousParameterError
+from .handler import Drain
 
-__all__ = ["AgentEnd", "Drain", "ProcessEnd", "Report"]
+__all__ = ["AgentEnd", "ProcessEnd", "Report"]
 
 _MAGIC: Final = b"rdzvch01"
 """Which layout the file has: the core of the process may be another version than the agent's."""
@@ -41,21 +42,6 @@ _SIZE: Final = _HEAD + 2 * _HALF
 
 _ATTEMPTS: Final = 100
 """How often a set is read while the agent writes others over it; then what was known before is good enough."""
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """A node that is about to leave its run.
-
-    Attributes:
-        node: The node's id.
-        seconds: How long it stays, from the moment at which this was asked for; below zero: it should have left.
-        reason: Why it leaves.
-    """
-
-    node: str
-    seconds: float
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

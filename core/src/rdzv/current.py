@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Self
 
-from .channel import Drain, ProcessEnd
+from .channel import ProcessEnd
 from .engine.handler import adapt, round_store, run_store
 from .errors import RendezvousParameterError
-from .handler import RendezvousInfo
+from .handler import Drain, RendezvousInfo
 from .parameters import RendezvousParameters
 from .plugins import create_backend
 from .settings import RendezvousSettings

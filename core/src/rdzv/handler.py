@@ -14,9 +14,12 @@ from .text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
+__all__ = ["ROUNDS_KEPT", "Drain", "RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
 
 logger = logging.getLogger(__name__)
+
+ROUNDS_KEPT: Final = 10
+"""The last rounds whose first failures a run knows."""
 
 _TEST_NET: Final = (Endpoint("192.0.2.1", 0), Endpoint("2001:db8::1", 0))
 """Addresses for documentation (RFC 5737, RFC 3849): the way to them is the way out of this machine."""
@@ -106,6 +109,21 @@ class RendezvousInfo:
     round: int = 0
     run_id: str = ""
     nodes: _Members = field(default=_Members(), repr=False)  # to be shown, it may have to be read
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A node that is about to leave its run.
+
+    Attributes:
+        node: The node's id.
+        seconds: For how many more seconds it stays at most.
+        reason: Why it leaves, in words.
+    """
+
+    node: str
+    seconds: float
+    reason: str
 
 
 class RendezvousHandler(ABC):

@@ -11,9 +11,21 @@ from typing import Final, Self
 from .backend import STATE_KEY, KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
-from .engine.codec import decode
+from .engine.codec import Record, decode
 from .engine.envelope import Envelope, OtherVersionError
 from .engine.handler import adapt
+from .engine.notices import (
+    DRAINS,
+    FAILURES,
+    QUARANTINES,
+    DrainNotice,
+    Notices,
+    Quarantine,
+    drain_key,
+    name_of,
+    quarantine_key,
+    read_notices,
+)
 from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
 from .engine.register_adapter import RegisterAdapter
 from .engine.worlds import with_world
@@ -23,6 +35,7 @@ from .errors import (
     RendezvousParameterError,
     RendezvousStateError,
 )
+from .keys import unescape
 from .parameters import RendezvousParameters
 from .plugins import create_backend, load_backend_plugin
 from .settings import RendezvousSettings
@@ -52,6 +65,7 @@ class NodeStatus:
         address: Where it can be reached.
         doing: ``in the round``, ``waiting``, or ``left:`` and why.
         left: Why it has left: it is shown for as long as its record says so; None: it is here.
+        drains: How long it stays from the moment at which that was announced, and why it goes; None: it stays.
     """
 
     id: str
@@ -59,6 +73,7 @@ class NodeStatus:
     address: str
     doing: str
     left: str | None
+    drains: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,6 +113,8 @@ class Status:
         waiting: How many of `nodes` wait: for the next world, or as spares.
         closed_by: The node that closed the run.
         closed_reason: Why; None while it is open.
+        failed_first: Who failed first in each of the last rounds that ended so, and why: as ``round 4: node (reason)``.
+        quarantines: Which nodes are quarantined, by name, for how long and why, in words.
     """
 
     run_id: str
@@ -113,6 +130,8 @@ class Status:
     waiting: int
     closed_by: str | None
     closed_reason: str | None
+    failed_first: tuple[str, ...] = ()
+    quarantines: tuple[str, ...] = ()
 
 
 def _as_client_params(params: RendezvousParameters) -> RendezvousParameters:
@@ -177,7 +196,7 @@ class RunInspector:
         published = read_record(RunStatus, control.get(records.STATUS_KEY))
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
-        return _describe(self._run_id, state, leader, published, nodes)
+        return _describe(self._run_id, state, leader, published, nodes, read_notices(control))
 
     def wait(self, timeout: float) -> None:
         """Wait until the run's state, leader or status is another than at the last `status`, at most `timeout` seconds.
@@ -223,6 +242,63 @@ class RunInspector:
             applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
                 return mine
+
+    def drain(self, node: str, seconds: float, reason: str, timeout: float) -> tuple[str, ...]:
+        """Have a node leave, after so many seconds or as soon as all members of its world are ready for it.
+
+        Args:
+            node: Its id, or its name, which several nodes may have.
+            seconds: From the moment at which each node learns of it.
+            reason: What the others read.
+            timeout: Seconds to try.
+
+        Returns:
+            The ids of the nodes that drain.
+
+        Raises:
+            RendezvousParameterError: No such node is here.
+            RendezvousConnectionError: The service could not be reached.
+        """
+        deadline = time.monotonic() + timeout
+        live = _living(self._nodes(deadline))
+        drained = tuple(one for one in live if node in (one, name_of(one), unescape(name_of(one))))
+        if not drained:
+            raise RendezvousParameterError(
+                f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; here are: "
+                f"{', '.join(live) or 'none'}."
+            )
+        for one in drained:
+            self._write(drain_key(one), DrainNotice(seconds, reason), deadline)
+        return drained
+
+    def pardon(self, node: str, by: str, timeout: float) -> bool:
+        """Lift the quarantine of a node; what it has failed so far does not count any more.
+
+        Args:
+            node: Its name, or the id of one of its handlers.
+            by: Who lifts it.
+            timeout: Seconds to try.
+
+        Returns:
+            Whether it was quarantined before, even if it has waited that out.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+        """
+        deadline = time.monotonic() + timeout
+        control = self._client.read_all(records.CONTROL, deadline)
+        state, there = read_record(State, control.get(STATE_KEY)), read_notices(control).quarantines
+        names = [name for name in there if node in (name, unescape(name)) or name == name_of(node)]
+        for name in names:
+            pardon = Quarantine(0, state.round if state else 0, 0.0, f"pardoned by {by}")
+            self._write(quarantine_key(name), pardon, deadline)
+        return bool(names)
+
+    def _write(self, key: str, record: Record, deadline: float) -> None:
+        """Write over whatever is there."""
+        applied, there = self._client.put(key, record.encode(), deadline, previous=None)
+        while not applied:
+            applied, there = self._client.put(key, record.encode(), deadline, previous=there)
 
     def purge(self, timeout: float) -> tuple[str, ...]:
         """Remove every key of the run, once no node is left. A run that is open is closed before.
@@ -368,17 +444,23 @@ def _keys_beside(control: DecodedSnapshot, state: State) -> list[str]:
     """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
     old = [key for key, number in records.pending_rounds(control) if number is None or number <= state.round + 1]
     # At worst the leader of the next attempt loses the lead, and another is elected.
-    return [*old, records.STATUS_KEY, records.LEADER_KEY]
+    notices = [key for key in control.names() if key.startswith((f"{DRAINS}/", f"{FAILURES}/", f"{QUARANTINES}/"))]
+    return [*old, *notices, records.STATUS_KEY, records.LEADER_KEY]
 
 
 def _describe(
-    run_id: str, found: State | None, leader: LeaderRecord | None, published: RunStatus | None, nodes: list[NodeRecord]
+    run_id: str,
+    found: State | None,
+    leader: LeaderRecord | None,
+    published: RunStatus | None,
+    nodes: list[NodeRecord],
+    notices: Notices,
 ) -> Status:
     state = found or _NOTHING
     source = found or leader or next(iter(nodes), _NOTHING)
     news = published if published is not None and published.round == state.round else None
     ranks = {node: rank for rank, node in enumerate(state.world)}
-    known = sorted((_describe_node(node, state.round, ranks) for node in nodes), key=_by_rank)
+    known = sorted((_describe_node(node, state.round, ranks, notices) for node in nodes), key=_by_rank)
     return Status(
         run_id,
         _phase(state, published, nodes),
@@ -393,6 +475,12 @@ def _describe(
         sum(node.doing == _WAITING for node in known),
         state.closed.by if state.closed else None,
         state.closed.reason if state.closed else None,
+        tuple(f"round {number}: {one.node} ({one.reason})" for number, one in sorted(notices.failures.items())),
+        tuple(
+            f"{unescape(name)}: for {one.cooldown:g} s by its own clock, for the time {one.times}: {one.reason}"
+            for name, one in sorted(notices.quarantines.items())
+            if one.times
+        ),
     )
 
 
@@ -410,10 +498,12 @@ def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -
     return "running" if inside.issuperset(state.world) else "re-forming"
 
 
-def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int]) -> NodeStatus:
+def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices: Notices) -> NodeStatus:
     rank = ranks.get(node.id) if node.last_round < number else None
     doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
-    return NodeStatus(node.id, rank, node.address, doing, node.left)
+    drain = notices.drains.get(node.id)
+    drains = f"drains within {drain.seconds:g} s: {drain.reason}" if drain is not None and node.left is None else None
+    return NodeStatus(node.id, rank, node.address, doing, node.left, drains)
 
 
 def _missing(state: State, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:

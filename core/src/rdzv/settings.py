@@ -17,7 +17,12 @@ __all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
 
 CORE_OPTIONS: Final = (
     Option("join_timeout", "seconds", 600.0, "How long joining may take in all, connecting included."),
-    Option("last_call_timeout", "seconds", 30.0, "How long a world that has its minimum waits for more nodes."),
+    Option(
+        "last_call_timeout",
+        "seconds",
+        30.0,
+        "How long a world that has its minimum waits for more nodes; up to twice as long while they arrive.",
+    ),
     Option("close_timeout", "seconds", 30.0, "How long closing may take."),
     Option("heartbeat_timeout", "seconds", 5.0, "How long one keep-alive may take."),
     Option(
@@ -56,6 +61,18 @@ CORE_OPTIONS: Final = (
         zero=True,
     ),
     Option(
+        "quarantine_after",
+        "integer",
+        3,
+        "In how many rounds running the program of a node fails first until the node is quarantined; 0: it never is.",
+    ),
+    Option(
+        "quarantine_cooldown",
+        "seconds",
+        300.0,
+        "How long a first quarantine takes; each further one takes twice as long, up to eight times.",
+    ),
+    Option(
         "cas_backoff_max_seconds",
         "seconds",
         0.0,
@@ -80,7 +97,8 @@ class RendezvousTimeout:
 
     Attributes:
         join: From calling ``next_rendezvous`` to holding a world, connecting included (600 s).
-        last_call: How long a world that has its minimum waits for more nodes (30 s).
+        last_call: How long a world that has its minimum waits for more nodes (30 s), up to twice as long while they
+            arrive.
         close: For closing (30 s).
         heartbeat: For one keep-alive (5 s).
         alone: How long a member of a world waits for others once all the others have left (60 s).
@@ -137,6 +155,8 @@ class RendezvousSettings:
         wanted: The number of nodes for which a world waits longer than the last call.
         wanted_timeout: How long it waits for them.
         grow_delay: How long a world runs at least before it is asked to let more nodes in.
+        quarantine_after: In how many rounds running a node fails first until it is quarantined; 0: it never is.
+        quarantine_cooldown: How long a first quarantine takes.
     """
 
     run_id: str
@@ -157,6 +177,8 @@ class RendezvousSettings:
     wanted: int | None = None
     wanted_timeout: timedelta = timedelta(seconds=_DEFAULTS["wanted_timeout"])
     grow_delay: timedelta = timedelta(0)
+    quarantine_after: int = 3
+    quarantine_cooldown: timedelta = timedelta(seconds=_DEFAULTS["quarantine_cooldown"])
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -174,6 +196,11 @@ class RendezvousSettings:
             )
         if self.attempt < 0:
             raise RendezvousParameterError(f"The attempt ({self.attempt}) must not be negative.")
+        if self.quarantine_after < 0 or self.quarantine_cooldown <= timedelta(0):
+            raise RendezvousParameterError(
+                f"The quarantine_after ({self.quarantine_after}) must not be negative, and the quarantine_cooldown "
+                f"({self.quarantine_cooldown}) must be positive."
+            )
         self._check_rule()
 
     def _check_rule(self) -> None:
@@ -219,7 +246,6 @@ class RendezvousSettings:
         }
         # What torchrun adds is no setting.
         del options["timeout"]
-        wanted_timeout, grow_delay = (timedelta(seconds=options.pop(name)) for name in ("wanted_timeout", "grow_delay"))
         return cls(
             params.run_id,
             params.min_nodes,
@@ -228,7 +254,8 @@ class RendezvousSettings:
             timedelta(seconds=options.pop("keep_alive_interval")),
             labels=options.pop("labels") or {},
             sizes=options.pop("sizes") or (),
-            wanted_timeout=wanted_timeout,
-            grow_delay=grow_delay,
+            wanted_timeout=timedelta(seconds=options.pop("wanted_timeout")),
+            grow_delay=timedelta(seconds=options.pop("grow_delay")),
+            quarantine_cooldown=timedelta(seconds=options.pop("quarantine_cooldown")),
             **options,
         )

@@ -298,6 +298,22 @@ def _fail(context: SimulationContext, one: Machine) -> None:
     one.process.does(one.fail)
 
 
+def fail_again(context: SimulationContext, event: FaultEvent) -> None:
+    """The program of one node fails in each world that it gets, for a while."""
+    if one := victim(context, event):
+        one.failing = 2 + int(event.amount * 4)
+        if one.working:
+            _fail(context, one)
+
+
+def drain(context: SimulationContext, event: FaultEvent) -> None:
+    """A node has to go soon, and says so."""
+    if one := victim(context, event):
+        seconds = 4 * event.amount
+        context.trace.log("{} drains, and goes in {:.1f} s", one.name, seconds)
+        one.process.does(one.drain, seconds)
+
+
 def fail_many(context: SimulationContext, event: FaultEvent) -> None:
     """Many programs fail at once, as they do when one of them stops answering."""
     first = int(event.who * 2)
@@ -392,7 +408,9 @@ FAULTS: Final[dict[str, Fault]] = {
         slow,
         jump,
         leave,
+        drain,
         fail,
+        fail_again,
         fail_many,
         interrupt,
         close,

@@ -1,5 +1,6 @@
 """What must hold, checked after every step. The numbers are those of docs/guarantees.md."""
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import LASTING_TIMES
+from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine
 from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
 from rdzv.hooks import Event, EventKind
 
@@ -18,6 +20,7 @@ from .machine import Machine, SimulationContext
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_NOTICES = (f"{DRAINS}/", f"{FAILURES}/", f"{QUARANTINES}/")
 _WATCHED = frozenset({STATE_KEY, STATUS_KEY, LEADER_KEY})
 
 __all__ = ["Invariants", "Violation"]
@@ -58,6 +61,10 @@ class Invariants:
         self._pages: dict[str, Mapping[str, int]] = {}
         # The pages of a round are looked at once for each folder, not by each node that returns.
         self._paged: tuple[Pages, tuple[str, ...]] | None = None
+        self._failures: dict[int, str] = {}
+        self._counted: dict[str, int] = {}
+        self._quarantined: dict[str, tuple[int, float]] = {}
+        self._drains_since: dict[str, float] = {}
         self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
         self._ranks: tuple[tuple[str, ...], dict[str, int]] = ((), {})
 
@@ -70,9 +77,56 @@ class Invariants:
                 self.late.add(name)
             if name.startswith(f"{ROUNDS}/") and "/world/" in name:
                 self._pages[name] = decode(Page, Envelope.unpack(data).payload).ranks
+            if name.startswith(_NOTICES) and self._seen.get(name) != data:
+                self._seen[name] = data
+                self._wrote_notice(name, Envelope.unpack(data))
             if name in _WATCHED and self._seen.get(name) != data:
                 self._seen[name] = data
                 self._look_at(name, Envelope.unpack(data))
+
+    def _wrote_notice(self, key: str, envelope: Envelope) -> None:
+        name = key.rpartition("/")[2]
+        if envelope.deleted:
+            return
+        if key.startswith(DRAINS):
+            self._drains_since.setdefault(name, self._context.timeline.now)
+        if key.startswith(FAILURES):
+            self._failures[int(name)] = decode(Failure, envelope.payload).node
+        if key.startswith(QUARANTINES):
+            self._check_quarantine(name, decode(Quarantine, envelope.payload))
+
+    def _check_quarantine(self, name: str, quarantine: Quarantine) -> None:
+        """A node is quarantined for three failures in three rounds running, and for each of them once."""
+        rounds = range(quarantine.round - 2, quarantine.round + 1)
+        self._context.trace.log("{} is quarantined, for the time {}", name, quarantine.times)
+        if self._context.data_lost or self._context.purged:
+            # The numbers of the rounds began anew.
+            return
+        if [self._failures.get(number) for number in rounds] != [name] * 3:
+            raise Violation(15, f"{name} is quarantined for rounds {[*rounds]}, which failed by {self._failures}")
+        if self._counted.get(name, 0) >= rounds[0]:
+            raise Violation(15, f"{name} is quarantined twice for a failure up to round {self._counted[name]}")
+        self._counted[name] = quarantine.round
+        self._quarantined[name] = quarantine.times, self._context.timeline.now
+
+    def is_unfit(self, machine: Machine) -> bool:
+        """Whether a node drains, or is quarantined."""
+        times, _ = self._quarantined.get(machine.name, (0, 0.0))
+        return machine.name in self._drains_since or machine.node.countdown.served < times
+
+    def _check_fitness(self, state: State, leader: str) -> None:
+        """A world has a node that is quarantined or drains only if none is possible without."""
+        machines = {machine.name: machine for machine in self._context.machines}
+        known = self._context.timeline.now - self._context.plan.ttl
+        unfit = [
+            node
+            for node in state.world
+            if self.is_unfit(machines[node])
+            and max(self._drains_since.get(node, 0.0), self._quarantined.get(node, (0, 0.0))[1]) < known
+        ]
+        is_sure = not self._context.unreliable and leader in machines and not machines[leader].disturbed
+        if unfit and is_sure and self._context.plan.limits.largest(len(state.world) - 1):
+            raise Violation(15, f"{unfit} are in a world of {len(state.world)}, and a smaller one is possible")
 
     def _is_over(self, key: str) -> bool:
         """Whether what belongs to a round may have been removed."""
@@ -88,7 +142,7 @@ class Invariants:
                 self.state = None
             return
         if key == STATE_KEY:
-            self._wrote_state(self.whole(decode(State, envelope.payload)))
+            self._wrote_state(self.whole(decode(State, envelope.payload)), envelope.writer)
         elif key == STATUS_KEY:
             self._wrote_status(decode(RunStatus, envelope.payload))
         else:
@@ -115,7 +169,7 @@ class Invariants:
             raise Violation(1, f"the pages of round {state.round} hold {ranks}")
         return world
 
-    def _wrote_state(self, state: State) -> None:
+    def _wrote_state(self, state: State, writer: str) -> None:
         before, self.state = self.state, state
         if before is not None and not self._context.data_lost:
             self._check_succession(before, state)
@@ -126,6 +180,7 @@ class Invariants:
             self._check_closing(state)
         if state.round > (before.round if before else 0):
             self._published(state)
+            self._check_fitness(state, writer)
 
     def _check_succession(self, before: State, state: State) -> None:
         if (state.attempt, state.round) < (before.attempt, before.round):
@@ -192,14 +247,14 @@ class Invariants:
         if state is None or status.round != state.round or not state.world or state.closed:
             return
         inside = {machine.name for machine in self._context.machines if machine.working and not machine.disturbed}
-        room = state.limits.largest(state.max_nodes) - len(state.world)
+        room = state.limits.largest(state.max_nodes) - len(state.world) + 2 * len(status.drained)
         if status.waiting > room and inside.issuperset(state.world):
             raise Violation(5, f"a world of {len(state.world)} with room for {room} more hears of {status.waiting}")
 
     def _check_growth(self, status: RunStatus) -> None:
         """A world whose members are all at work is asked to grow only when it has run for a while."""
         state, context = self.state, self._context
-        if state is None or status.round != state.round or status.departures or not status.waiting:
+        if state is None or status.round != state.round or status.departures or status.drained or not status.waiting:
             return
         is_whole = all(machine.working for machine in context.machines if machine.name in state.world)
         ran = context.timeline.now - self._published_at
@@ -259,6 +314,10 @@ class Invariants:
             raise Violation(1, f"{machine.name} returns round {state.round} as its rank 0, and offers {machine.place}")
         self._context.trace.log("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)
 
+    def stays(self, machine: Machine) -> None:
+        """See `Watcher`."""
+        raise Violation(14, f"{machine.name} works on although its drain is over")
+
     def overdue(self, machine: Machine) -> None:
         """See `Watcher`."""
         if self._context.plan.level == "register":
@@ -282,6 +341,8 @@ class Invariants:
                 # that comes when the time to join is over is the reason for that.
                 return
             case errors.RendezvousClosedError() | errors.RendezvousGracefulExitError() if self._is_over_for(machine):
+                return
+            case errors.RendezvousGracefulExitError() if math.isfinite(machine.drains_at):
                 return
         raise Violation(7, f"{machine.name} gets an error for no fault of its own: {error!r}")
 

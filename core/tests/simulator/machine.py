@@ -1,5 +1,6 @@
 """One machine: a real node, and the program that uses it."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -7,7 +8,7 @@ from typing import Any, Protocol
 
 from rdzv import Event, EventKind, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.admission import AdmissionRule
-from rdzv.engine import join, keep_alive, leave, watch
+from rdzv.engine import drain, join, keep_alive, leave, report, watch
 from rdzv.engine.effects import Coroutine, Put
 from rdzv.engine.node import Node
 from rdzv.engine.records import State, round_folder
@@ -27,7 +28,10 @@ __all__ = ["Machine", "SimulationContext", "Watcher"]
 _SLACK = 0.1
 """Seconds that a node may take longer than it should, for it has a clock of its own."""
 
-_NEWS = (EventKind.EVICTED, EventKind.NODE_LOST, EventKind.NODE_LEFT)
+_LOOK = 0.3
+"""Seconds between two looks of a program."""
+
+_NEWS = (EventKind.EVICTED, EventKind.NODE_LOST, EventKind.NODE_LEFT, EventKind.NODE_QUARANTINED)
 
 
 class Watcher(Protocol):
@@ -44,6 +48,9 @@ class Watcher(Protocol):
 
     def refused(self, machine: "Machine", error: BaseException) -> None:
         """The program got an error."""
+
+    def stays(self, machine: "Machine") -> None:
+        """The program still works although its drain is over."""
 
     def heard(self, machine: "Machine", event: Event) -> None:
         """The node has announced an event."""
@@ -62,6 +69,8 @@ class Machine:
         gives_up_at: The moment on its clock from which on it may give up to join.
         ended: It has ended by itself, and the service has confirmed all of that.
         unheard: It ended, and the service did not take in time what it had to say.
+        drains_at: The moment on its clock at which its drain is over; infinite: it does not drain.
+        failing: How often its program will fail at once, in this world and in those after it.
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
 
@@ -78,6 +87,8 @@ class Machine:
         self.ended = False
         self.unheard = False
         self.gives_up_at = 0.0
+        self.drains_at = math.inf
+        self.failing = 0
         self.process = Process()
         self._context = context
         self._watcher = watcher
@@ -109,6 +120,7 @@ class Machine:
             labels=self.labels if plan.rule is not None and plan.rule.group_by else {},
             wanted_timeout=timedelta(seconds=plan.wanted_timeout),
             grow_delay=timedelta(seconds=plan.grow_delay),
+            quarantine_cooldown=timedelta(seconds=plan.cooldown),
             **({} if plan.rule is None else _options(plan.rule)),
         )
 
@@ -180,7 +192,24 @@ class Machine:
     def fail(self) -> None:
         """Fail in its work, and want the next world."""
         if self.working:
+            patience = self.clock() + self.node.interval
+            self.runner.start(report.report_failure(self.node, "its program failed", False, patience), _tolerate)
             self.join()
+
+    def drain(self, seconds: float) -> None:
+        """Call ``drain``, and end when that is over."""
+        self.drains_at = min(self.drains_at, self.clock() + seconds)
+        self.runner.start(drain.announce(self.node, seconds, "its machine ends", self.clock() + seconds), _tolerate)
+        self._context.timeline.after(self.clock.seconds_until(self.drains_at), self.process.does, self._see_the_end)
+
+    def _see_the_end(self) -> None:
+        """The drain is over: programs look from time to time."""
+        self._look_soon()
+        self._context.timeline.after(_LOOK + _SLACK, self.process.does, self._see_that_it_is_drained)
+
+    def _see_that_it_is_drained(self) -> None:
+        if self.working and self.clock() >= self.drains_at:
+            self._watcher.stays(self)
 
     def interrupt(self) -> None:
         """Get Ctrl-C while it waits."""
@@ -242,6 +271,9 @@ class Machine:
         self.round = state.round
         self.stored = ""
         self._watcher.returned(self, state, rank)
+        if self.failing:
+            self.failing -= 1
+            self._context.timeline.after(_LOOK, self.process.does, self.fail)
         if self._context.stores:
             self.runner.start(self._store(f"{round_folder(state.round)}/store/{self.name}"), _tolerate)
 
@@ -260,8 +292,11 @@ class Machine:
             and (self.node.waiting() or self.node.closed() or self.node.failures.lasting)
         ):
             # Programs look from time to time. As long as there is nothing to see, no look is simulated.
-            self._looks = True
-            self._context.timeline.after(self._rng.uniform(0.0, 0.3), self.process.does, self._look)
+            self._look_soon()
+
+    def _look_soon(self) -> None:
+        self._looks = True
+        self._context.timeline.after(self._rng.uniform(0.0, _LOOK), self.process.does, self._look)
 
     def _look(self) -> None:
         """What a program does from time to time."""
@@ -274,6 +309,9 @@ class Machine:
         elif self.node.closed():
             self._context.trace.log("{} sees that the run is closed, and ends", self.name)
             self.leave("the run is closed")
+        elif self.node.is_drained():
+            self._context.trace.log("{} is drained, and ends", self.name)
+            self.leave(self.node.drain_reason())
         elif self.node.waiting():
             self._context.trace.log("{} sees {} waiting, and joins again", self.name, self.node.waiting())
             self.join()
@@ -281,7 +319,19 @@ class Machine:
     def _hear(self, event: Event) -> None:
         if event.kind in _NEWS:
             self._context.trace.log("{} hears: {} {} ({})", self.name, event.kind.value, event.node, event.cause)
+        if event.kind is EventKind.NODE_DRAINS:
+            self._get_ready()
         self._watcher.heard(self, event)
+
+    def _get_ready(self) -> None:
+        """Save the work after a while, and say so; or never."""
+        if self._rng.random() < 0.7:
+            seconds = self._rng.uniform(0.0, 2.0)
+            self._context.timeline.after(seconds, self.process.does, self._say_ready)
+
+    def _say_ready(self) -> None:
+        if self.alive:
+            self.runner.start(drain.get_ready(self.node, self._soon()), _tolerate)
 
 
 def _options(rule: AdmissionRule) -> dict[str, Any]:

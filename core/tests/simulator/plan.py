@@ -59,6 +59,7 @@ class Plan:
         crowd: Whether a few nodes behave as many do; see `simulation.CROWD`.
         rule: What else is asked of a world. Each node has a label ``rack``, of which there are `racks`.
         grow_delay: Seconds that a world runs at least before it is asked to grow.
+        cooldown: Seconds of a first quarantine.
     """
 
     seed: str
@@ -81,6 +82,7 @@ class Plan:
     crowd: bool = False
     rule: AdmissionRule | None = None
     grow_delay: float = 0.0
+    cooldown: float = 4.0
 
     @property
     def limits(self) -> Limits:
@@ -139,7 +141,7 @@ _FAULT_EVENTS = (
     "come", "interrupt", "jump", "corrupt", "unexpected",
 )  # fmt: skip
 _ENDING = ("close", "shutdown", "relaunch")
-_LATER = {"garble": 0.2, "purge": 0.1}
+_LATER = {"garble": 0.2, "purge": 0.1, "drain": 0.2, "fail_again": 0.2}
 _OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, **dict.fromkeys(_ENDING, 0.25)}
 
 

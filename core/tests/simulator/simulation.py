@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from rdzv.backend import STATE_KEY
 from rdzv.engine import heartbeats, leader, node, records, worlds
+from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
@@ -153,10 +154,10 @@ class Simulation:
         """When a run has ended, its closed state is all that stays."""
         context = self.context
         # Without leases, the records of an attempt that died are removed by the next attempt's first leader.
-        leaves = {STATE_KEY, NODES, HEARTBEATS} if context.plan.level != "leases" else {STATE_KEY}
+        leaves = {STATE_KEY, QUARANTINES} | ({NODES, HEARTBEATS} if context.plan.level != "leases" else set())
         if context.plan.late or context.plan.lost:
             # What was written to them first may be applied once more, after they are gone.
-            leaves |= {STATUS_KEY, LEADER_KEY}
+            leaves |= {STATUS_KEY, LEADER_KEY, DRAINS, FAILURES}
         if context.purged:
             # A leader that knew the removed state may have declared a number that its own attempt never reaches.
             leaves.add(PENDING)
@@ -174,8 +175,9 @@ class Simulation:
         living = context.living()
         if state is None or state.closed or state.attempt != context.attempt:
             return False
+        fit = [one for one in living if not self.invariants.is_unfit(one)]
         members = [one for one in living if one.working and one.round == state.round and one.name in state.world]
-        possible = len(context.plan.limits.choose(living, state.world))
+        possible = len(context.plan.limits.choose(fit, state.world)) or len(state.world)
         as_many_as_possible = len(members) == len(state.world) == possible
         return as_many_as_possible and all(one.joining for one in living if one not in members)
 

@@ -1,11 +1,13 @@
 """The suite: one file for each topic, and the class that has them all."""
 
+from .admission import AdmissionConformance
 from .capabilities import CapabilitiesConformance
 from .cluster import ClusterConformance
 from .concurrency import ConcurrencyConformance
 from .endings import EndingsConformance
 from .entry import EntryConformance
 from .fencing import FencingConformance
+from .fitness import FitnessConformance
 from .fork import ForkConformance
 from .handler import HandlerConformance
 from .keys import KeysConformance
@@ -28,6 +30,8 @@ class BackendConformance(
     OutagesConformance,
     EndingsConformance,
     EntryConformance,
+    FitnessConformance,
+    AdmissionConformance,
     HandlerConformance,
     ForkConformance,
     LifecycleConformance,

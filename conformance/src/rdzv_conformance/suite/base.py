@@ -92,6 +92,16 @@ def lacks(capability: Capability) -> pytest.MarkDecorator:
     return pytest.mark.rdzv_lacks(capability)
 
 
+def feature(name: str, what: str) -> pytest.MarkDecorator:
+    """Mark the test that shows a feature of rdzv on a backend: the feature's row in the table of features.
+
+    Args:
+        name: The feature, as users ask for it.
+        what: What it does, in words that follow the name.
+    """
+    return pytest.mark.rdzv_feature(name, what)
+
+
 class Conformance:
     """The rules that every part of the suite shares.
 

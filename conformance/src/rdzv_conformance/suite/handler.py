@@ -4,13 +4,11 @@ import time
 from collections import Counter
 from typing import Final
 
-import pytest
 from rdzv.backend import ANY, STATE_KEY
 
 from ..deadlines import eventually
-from ..processes import Processes
-from .base import CALL, Clients, Conformance, Connect
-from .nodes import FORM, Node, Nodes, assert_calm, gather
+from .base import CALL, Clients
+from .nodes import FORM, Node, Nodes, NodesConformance, assert_calm, gather
 
 _HOUR: Final = 3600.0
 _JOIN_CALLS: Final = 6
@@ -22,13 +20,8 @@ _SPARE_CALLS: Final = 3
 """So many calls may be late."""
 
 
-class HandlerConformance(Conformance):
+class HandlerConformance(NodesConformance):
     """What the nodes of a run are promised, whatever the service."""
-
-    @pytest.fixture
-    def nodes(self, connect: Connect, run_id: str, processes: Processes) -> Nodes:
-        """Makes nodes."""
-        return Nodes(processes, lambda: connect(run_id), run_id)
 
     def test_all_nodes_agree(self, nodes: Nodes) -> None:
         """Invariant 1: one world, size, bootstrap address; ranks from 0, each once; one store."""
@@ -59,19 +52,6 @@ class HandlerConformance(Conformance):
         assert members[0].ask("waiting") == 0, "a spare that cannot be used is announced"
         assert members[0].ask("shutdown")
         assert "GracefulExit" in spare.refusal(), "the spare does not end with a graceful exit"
-
-    def test_a_spare_takes_the_rank_of_a_dead_node_of_its_group(self, nodes: Nodes) -> None:
-        """Invariant 3: a group takes part whole, its ranks are contiguous, and no other rank moves."""
-        racks = {rack: nodes(2, 2, 4, group_by="rack", group_size=2, labels={"rack": rack}) for rack in "ab"}
-        members = [node for rack in racks.values() for node in rack]
-        ranks = [world["rank"] for world in gather(members)]
-        assert sorted(ranks[:2]) == [0, 1], f"the ranks of two groups of two are {ranks}"
-        (spare,) = nodes(1, 2, 4, group_by="rack", group_size=2, labels={"rack": "b"})
-        spare.tell("join")
-        eventually(lambda: members[0].ask("nodes") == 5, "the spare to be there", FORM)
-        members.pop().kill()
-        eventually(lambda: all(node.ask("waiting") for node in members), "the others to notice the death", FORM)
-        assert [world["rank"] for world in [*gather(members), spare.world()]] == ranks
 
     def test_the_others_go_on_when_a_member_is_killed(self, nodes: Nodes) -> None:
         """Invariants 4 and 7: the survivors learn of it and form a new world."""

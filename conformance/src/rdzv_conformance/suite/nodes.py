@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
+import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
 from rdzv.backend import STATE_KEY, BackendPlugin, KeyValueBackend
 from rdzv.inspector import RunInspector
@@ -18,7 +19,7 @@ from rdzv.plugins import registered_backends
 from ..deadlines import eventually
 from ..intercept import intercepted
 from ..processes import Link, Processes, Worker
-from .base import CALL
+from .base import CALL, Conformance, Connect
 
 _INTERVAL: Final = 0.5
 """Seconds between two keep-alives, on services that allow so few."""
@@ -97,7 +98,15 @@ class Nodes:
         self.ttl = self.interval * _ATTEMPTS
 
     def __call__(
-        self, count: int, low: int = 2, high: int = 4, *, clock: float = 0.0, join: float = FORM, **more: Any
+        self,
+        count: int,
+        low: int = 2,
+        high: int = 4,
+        *,
+        clock: float = 0.0,
+        join: float = FORM,
+        last_call: float = 1.0,
+        **more: Any,
     ) -> list[Node]:
         """New nodes.
 
@@ -107,15 +116,25 @@ class Nodes:
             high: The largest.
             clock: How many seconds their clocks are wrong.
             join: How many seconds they wait for a world.
+            last_call: How many seconds one that has its minimum waits for more of them.
             more: Further settings.
         """
-        timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=1))
+        timeout = RendezvousTimeout(timedelta(seconds=join), timedelta(seconds=last_call))
         interval = timedelta(seconds=self.interval)
         settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS, **more)
         return [
             Node(self._processes.fork(lambda link: _run_node(link, self._connect, settings, clock)))
             for _ in range(count)
         ]
+
+
+class NodesConformance(Conformance):
+    """What the parts with nodes share."""
+
+    @pytest.fixture
+    def nodes(self, connect: Connect, run_id: str, processes: Processes) -> Nodes:
+        """Makes nodes."""
+        return Nodes(processes, lambda: connect(run_id), run_id)
 
 
 def gather(nodes: list[Node]) -> list[dict[str, Any]]:
@@ -180,6 +199,42 @@ class _RunningNode:
         status = self._handler.status
         return [departure.cause for departure in status.departures] if status else []
 
+    def drain(self, seconds: float, reason: str) -> None:
+        self._handler.drain(seconds, reason)
+
+    def drained(self) -> bool:
+        return self._handler.is_drained
+
+    def drains(self) -> list[str]:
+        """Why nodes drain, as far as this one knows."""
+        return [drain.reason for drain in self._handler.drains]
+
+    def ready(self) -> None:
+        self._handler.ready_to_drain()
+
+    def fail(self, reason: str) -> bool:
+        """Report a failure of the program; whether no other was first."""
+        return self._handler.report_failure(reason)
+
+    def failures(self) -> list[str]:
+        """The first failure of each round that had any, as far as this node knows."""
+        return [failure.reason for _, failure in sorted(self._handler.failures.items())]
+
+    def quarantined(self) -> list[str]:
+        """Which nodes are quarantined, as an inspector of the run sees it."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return list(inspector.status(CALL).quarantines)
+
+    def pardon(self, name: str) -> bool:
+        """Lift a quarantine, as an operator does."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return inspector.pardon(name, "the suite", CALL)
+
+    def have_drained(self, name: str, seconds: float) -> int:
+        """Have the nodes of a name drain, as an operator does; how many they are."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return len(inspector.drain(name, seconds, "the operator", CALL))
+
     def trouble(self) -> str | None:
         """Why the service cannot be reached."""
         return str(self._handler.connection_error) if self._handler.connection_error else None
@@ -215,6 +270,12 @@ class _RunningNode:
 
     def close(self, reason: str) -> None:
         self._handler.set_closed(reason)
+
+    def give_up(self, reason: str) -> None:
+        self._handler.set_closed(reason, gave_up=True)
+
+    def gave_up(self) -> bool:
+        return self._handler.is_closed() and self._handler.closed is not None and self._handler.closed.gave_up
 
     def closed(self) -> str | None:
         return self._handler.closed.reason if self._handler.is_closed() and self._handler.closed else None

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Collection, Set
 from typing import Final
 
+from .notices import name_of
 from .records import NodeRecord, State
 
 _MOST: Final = 4
@@ -41,7 +42,7 @@ class Growth:
             # A leader that is new does not know since when the round runs.
             self._round, self._began = number, now
         here = {node.id for node in records if node.left is None}
-        self._departures.update(_name(node) for node in self._arrived if node not in here)
+        self._departures.update(name_of(node) for node in self._arrived if node not in here)
         self._arrived = {node: self._arrived.get(node, now) for node in here}
 
     def due(self, now: float) -> Set[str] | None:
@@ -56,11 +57,6 @@ class Growth:
         return min(later, default=None)
 
     def _counts_from(self, node: str) -> float:
-        times = min(self._departures[_name(node)], _MOST)
+        times = min(self._departures[name_of(node)], _MOST)
         flapping = self._arrived[node] + self._delay * 2 ** (times - 1) if times else -math.inf
         return max(self._began + self._delay, flapping)
-
-
-def _name(node: str) -> str:
-    """What stands before the random part of an id: another handler on the same machine has the same."""
-    return node.rpartition(".")[0] or node

@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -13,15 +13,23 @@ from functools import partial
 from .. import hooks
 from ..backend import Capability, KeyValueBackend, RendezvousBackend
 from ..endpoints import check_address
-from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError, RendezvousStateError
-from ..handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from ..errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousParameterError,
+    RendezvousStateError,
+)
+from ..handler import Drain, RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 from ..parameters import RendezvousParameters
 from ..settings import RendezvousSettings, RendezvousTimeout
 from ..store import KeyValueStore, PrefixStore, Store
-from . import join, keep_alive, leave, rules, watch
+from . import drain, join, keep_alive, leave, report, rules, watch
 from .client import RetryingClient
+from .eligibility import without_progress
 from .heartbeats import HeartbeatLeases
 from .node import Node
+from .notices import MOST_SECONDS, Failure
 from .records import ROUNDS, Closed, NodeRecord, RunStatus, State
 from .register_adapter import RegisterAdapter
 from .runner import Runner
@@ -214,18 +222,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._look()
         return self._node.closed() is not None
 
-    def set_closed(self, reason: str = "closed by the application") -> None:
+    def set_closed(self, reason: str = "closed by the application", *, gave_up: bool = False) -> None:
         """Close the run for all, for good. If it is closed already, the first reason stands.
 
         Args:
             reason: What others will read.
+            gave_up: The job makes no progress: to start it again is of no use.
 
         Raises:
             RendezvousConnectionError: The service could not be reached within the close timeout.
         """
         self._start()
         deadline = time.monotonic() + self._settings.timeout.close.total_seconds()
-        self._runner.run(leave.close(self._node, reason, False, deadline))
+        self._runner.run(leave.close(self._node, reason, False, deadline, gave_up=gave_up))
 
     def num_nodes_waiting(self) -> int:
         """How many nodes wait for a world that would differ from this node's.
@@ -236,6 +245,93 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         self._look()
         return self._node.waiting()
+
+    def drain(self, seconds: float, reason: str) -> None:
+        """Announce that this node goes: after so many seconds, or as soon as all members are ready for it.
+
+        Then `is_drained` is true, `num_nodes_waiting` is above zero here and, if they can go on, at the other members,
+        and `next_rendezvous` raises a `RendezvousGracefulExitError`: end the programs, and call `leave`. Of several
+        calls the earliest end counts.
+
+        Args:
+            seconds: From now on.
+            reason: What the others read.
+
+        Raises:
+            RendezvousParameterError: The seconds are no number of zero or above.
+            RendezvousConnectionError: The service could not be reached in that time. The node goes all the same.
+        """
+        if not 0 <= seconds <= MOST_SECONDS:
+            raise RendezvousParameterError(
+                f"A node drains for a number of seconds from 0 to {MOST_SECONDS:.0f}, not {seconds}."
+            )
+        self._start()
+        patience = max(seconds, self._settings.timeout.heartbeat.total_seconds())
+        self._runner.run(drain.announce(self._node, float(seconds), reason, time.monotonic() + patience))
+
+    @property
+    def drains(self) -> Sequence[Drain]:
+        """The nodes that drain, as far as this node knows, with the seconds that each has left; this one, too."""
+        now, countdown = time.monotonic(), self._node.countdown
+        return tuple(
+            Drain(node, max(0.0, moment - now), countdown.reasons[node])
+            for node, moment in sorted(countdown.drains.items(), key=lambda item: item[1])
+        )
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether this node drains, and goes now."""
+        return self._node.is_drained()
+
+    def ready_to_drain(self) -> None:
+        """Say that this node has saved its work, and can go on without the nodes that drain now.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+        """
+        self._start()
+        deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
+        self._runner.run(drain.get_ready(self._node, deadline))
+
+    def report_failure(self, reason: str, progressed: bool = False) -> bool:
+        """Report that this node's program has failed in the round that it joined last.
+
+        All nodes learn of the first failure of each round; a node that fails first again and again is quarantined.
+
+        Args:
+            reason: In words.
+            progressed: Whether the program had made progress in this round.
+
+        Returns:
+            Whether no other node of the round has reported a failure before.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+        """
+        self._start()
+        deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
+        return self._runner.run(report.report_failure(self._node, reason, progressed, deadline))
+
+    @property
+    def failures(self) -> Mapping[int, Failure]:
+        """The first failure in each of the last rounds, as far as this node knows; a round without any is left out."""
+        return self._node.run.notices.failures
+
+    @property
+    def rounds_without_progress(self) -> Sequence[tuple[int, Failure]]:
+        """The rounds without progress, running, up to the one that this node joined last; each with its first
+        failure. At most `ROUNDS_KEPT` are known."""
+        return without_progress(self._node.run.notices.failures, self._node.round)
+
+    @property
+    def quarantine(self) -> str | None:
+        """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
+        return self._node.quarantine()
+
+    @property
+    def drain_reason(self) -> str:
+        """Why this node drains, in words."""
+        return self._node.drain_reason()
 
     def shutdown(self) -> bool:
         """End this node's part and release everything.

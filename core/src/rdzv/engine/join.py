@@ -1,6 +1,7 @@
 """The coroutine of a node that joins: it registers, waits for a world that includes it, or gives up."""
 
 import logging
+from dataclasses import replace
 
 from ..backend import STATE_KEY
 from ..errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
@@ -40,6 +41,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
         port,
         mine.labels,
         rule=mine.limits.rule,
+        served=node.countdown.served,
     )
     node.alone_since = None
     try:
@@ -53,6 +55,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
             alone_until = node.alone_until()
             patience = min(deadline, alone_until)
+            yield from _serve_quarantine(node, deadline)
             if (now := node.clock()) >= patience:
                 yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
                 break
@@ -60,9 +63,8 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
             yield from _ensure_leader(node, deadline)
             # News that came during the call has woken no waiter: then look before waiting.
             if seen == (node.run.version, node.failures.lasting, node.registration.record):
-                yield WaitForChange(
-                    min(patience, node.clock() + NO_LEADER_TIMEOUT) if node.run.leader is None else patience
-                )
+                until = min(patience, node.countdown.cooled_at, node.goes_at())
+                yield WaitForChange(min(until, node.clock() + NO_LEADER_TIMEOUT) if node.run.leader is None else until)
     except GeneratorExit:
         raise
     except BaseException:
@@ -91,6 +93,14 @@ def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[
         raise refusals.unregistered(node, started, error) from error
     except Exception as error:
         raise unexpected(error) from error
+
+
+def _serve_quarantine(node: Node, deadline: float) -> Coroutine[None]:
+    """Say that this node's quarantine is over, if it is."""
+    record = node.registration.record
+    if record is not None and node.countdown.serve(node.clock()):
+        node.registration.record = replace(record, served=node.countdown.served)
+        yield from _register_to_join(node, node.clock(), deadline)
 
 
 def _probe_service(node: Node, started: float) -> Coroutine[None]:

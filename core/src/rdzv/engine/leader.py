@@ -5,18 +5,22 @@ Leading needs no trust: every write of the state is a compare-and-set on the tok
 """
 
 import logging
+import math
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from ..backend import STATE_KEY, Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from ..handler import ROUNDS_KEPT
 from ..hooks import Event, EventKind
 from . import rules
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
+from .eligibility import with_due
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
+from .notices import Notices, Quarantine, drain_key, failure_key, quarantine_key
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
@@ -174,6 +178,13 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
 def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | None) -> Coroutine[None]:
     state = yield from write_world(decision.state, f"{node.rng.getrandbits(64):016x}", node.background_deadline)
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
+    for unfit in decision.unfit if applied else ():
+        logger.warning(
+            "round %d of '%s' has node '%s', which is quarantined or drains: the others are too few",
+            decision.state.round,
+            node.settings.run,
+            unfit,
+        )
     for member in decision.evicted if applied else ():
         logger.warning(
             "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
@@ -198,6 +209,8 @@ def _pause_between(before: RunStatus, status: RunStatus) -> float:
     """Seconds after the status before, at the soonest, at which this one may follow it."""
     if (status.waiting > 0) != (before.waiting > 0) or bool(status.departures) != bool(before.departures):
         # It is time for the members to act.
+        return 0.0
+    if status.drained != before.drained:
         return 0.0
     if status.departures != before.departures:
         # They know already that one is gone: of many that go one after the other they learn so often as all can bear.
@@ -240,6 +253,7 @@ class _LeaderTerm:
     parsed: ReadNodes = field(default_factory=dict)
     known: set[str] = field(default_factory=set)
     quorum_since: float | None = None
+    arrived_at: float = -math.inf
     last_status: RunStatus | None = None
     last_status_at: float = 0.0
     is_last_known: bool = True
@@ -250,6 +264,8 @@ class _LeaderTerm:
     whole: State | None = None
     pages: Pages | None = None
     growth: Growth = field(init=False)
+    sentence: Quarantine | None = None
+    gone_since: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.done_at = self.node.clock()
@@ -267,6 +283,7 @@ class _LeaderTerm:
         records = self.read(snapshot)
         if events := self.arrivals(state, records):
             yield Emit(events)
+        yield from self.quarantine(state)
         decision = self.decide(state, records)
         if isinstance(decision, rules.Publish):
             if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
@@ -303,10 +320,12 @@ class _LeaderTerm:
         return [record for _, record in self.parsed.values()]
 
     def arrivals(self, state: State | None, records: Collection[NodeRecord]) -> tuple[Event, ...]:
-        """An event for each waiting node that was not there before."""
+        """Note the nodes that wait and were not there before: when the last one came; returns an event for each."""
         world = frozenset(state.world if state else ())
         new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
         self.known = {node.id for node in records}
+        if new:
+            self.arrived_at = self.node.clock()
         return tuple(
             self.node.event(EventKind.NODE_ARRIVED, node.id, f"it waits at {node.address or 'no address'}")
             for node in new
@@ -321,12 +340,14 @@ class _LeaderTerm:
             records,
             self.node.limits(),
             quorum_for=0.0 if self.quorum_since is None else now - self.quorum_since,
+            since_arrival=now - self.arrived_at,
             last_call=self.node.settings.timeout.last_call.total_seconds(),
             wanted=self.node.settings.wanted_timeout.total_seconds(),
             trusted=self.node.connection.grace_remaining() == 0,
             known=self.last_status,
             assign=self.node.assign,
             due=self.growth.due(now),
+            notices=self.notices(state)[0],
         )
         if isinstance(decision, rules.Defer):
             if not decision.has_quorum:
@@ -334,6 +355,29 @@ class _LeaderTerm:
             elif self.quorum_since is None:
                 self.quorum_since = now
         return decision
+
+    def notices(self, state: State | None) -> tuple[Notices, str | None]:
+        """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
+        mine = self.node.settings
+        return with_due(
+            self.node.run.notices,
+            state.round if state is not None else 0,
+            mine.quarantine_after,
+            mine.quarantine_cooldown.total_seconds(),
+        )
+
+    def quarantine(self, state: State | None) -> Coroutine[None]:
+        """Write down the quarantine that is due."""
+        notices, name = self.notices(state)
+        snapshot = self.node.run.snapshot
+        if name is None or snapshot is None or self.sentence == (due := notices.quarantines[name]):
+            return
+        key = quarantine_key(name)
+        applied, _ = yield Put(key, due.encode(), self.node.background_deadline(), previous=snapshot.raw(key))
+        # If not, the next snapshot shows what is there.
+        if applied:
+            self.sentence = due
+            logger.warning("node '%s' of '%s' is quarantined: %s", name, self.node.settings.run, due.reason)
 
     def collect_garbage(self) -> Coroutine[None]:
         """Collect garbage: remove what is not needed any more.
@@ -348,12 +392,25 @@ class _LeaderTerm:
             if prefix not in self.removed:
                 yield Delete(prefix, self.node.background_deadline())
                 self.removed.add(prefix)
+        for key in self.outdated_notices(snapshot, state):
+            yield Delete(key, self.node.background_deadline())
         # After a service has forgotten its data the numbers jump: there is nothing far back. After a purge they begin
         # anew.
         self.swept = min(max(self.swept, state.round - SWEPT), max(0, state.round - 2))
         for number in range(self.swept + 1, state.round - 1):
             yield Delete(round_folder(number), self.node.background_deadline())
             self.swept = number
+
+    def outdated_notices(self, snapshot: DecodedSnapshot, state: State) -> list[str]:
+        """The notices that no node needs any more."""
+        now, notices = self.node.clock(), self.node.run.notices
+        failures = [failure_key(number) for number in notices.failures if number <= state.round - ROUNDS_KEPT]
+        # A snapshot of the nodes may be older than the notice: not at once.
+        gone = notices.drains.keys() - self.known
+        self.gone_since = {node: self.gone_since.get(node, now) for node in gone}
+        drains = [drain_key(node) for node, since in self.gone_since.items() if now >= since + self.node.ttl]
+        there = frozenset(snapshot.names())
+        return [key for key in failures + drains if key in there]
 
     def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""

@@ -10,6 +10,7 @@ from . import leader, rules, worlds
 from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
 from .node import Node
+from .notices import DRAINS, FAILURES, drain_key
 from .records import (
     CONTROL,
     HEARTBEATS,
@@ -34,12 +35,12 @@ from .rules import MembershipState
 from .worlds import read_world
 
 
-def close(node: Node, reason: str, done: bool, deadline: float) -> Coroutine[None]:
+def close(node: Node, reason: str, done: bool, deadline: float, *, gave_up: bool = False) -> Coroutine[None]:
     """Close this node's attempt, unless it is closed already: the first reason stands."""
     while True:
         versioned = yield Read(STATE_KEY, deadline)
         state = read_record(State, versioned)
-        closed = rules.close(state, Closed(node.id, reason, done), node.limits())
+        closed = rules.close(state, Closed(node.id, reason, done, gave_up), node.limits())
         if closed is None:
             yield from apply_and_emit(node, versioned, deadline)
             return
@@ -63,6 +64,8 @@ def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
         unfinished = yield from _write_leave_record(last, node.registration.version, lease, deadline)
     else:
         unfinished = yield from deregister(node, deadline)
+    if node.id in node.countdown.drains:
+        yield Delete(drain_key(node.id), deadline)
     if node.registration.state is not NodeState.NEW:
         yield from _hand_over(node, reason, lease, deadline)
     if unfinished is not None:
@@ -134,6 +137,11 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
             break
     for prefix in (yield from _ended(node, records, deadline)):
         yield Delete(prefix, deadline)
+    if node.closed() is not None:
+        # Who is quarantined stays so in the next attempt.
+        for key in control.names():
+            if key.startswith((f"{DRAINS}/", f"{FAILURES}/")):
+                yield Delete(key, deadline)
 
 
 def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:

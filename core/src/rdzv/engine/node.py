@@ -15,7 +15,9 @@ from ..settings import RendezvousSettings
 from . import rules
 from .client import DecodedSnapshot, VersionedValue, backoff
 from .connection import Connection
+from .countdown import Countdown
 from .failures import LEAD, Failures
+from .notices import Notices, read_notices
 from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStatus, decode_state, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
@@ -56,6 +58,7 @@ class Node:
             stand first.
         alone_since: Since when this node waits and all others of its world have left; None: they have not.
         evicted_from: The round whose eviction this node has reported.
+        countdown: Until when drains and its own quarantine last.
     """
 
     settings: RendezvousSettings
@@ -76,6 +79,7 @@ class Node:
     stands_from: float = -math.inf
     alone_since: float | None = None
     evicted_from: int = 0
+    countdown: Countdown = field(init=False)
 
     def __post_init__(self) -> None:
         """Give the node its id."""
@@ -84,6 +88,7 @@ class Node:
             self.id = f"{escape(name)[:32]}.{secrets.token_hex(6)}"
         self.connection = Connection(self.settings.run, self.backend, self.clock, self.interval, self.ttl)
         self.failures = Failures(self.clock)
+        self.countdown = Countdown(self.id)
 
     # What time it is.
 
@@ -118,6 +123,7 @@ class Node:
         events = self.apply_leader(read_record(LeaderRecord, snapshot.get(LEADER_KEY)))
         events += self.apply_state(snapshot.get(STATE_KEY), page)
         events += self._apply_status(read_record(RunStatus, snapshot.get(STATUS_KEY)))
+        events += self._apply_notices(read_notices(snapshot))
         # Last, so that what cannot be read is looked at again.
         self.run.snapshot = snapshot
         return events
@@ -178,6 +184,30 @@ class Node:
             if departure not in known and departure.node != self.id
         ]
 
+    def _apply_notices(self, notices: Notices) -> list[Event]:
+        before, self.run.notices = self.run.notices, notices
+        if notices is before:
+            return []
+        self.countdown.observe(before, notices, self.clock())
+        state, number = self.run.state, self.run.state.round if self.run.state else 0
+        if self.run.snapshot is None or state is None:
+            # What a node finds when it comes happened before.
+            return []
+        events = [
+            self.event(EventKind.NODE_DRAINS, node, f"in {notice.seconds:g} s: {notice.reason}")
+            for node, notice in notices.drains.items()
+            if before.drains.get(node) != notice
+        ]
+        failure = notices.failures.get(number)
+        if failure is not None and failure.node != self.id and number not in before.failures:
+            events.append(self.event(EventKind.NODE_FAILED, failure.node, failure.reason))
+        events += [
+            self.event(EventKind.NODE_QUARANTINED, name, f"for {quarantine.cooldown:g} s: {quarantine.reason}")
+            for name, quarantine in notices.quarantines.items()
+            if quarantine.times and before.quarantines.get(name) != quarantine
+        ]
+        return events
+
     def apply_leader(self, leader: LeaderRecord | None) -> list[Event]:
         """Apply the leader's record."""
         before, self.run.leader = self.run.leader, leader
@@ -233,6 +263,33 @@ class Node:
             return False
         # One of a smaller number, or of the same, was formed after the service had forgotten everything.
         return state.round != self.round or (state.size > 0 and self.run.rank is None and not self.run.lacks_page())
+
+    def drain_reason(self) -> str:
+        """Why this node drains, in words."""
+        return f"drained: {self.countdown.reasons.get(self.id, 'no reason given')}"
+
+    def quarantine(self) -> str | None:
+        """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
+        countdown, now = self.countdown, self.clock()
+        if countdown.quarantine is None or countdown.cooled_at == math.inf:
+            return None
+        return f"quarantined for another {max(0.0, countdown.cooled_at - now):.0f} s: {countdown.quarantine.reason}"
+
+    def goes_at(self) -> float:
+        """When this node has to say that it goes, as its drain is over; infinite: it does not drain, or has said it."""
+        record = self.registration.record
+        has_said = record is None or record.goes
+        return math.inf if has_said else self.countdown.drains.get(self.id, math.inf)
+
+    def is_drained(self) -> bool:
+        """Whether this node drains, and goes now: its time is over, all are ready, or a world was formed without it."""
+        moment, record = self.countdown.drains.get(self.id), self.registration.record
+        if moment is None:
+            return False
+        state, status = self.run.state, self.run.status
+        is_released = status is not None and status.round == self.round and self.id in status.drained
+        is_replaced = state is not None and state.round > self.round > 0 and self.run.rank is None
+        return self.clock() >= moment or is_released or is_replaced or (record is not None and record.goes)
 
     def is_waiting(self) -> bool:
         """Whether this node waits for a world, having left behind the one it had, if any."""
@@ -315,7 +372,7 @@ class Node:
 
     def waiting(self) -> int:
         """How many nodes wait for a world that would differ from this node's."""
-        if self.is_evicted():
+        if self.is_evicted() or self.is_drained():
             return 1
         state, status = self.run.state, self.run.status
         current = self.round or (state.round if state else 0)

@@ -95,11 +95,13 @@ class Closed:
         by: The id of the node (or the command) that closed it.
         reason: In words; the first one is kept.
         done: The job finished: a node that was only waiting ends with a graceful exit.
+        gave_up: The job made no progress in several rounds, one after the other: to start it again is of no use.
     """
 
     by: str
     reason: str
     done: bool
+    gave_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +205,9 @@ class NodeRecord(_LimitedRecord):
         labels: Whatever the user wants rank assignment and status to know.
         left: Why it left, once it did so on purpose.
         rule: What else it asks of a world.
+        ready: The ids of the draining nodes that it can go on without: its program has saved its work.
+        goes: It drains, and its time is over: it leaves its round, whether the others are ready or not.
+        served: How many of its quarantines it has waited out.
         order: The service's creation order of the record: the arrival order. Not written.
     """
 
@@ -216,6 +221,9 @@ class NodeRecord(_LimitedRecord):
     labels: Mapping[str, str] = field(default_factory=dict)
     left: str | None = None
     rule: AdmissionRule | None = None
+    ready: tuple[str, ...] = ()
+    goes: bool = False
+    served: int = 0
     order: int = field(default=0, metadata=LOCAL)
 
     @property
@@ -264,6 +272,7 @@ class RunStatus(Record):
         departures: The members of the round that are gone, as far as they are named.
         more_left: How many have left beside those that are named.
         more_lost: How many were lost beside those that are named.
+        drained: The ids of the members that drain, and go now.
     """
 
     round: int
@@ -273,6 +282,7 @@ class RunStatus(Record):
     departures: tuple[Departure, ...] = ()
     more_left: int = 0
     more_lost: int = 0
+    drained: tuple[str, ...] = ()
 
     @property
     def left(self) -> int:

@@ -31,7 +31,7 @@ def raise_if_cannot_join(node: Node) -> None:
     Raises:
         RendezvousError: A loop of the node fails, and not just for a moment.
         RendezvousClosedError: The attempt is closed or superseded, or the run was removed.
-        RendezvousGracefulExitError: The job is done, and this node was never needed.
+        RendezvousGracefulExitError: The job is done, and this node was never needed; or its drain is over.
         RendezvousParameterError: The run has other limits.
     """
     if node.run.state is not None:
@@ -41,6 +41,8 @@ def raise_if_cannot_join(node: Node) -> None:
             f"The rendezvous '{node.settings.run}' was removed from the service while this node took part in it. "
             "Start the nodes again to begin anew."
         )
+    if node.is_drained():
+        raise RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {node.drain_reason()}.")
     node.failures.raise_lasting()
     _check_limits(node)
 
@@ -123,7 +125,8 @@ def timed_out(
         here, what = status.present, _missing_by_status(node, status, waited)
     else:
         here, what = len(live or ()), _missing_nodes(node, live or (), running, waited, alone=alone)
-    error = RendezvousTimeoutError(f"{what}{because}")
+    quarantined = f" This node is {quarantine}." if (quarantine := node.quarantine()) else ""
+    error = RendezvousTimeoutError(f"{what}{quarantined}{because}")
     short = here < least and (live is not None or status is not None)
     error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {least} nodes" * short)
     return error

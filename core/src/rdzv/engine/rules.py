@@ -4,15 +4,26 @@ Pure functions: no I/O, no clock, no threads, so that every interleaving can be 
 ask them: the leader (`decide`) and each node for itself (`membership`).
 """
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Final
 
+from . import eligibility
+from .notices import NONE, Notices
 from .records import Closed, Departure, LeaderRecord, NodeRecord, Page, RunStatus, State
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
+
+
+_AFTER_ARRIVAL: Final = 1 / 4
+"""The part of a last call that is left, at least, after each arrival: nodes seldom come alone."""
+
+_LONGEST: Final = 2
+"""So many times its length a last call lasts at most, however many arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +35,12 @@ class Publish:
         evicted: The members of the world before that have not left, and that the new one is formed without.
             One of them might be coming back at this very moment, so the leader says first what it
             is about to do, and then looks once more.
+        unfit: The ids of the nodes that the new one has although they are quarantined or drain.
     """
 
     state: State
     evicted: tuple[Departure, ...] = ()
+    unfit: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,12 +154,14 @@ def decide(
     limits: LeaderRecord,
     *,
     quorum_for: float,
+    since_arrival: float = math.inf,
     last_call: float,
     wanted: float = 0.0,
     trusted: bool,
     known: RunStatus | None = None,
     assign: Assign | None = None,
     due: Collection[str] | None = None,
+    notices: Notices = NONE,
 ) -> Publish | Defer:
     """What the leader does.
 
@@ -155,13 +170,15 @@ def decide(
         nodes: Every node record in the service.
         limits: The leader's own attempt and limits, which hold until a world is published.
         quorum_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
-        last_call: Seconds that stragglers get once there are enough.
+        since_arrival: Seconds since a node arrived last.
+        last_call: Seconds that stragglers get once there are enough; those who arrive near its end extend it.
         wanted: Seconds for which a world waits for its wanted size, if there is one.
         trusted: The leader has been in touch with the service for so long that a member without a
             record is gone. After an outage it might only not have come back yet.
         known: The status published before: which members were already known to be gone.
         assign: Orders the ranks; None is the default, `sticky_ranks`.
         due: The ids of the nodes for which a running world is asked to grow by now; None: of all.
+        notices: Who drains, and who is quarantined.
     """
     live = [node for node in nodes if node.left is None]
     newest = max((node.attempt for node in live), default=0)
@@ -175,33 +192,45 @@ def decide(
             return Publish(replace(state, closed=Closed(rival.id, reason, done=False)))
         if _is_in_use(state, live, departed):
             # Exclusivity holds per run, whatever the attempt.
-            return Defer(_status(state, live, departed, due))
+            return Defer(_status(state, live, departed, due, notices))
         state, departed = _initial_state(newest, state.round, live, limits), {}
-    status = _status(state, live, departed, due)
+    status = _status(state, live, departed, due, notices)
     if state.closed or _is_in_use(state, live, departed):
         return Defer(status)
-    waiting = _candidates(state, live)
+    waiting = eligibility.eligible(state.limits, _candidates(state, live), state.world, notices)
     chosen = state.limits.choose(waiting, state.world)
     if not chosen:
         return Defer(status)
-    patience = _patience(state, waiting, len(chosen), last_call, wanted)
-    if quorum_for >= patience:
+    remaining = _remaining(state, waiting, len(chosen), quorum_for, since_arrival, last_call, wanted)
+    if remaining <= 0:
         evicted = tuple(departure for departure in departed.values() if not departure.left)
-        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted)
-    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=patience - quorum_for)
+        unfit = tuple(node.id for node in chosen if not eligibility.is_fit(node, notices))
+        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted, unfit)
+    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=remaining)
 
 
-def _patience(state: State, waiting: Sequence[NodeRecord], size: int, last_call: float, wanted: float) -> float:
-    """Seconds for which a world that is possible waits for more nodes."""
+def _remaining(
+    state: State,
+    waiting: Sequence[NodeRecord],
+    size: int,
+    quorum_for: float,
+    since_arrival: float,
+    last_call: float,
+    wanted: float,
+) -> float:
+    """Seconds for which a possible world of that size still waits for more nodes; 0 or less: it is formed."""
     limits = state.limits
-    if limits.rule is not None and size < limits.rule.wanted:
-        return max(wanted, last_call)
+    is_wanted = limits.rule is None or size >= limits.rule.wanted
     # The last call is for nodes that may or may not come. When the survivors of a world suffice, and are a world
     # without any of them waiting outside, every node that is expected is here.
     members = frozenset(state.world)
     survivors = sum(node.id in members for node in waiting)
     is_largest = size == limits.largest(limits.max_nodes)
-    return 0.0 if is_largest or state.min_nodes <= survivors <= size else last_call
+    if is_wanted and (is_largest or state.min_nodes <= survivors <= size):
+        return 0.0
+    ends_in = (last_call if is_wanted else max(wanted, last_call)) - quorum_for
+    extended = min(_AFTER_ARRIVAL * last_call - since_arrival, _LONGEST * last_call - quorum_for)
+    return max(ends_in, extended)
 
 
 def _next_round(state: State, waiting: Sequence[NodeRecord], chosen: Sequence[NodeRecord], assign: Assign) -> State:
@@ -314,34 +343,43 @@ def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
             if node.attempt == state.attempt
             and (node.min_nodes, node.max_nodes, node.rule) == (state.min_nodes, state.max_nodes, state.rule)
             and (node.id not in members or node.last_round >= state.round)
+            and not node.goes
         ),
         key=_arrival,
     )
 
 
 def _status(
-    state: State, live: Collection[NodeRecord], departed: Mapping[str, Departure], due: Collection[str] | None
+    state: State,
+    live: Collection[NodeRecord],
+    departed: Mapping[str, Departure],
+    due: Collection[str] | None,
+    notices: Notices,
 ) -> RunStatus:
     inside = active_members(state, live)
     waiting = _candidates(state, live)
     members = frozenset(state.world)
     returned = [node for node in waiting if node.id in members]
     present = len(inside) + len(waiting)
+    drained = frozenset[str]() if state.closed else eligibility.drained(inside, notices)
+    staying = [node for node in inside if node.id not in drained]
     if state.closed:
         phase, news = "closed", 0
     elif not state.world:
         phase, news = "gathering", 0
     else:
         # One that is only silent keeps its place: it may come back, and then no other has to move.
-        kept = len(state.world) - len(departed)
-        new = [node for node in waiting if node.id not in members and (due is None or node.id in due)]
-        arrivals = _room_for(state, [*inside, *returned, *new], len(new), kept)
+        kept = len(state.world) - len(departed) - len(drained)
+        counts = [node for node in waiting if eligibility.is_fit(node, notices) and (due is None or node.id in due)]
+        new = [node for node in counts if node.id not in members]
+        arrivals = _room_for(state, [*staying, *returned, *new], len(new), kept)
         # Spares beyond the room disturb no member; a loss counts when the others can go on without.
-        goes_on = departed and inside and state.limits.choose([*inside, *waiting], state.world)
+        goes_on = (departed or drained) and staying and state.limits.choose([*staying, *waiting], state.world)
         news = arrivals + len(returned) + (1 if goes_on else 0)
         phase = "running" if len(inside) == len(state.world) else "re-forming"
     # Nodes that leave a closed run are not reported as lost.
-    return RunStatus(state.round, phase, present, news, () if state.closed else tuple(departed.values()))
+    lost = () if state.closed else tuple(departed.values())
+    return RunStatus(state.round, phase, present, news, lost, drained=tuple(sorted(drained)))
 
 
 def _room_for(state: State, present: Sequence[NodeRecord], new: int, kept: int) -> int:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from .client import DecodedSnapshot, VersionedValue
+from .notices import NONE, Notices
 from .records import LeaderRecord, Page, RunStatus, State
 
 
@@ -31,6 +32,7 @@ class RunView:
         presence: Whether it is still there.
         status: The leader's news of the run.
         leader: The node that leads.
+        notices: Who drains, whose program failed first, who is quarantined.
     """
 
     snapshot: DecodedSnapshot | None = None
@@ -42,6 +44,7 @@ class RunView:
     presence: Presence = Presence.THERE
     status: RunStatus | None = None
     leader: LeaderRecord | None = None
+    notices: Notices = NONE
 
     def running(self) -> State | None:
         """The state while a round is running; else None."""

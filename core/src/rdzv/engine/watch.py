@@ -2,7 +2,7 @@
 
 from ..backend import STATE_KEY
 from ..errors import RendezvousClosedError, again
-from . import leader, refusals
+from . import drain, leader, refusals
 from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
 from .failures import WATCH
 from .node import NO_LEADER_TIMEOUT, Node
@@ -23,7 +23,8 @@ def watch_loop(node: Node) -> Coroutine[None]:
             snapshot = yield ReadAll(CONTROL, node.background_deadline(), node.run.snapshot)
         else:
             patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
-            snapshot = yield Wait(CONTROL, node.run.snapshot, node.clock() + patience)
+            until = min(node.clock() + patience, node.goes_at())
+            snapshot = yield Wait(CONTROL, node.run.snapshot, until)
         is_whole, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
         if not is_whole:
             # The state may be gone like its page, and be older than this node's lease: look once more.
@@ -31,6 +32,7 @@ def watch_loop(node: Node) -> Coroutine[None]:
             _, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
         if events := node.apply_snapshot(snapshot, page):
             yield Emit(tuple(events))
+        yield from drain.go(node)
         yield from leader.elect(node, node.background_deadline())
 
     return supervised(node, WATCH, turn)

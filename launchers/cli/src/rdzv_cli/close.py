@@ -1,15 +1,13 @@
 """``rdzv close``: end a run for all nodes, and remove what it left behind."""
 
 import argparse
-import getpass
-import os
 import time
 
 from rdzv.errors import RendezvousStateError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
 from rdzv.text import printable
 
-from .common import add_run_options, parameters, seconds
+from .common import add_run_options, parameters, seconds, user
 from .output import show
 
 
@@ -36,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
         shown_id = printable(arguments.run_id)
         try:
             was_used = _was_used(inspector, arguments.timeout)
-            closed = inspector.close(f"the operator ({_user()})", arguments.reason, deadline - time.monotonic())
+            closed = inspector.close(f"the operator ({user()})", arguments.reason, deadline - time.monotonic())
             show(f"The run '{shown_id}' is closed: {printable(closed.reason, 500)} (by {printable(closed.by)}).")
             if not was_used:
                 back = "" if arguments.purge else " `rdzv close --purge` takes this back."
@@ -63,11 +61,3 @@ def _was_used(inspector: RunInspector, timeout: float) -> bool:
     except RendezvousStateError:
         # Closing needs the state alone; what else there is was written by something.
         return True
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container's user need not have a name.
-        return f"user {os.getuid()}"

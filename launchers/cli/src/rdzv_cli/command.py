@@ -6,7 +6,7 @@ from importlib.metadata import version
 
 from rdzv.errors import RendezvousError
 
-from . import backends, close, doctor, log, output, run, status
+from . import backends, close, doctor, drain, log, output, pardon, run, status
 from .agent import ExitStatus
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"rdzv {version('rdzv')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=CommandParser)
-    for module in (run, status, close, backends, doctor):
+    for module in (run, status, close, drain, pardon, backends, doctor):
         module.add_parser(commands)
     parser.commands = tuple(commands.choices)
     for command in commands.choices.values():

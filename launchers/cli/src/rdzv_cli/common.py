@@ -1,6 +1,7 @@
 """The options that every subcommand about a run has."""
 
 import argparse
+import getpass
 import logging
 import os
 import re
@@ -10,6 +11,7 @@ from typing import Any, Final
 
 from rdzv.credentials import file_option, variable
 from rdzv.errors import RendezvousParameterError
+from rdzv.handler import ROUNDS_KEPT
 from rdzv.near import near_name
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, options_of
@@ -168,6 +170,22 @@ def count(text: str) -> int:
     return int(text)
 
 
+def rounds(text: str) -> int:
+    """A number of rounds whose failures are kept, for argparse."""
+    if not is_count(text) or not 1 <= int(text) <= ROUNDS_KEPT:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of rounds from 1 to {ROUNDS_KEPT}")
+    return int(text)
+
+
 def is_count(text: str) -> bool:
     """Whether this is a number from 0 to `MOST` in digits; Python reads no number that has thousands of them."""
     return re.fullmatch(r"[0-9]{1,9}", text) is not None
+
+
+def user() -> str:
+    """The name of the user who runs this."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user need not have a name.
+        return f"user {os.getuid()}"

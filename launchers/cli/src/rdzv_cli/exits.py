@@ -14,6 +14,8 @@ exit codes:
   {ExitStatus.SPARE.value}      the job is done and this node, a spare, was not needed
   {ExitStatus.UNREACHABLE.value}      the service could not be reached
   {ExitStatus.ERROR.value}      any other error
+  {ExitStatus.DRAINED.value}      drained: this node has left as it was asked to; the others go on
   {ExitStatus.UNFIT.value}      this node is not fit: a check has failed; the message says which
+  {ExitStatus.GAVE_UP.value}     given up: no progress in several rounds running; to start the job again is of no use
   128+N  ended by signal N
 """

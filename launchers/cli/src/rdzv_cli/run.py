@@ -24,7 +24,7 @@ from rdzv.registry import get_rendezvous_handler
 from rdzv.text import printable
 
 from .agent import Agent, AgentResult, Checks, ExitStatus, parse_check
-from .common import add_run_options, count, parameters, seconds, signal_number, some_seconds
+from .common import add_run_options, count, parameters, rounds, seconds, signal_number, some_seconds
 from .devices import processes
 from .exits import EXIT_CODES
 from .log import say, speak_as, write
@@ -34,6 +34,16 @@ _FIRST = 2.0
 
 _MOST = 30.0
 """Seconds between two lines, at most, where there is no terminal to refresh one on."""
+
+_LOUD: Final = (
+    EventKind.NODE_LOST,
+    EventKind.NODE_LEFT,
+    EventKind.NODE_DRAINS,
+    EventKind.NODE_FAILED,
+    EventKind.NODE_QUARANTINED,
+    EventKind.EVICTED,
+)
+"""What a user wants to know without asking."""
 
 _DOUBLINGS: Final = 3
 """How often the cooldown is doubled at most."""
@@ -83,6 +93,21 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default=10.0,
         metavar="SECONDS",
         help="between asking CMD to end and killing it (default: 10)",
+    )
+    parser.add_argument(
+        "--drain",
+        type=some_seconds,
+        metavar="SECONDS",
+        help="after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all "
+        "can save their work (default: go at once, as after a second one)",
+    )
+    parser.add_argument(
+        "--give-up-after",
+        type=rounds,
+        default=0,
+        metavar="N",
+        help="close the run after so many rounds running, up to 10, in which CMD failed and progress() came no "
+        "further than before (default: never)",
     )
     parser.add_argument(
         "--hang-timeout",
@@ -198,6 +223,8 @@ def _take_part(
         processes=arguments.nproc_per_node,
         max_restarts=arguments.max_restarts,
         grace=arguments.grace,
+        drain=arguments.drain,
+        give_up_after=arguments.give_up_after,
         hang_timeout=arguments.hang_timeout,
         on_drain=arguments.on_drain,
         check=checks.run,
@@ -251,7 +278,8 @@ class _Progress:
         if trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
             here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
-        line = f"waiting for {self._wanted} ({here}), {self._how_long(seconds)}"
+        quarantine = f"{found}, " if (found := self._handler.quarantine) else ""
+        line = f"waiting for {self._wanted} ({quarantine}{here}), {self._how_long(seconds)}"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
             line = printable(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
@@ -283,7 +311,7 @@ class _Progress:
     def rdzv_event(self, event: Event) -> None:
         """Say what happened, above the line."""
         self.clear()
-        loud = event.kind in (EventKind.NODE_LOST, EventKind.NODE_LEFT, EventKind.EVICTED)
+        loud = event.kind in _LOUD
         logging.getLogger("rdzv").log(
             logging.WARNING if loud else logging.INFO,
             "%s: %s (round %d): %s",

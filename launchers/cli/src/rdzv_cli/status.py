@@ -65,6 +65,9 @@ def _text(status: Status) -> str:
         lines.append(f"  nodes: {here} here; {status.takes}")
     for node in status.nodes:
         rank = "      -" if node.rank is None else f"rank {node.rank:2}"
-        lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}")
+        drains = f", {node.drains}" if node.drains else ""
+        lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}{drains}")
     lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
+    lines += [f"  failed first in {failure}" for failure in status.failed_first]
+    lines += [f"  quarantined: {quarantine}" for quarantine in status.quarantines]
     return "\n".join(printable(line, most=500) for line in lines)

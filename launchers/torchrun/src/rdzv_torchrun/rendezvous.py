@@ -101,6 +101,7 @@ class TorchrunHandler(RendezvousHandler):
             torch.distributed.elastic.multiprocessing.SignalException: A signal has ended the wait.
         """
         method = "next_rendezvous"
+        self._report_failure()
         self._record(method, f"attempts to join the next round of the rendezvous '{self._run}'")
         with self._failures_recorded(method), as_rendezvous_errors():
             info = ended_by_signals(self._next_round, unhandled=True)
@@ -161,6 +162,17 @@ class TorchrunHandler(RendezvousHandler):
         if self._graceful_exit and _is_missing_result(error):
             raise SystemExit(0) from None
         return told
+
+    def _report_failure(self) -> None:
+        """Report that the workers of this node have failed, if nothing else makes torchrun ask for another world."""
+        if not self._round or self._handler.closed is not None:
+            return
+        try:
+            if not self._handler.num_nodes_waiting() and self._broken() is None:
+                # Whether they made progress torchrun does not know.
+                ended_by_signals(partial(self._handler.report_failure, "its workers have failed", progressed=True))
+        except rdzv.RendezvousError as error:
+            logger.warning("The failure of the workers of this node could not be reported: %s", error)
 
     def _next_round(self) -> RendezvousInfo:
         while True:
@@ -237,6 +249,8 @@ class TorchrunHandler(RendezvousHandler):
 
     def _unfinished(self, error: BaseException | None) -> str | None:
         """Why the job is not done, although this node ends; None if it is."""
+        if self._handler.is_drained:
+            return self._handler.drain_reason
         if isinstance(error, ChildFailedError):
             rank, failure = error.get_first_failure()
             return f"its worker with rank {rank} has failed for good, with exit code {failure.exitcode}"

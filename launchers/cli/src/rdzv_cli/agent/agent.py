@@ -15,12 +15,12 @@ from types import FrameType
 from typing import TypeVar
 
 import rdzv
-from rdzv import Drain
 from rdzv.channel import Report
 from rdzv.current import variables
 from rdzv.handler import RendezvousInfo
 from rdzv.parameters import RendezvousParameters
 from rdzv.store import Store
+from rdzv.threads import start_thread
 
 from .channels import Channels
 from .drains import DrainNotices
@@ -34,6 +34,9 @@ _T = TypeVar("_T")
 _POLL = 0.05
 """Seconds between two looks at the workers; nothing on the network is asked."""
 
+
+_DRAIN_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""What schedulers send a while before they end a job."""
 
 _STACKS = 0.3
 """Seconds that each worker gets to write its stacks, when one hangs."""
@@ -56,7 +59,9 @@ class ExitStatus(Enum):
     SPARE = 5
     UNREACHABLE = 6
     ERROR = 7
+    DRAINED = 8
     UNFIT = 9
+    GAVE_UP = 10
     SIGNALLED = 128
 
     @classmethod
@@ -107,6 +112,8 @@ class Agent:
         processes: How many of it each node runs.
         max_restarts: How often it may fail here before this node gives up. A new world costs none.
         grace: Seconds between asking the command to end and killing it.
+        drain: Seconds for which this node stays in its world after the first SIGTERM or SIGUSR1; None: it goes at once.
+        give_up_after: Rounds without progress, one after the other, after which the run is closed; 0: it never is.
         hang_timeout: Seconds after which a worker that has reported progress, and does so no more, has failed; None:
             it may take any time.
         on_drain: The signal that the workers are sent when another drain is known; 0: none.
@@ -125,6 +132,8 @@ class Agent:
     processes: int = 1
     max_restarts: int = 0
     grace: float = 10.0
+    drain: float | None = None
+    give_up_after: int = 0
     hang_timeout: float | None = None
     on_drain: int = 0
     check: Callable[[Callable[[], bool]], str | None] = lambda is_over: None
@@ -134,6 +143,10 @@ class Agent:
     restarts: int = 0
     _has_failed: bool = field(default=False, init=False)
     _signal: int = field(default=0, init=False)
+    _drains: threading.Thread | None = field(default=None, init=False)
+    _is_asked_to_drain: bool = field(default=False, init=False)
+    _is_in_world: bool = field(default=False, init=False)
+    _step: int = field(default=0, init=False)
     _is_urgent: bool = field(default=False, init=False)
 
     def run(self) -> AgentResult:
@@ -144,6 +157,8 @@ class Agent:
                     pass
             except rdzv.RendezvousError as error:
                 ending = AgentResult(ExitStatus.of(error), str(error), summary=error.summary)
+                if self.handler.is_drained:
+                    ending = self._drained()
             except BaseException as error:
                 self.handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise
@@ -159,8 +174,12 @@ class Agent:
             return AgentResult(ExitStatus.SIGNALLED, signal_name(self._signal), self._signal)
         if not self._agree_on_processes(info):
             return None
-        with contextlib.closing(Channels(self.processes, keeper)) as channels:
-            return self._run_command(info, channels, keeper)
+        self._is_in_world = True
+        try:
+            with contextlib.closing(Channels(self.processes, keeper)) as channels:
+                return self._run_command(info, channels, keeper)
+        finally:
+            self._is_in_world = False
 
     def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
         own = {"processes": self.processes, "restarts": self.restarts}
@@ -268,14 +287,19 @@ class Agent:
             if closed := self.handler.closed:
                 if closed.done and finished:
                     return AgentResult(ExitStatus.DONE, closed.reason)
-                return AgentResult(ExitStatus.CLOSED, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
+                kind = ExitStatus.GAVE_UP if closed.gave_up else ExitStatus.CLOSED
+                return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
+            if self.handler.is_drained:
+                return self._drained()
+            if self._is_asked_to_drain and self._drains is None:
+                self._announce_drain()
             # A world without one of its members is none, even if the others are too few for another.
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
             seen, reports = workers.look(), channels.reports()
             if failure := self._failure(seen, reports, hangs, info):
-                return self._failed(failure, progressed=any(report.calls for report in reports))
+                return self._failed(failure, info, progressed=self._progressed(reports))
             self._pass_on_drains(seen, notices)
             if not finished and all(worker.code == 0 for worker in seen):
                 finished = True
@@ -310,14 +334,30 @@ class Agent:
             if worker.send_to(report.process, report.signal):
                 time.sleep(_STACKS)
 
-    def _failed(self, what: str, *, progressed: bool) -> AgentResult | None:
+    def _progressed(self, reports: Sequence[Report]) -> bool:
+        """Whether a worker has come further than any has come on this node in the rounds before."""
+        before, self._step = self._step, max([self._step, *(report.step for report in reports if report.calls)])
+        return self._step > before
+
+    def _failed(self, what: str, info: RendezvousInfo, *, progressed: bool) -> AgentResult | None:
+        if self._loses_drained(info):
+            logger.info("%s, since a node has left the world as it said", what)
+            return None
         self._report_failure(what, progressed=progressed)
+        if ending := self._gives_up():
+            return ending
         if self.restarts >= self.max_restarts:
             return AgentResult(ExitStatus.FAILED, f"{what}, after {self.restarts} restart{'s' * (self.restarts != 1)}")
         self.restarts += 1
         self._has_failed = True
         logger.warning("%s; restart %d of %d", what, self.restarts, self.max_restarts)
         return None
+
+    def _loses_drained(self, info: RendezvousInfo) -> bool:
+        """Whether a node that drains goes now: the workers of the others fail when its workers end."""
+        status = self.handler.status
+        released = status.drained if status is not None and status.round == info.round else ()
+        return bool(released) or any(not drain.seconds for drain in self.handler.drains)
 
     def _report_failure(self, reason: str, *, progressed: bool) -> None:
         """Tell the run of the first failure on this node in this round.
@@ -326,15 +366,45 @@ class Agent:
             reason: In words.
             progressed: Whether any worker of this node has made progress in this round.
         """
-        if report := getattr(self.handler, "report_failure", None):
-            report(reason, progressed)
+        try:
+            self.handler.report_failure(reason, progressed)
+        except rdzv.RendezvousError as error:
+            logger.warning("the failure of this node's program could not be reported: %s", error)
+
+    def _gives_up(self) -> AgentResult | None:
+        """Close the run if it makes no progress."""
+        rounds = self.handler.rounds_without_progress
+        if not self.give_up_after or len(rounds) < self.give_up_after:
+            return None
+        first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
+        reason = f"{len(rounds)} rounds without progress: {first}"
+        self.handler.set_closed(reason, gave_up=True)
+        return AgentResult(ExitStatus.GAVE_UP, reason)
+
+    def _drained(self) -> AgentResult:
+        return AgentResult(ExitStatus.DRAINED, self.handler.drain_reason)
+
+    def _announce_drain(self) -> None:
+        """Announce that this node drains, beside the command: it goes in time, whether the service answers or not."""
+        seconds = self.drain or 0.0
+
+        def announce() -> None:
+            try:
+                self.handler.drain(seconds, "its agent was asked to end")
+            except rdzv.RendezvousError as error:
+                logger.warning("this node goes, and could not say so before: %s", error)
+
+        self.say(f"asked to end: this node stays for {seconds:g} s, so that the others can save their work")
+        self._drains = start_thread(announce, name="rdzv-drain")
 
     def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
         """Tell the workers of the drains, and the run once all of them are ready."""
-        drains: Sequence[Drain] = getattr(self.handler, "drains", ())
-        notices.send(seen, notices.show(drains))
+        notices.send(seen, notices.show(self.handler.drains))
         if notices.are_answered(seen):
-            self.handler.ready_to_drain()  # type: ignore[attr-defined]
+            try:
+                self.handler.ready_to_drain()
+            except rdzv.RendezvousError as error:
+                logger.warning("the others do not know that this node is ready for the drain: %s", error)
 
     def _shut_down(self, ending: AgentResult) -> None:
         if ending.exit_status is ExitStatus.DONE:
@@ -345,10 +415,18 @@ class Agent:
     @contextlib.contextmanager
     def _signal_handlers(self) -> Iterator[None]:
         def take(number: int, frame: FrameType | None) -> None:
+            if (
+                number in _DRAIN_SIGNALS
+                and self.drain is not None
+                and self._is_in_world
+                and not self._is_asked_to_drain
+            ):
+                self._is_asked_to_drain = True
+                return
             self._is_urgent = bool(self._signal)
             self._signal = number
 
-        taken = [signal.SIGTERM]
+        taken = [signal.SIGTERM] if self.drain is None else [*_DRAIN_SIGNALS]
         # A shell and nohup have these ignored for what shall outlive a terminal; the command inherits that.
         taken += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
         previous = {number: signal.signal(number, take) for number in taken}

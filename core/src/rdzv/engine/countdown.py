@@ -1,0 +1,73 @@
+"""What a node counts down by its own clock: the drains of the run, and its own quarantine. No I/O, no threads."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from .notices import DrainNotice, Notices, Quarantine, name_of
+
+
+@dataclass
+class Countdown:
+    """The moments of one node.
+
+    Attributes:
+        node: The node's id.
+        drains: When each node that drains goes; the node itself, too.
+        reasons: Why each goes, in words.
+        announced: The drain that this node itself has asked for.
+        quarantine: The quarantine that it waits out, or has waited out last.
+        cooled_at: When that is over.
+        served: The number of its quarantines that it has waited out.
+    """
+
+    node: str
+    drains: dict[str, float] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    announced: DrainNotice | None = None
+    quarantine: Quarantine | None = None
+    cooled_at: float = math.inf
+    served: int = 0
+
+    def announce(self, notice: DrainNotice, now: float) -> None:
+        """Drain, from this moment on; of several announcements the earliest end counts."""
+        self.announced = notice
+        self._drain(notice, now)
+
+    def _drain(self, notice: DrainNotice, now: float) -> None:
+        moment = now + notice.seconds
+        if moment < self.drains.get(self.node, math.inf):
+            self.drains[self.node], self.reasons[self.node] = moment, notice.reason
+
+    def observe(self, before: Notices, notices: Notices, now: float) -> None:
+        """Note what is new.
+
+        Args:
+            before: The notices that were known.
+            notices: Those of now.
+            now: The moment.
+        """
+        self._observe_drains(before.drains, notices.drains, now)
+        quarantine = notices.quarantines.get(name_of(self.node))
+        if quarantine is None or quarantine.times <= self.served:
+            self.quarantine, self.cooled_at = None, math.inf
+        elif quarantine != self.quarantine:
+            self.quarantine, self.cooled_at = quarantine, now + quarantine.cooldown
+
+    def serve(self, now: float) -> bool:
+        """Whether a quarantine is over now; it is counted once."""
+        if self.quarantine is None or now < self.cooled_at:
+            return False
+        self.served, self.cooled_at = self.quarantine.times, math.inf
+        return True
+
+    def _observe_drains(self, before: Mapping[str, DrainNotice], drains: Mapping[str, DrainNotice], now: float) -> None:
+        for node in self.drains.keys() - drains.keys() - {self.node}:
+            del self.drains[node], self.reasons[node]
+        for node, notice in drains.items():
+            if before.get(node) == notice:
+                continue
+            if node != self.node:
+                self.drains[node], self.reasons[node] = now + notice.seconds, notice.reason
+            elif notice != self.announced:
+                self._drain(notice, now)

@@ -1,0 +1,100 @@
+"""Which nodes a new world should have: rather none that drains or is quarantined.
+
+Pure functions of the nodes' records and of the notices of the run.
+"""
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from ..admission import Limits
+from .notices import Failure, Notices, Quarantine, name_of
+from .records import NodeRecord
+
+_DOUBLED: Final = 4
+"""The cooldown of a node doubles each time, so often at most."""
+
+
+def eligible(
+    limits: Limits, nodes: Sequence[NodeRecord], previous: Sequence[str], notices: Notices
+) -> Sequence[NodeRecord]:
+    """The nodes of which the next world is formed.
+
+    Those that neither drain nor are quarantined. Where these are too few for any world, as many of the others as one
+    needs: first those that were quarantined least often, last those that drain.
+
+    Args:
+        limits: Which worlds the run takes.
+        nodes: Those that wait, in arrival order.
+        previous: The ids of the world before, in rank order.
+        notices: What the run knows of them.
+    """
+    if not (notices.drains or notices.quarantines):
+        return nodes
+    fit = [node for node in nodes if is_fit(node, notices)]
+    if limits.choose(fit, previous):
+        return fit
+    ordered = sorted(nodes, key=lambda node: _burden(node, notices))
+    counts = range(len(fit), len(ordered) + 1)
+    least = bisect_left(counts, True, key=lambda count: bool(limits.choose(ordered[:count], previous)))
+    return sorted(ordered[: counts[min(least, len(counts) - 1)]], key=lambda node: node.order)
+
+
+def is_fit(node: NodeRecord, notices: Notices) -> bool:
+    """Whether a node neither drains nor is quarantined."""
+    return not any(_burden(node, notices))
+
+
+def _burden(node: NodeRecord, notices: Notices) -> tuple[bool, int]:
+    quarantine = notices.quarantines.get(name_of(node.id))
+    times = 0 if quarantine is None or quarantine.times <= node.served else quarantine.times
+    return node.id in notices.drains, times
+
+
+def drained(inside: Collection[NodeRecord], notices: Notices) -> frozenset[str]:
+    """The members that go now: their time is over, or every member in the round is ready for it.
+
+    Args:
+        inside: The members that are in the round.
+        notices: What the run knows of them.
+    """
+    return frozenset(
+        node.id
+        for node in inside
+        if node.goes or (node.id in notices.drains and all(node.id in other.ready for other in inside))
+    )
+
+
+def with_due(notices: Notices, number: int, after: int, cooldown: float) -> tuple[Notices, str | None]:
+    """The notices, with the quarantine that is due, and the name of its node; None: none is.
+
+    Args:
+        notices: What stands in the service.
+        number: The round that runs, or ran last.
+        after: Rounds, one after the other, in which a node failed first, that make it due; 0: none ever is.
+        cooldown: Seconds of a first quarantine.
+    """
+    rounds = range(number - after + 1, number + 1)
+    failures = [notices.failures[each] for each in rounds if each in notices.failures]
+    names = {name_of(failure.node) for failure in failures}
+    if not after or len(failures) < after or len(names) > 1:
+        return notices, None
+    name = names.pop()
+    before = notices.quarantines.get(name)
+    if before is not None and before.round >= rounds[0]:
+        # No failure counts twice.
+        return notices, None
+    times = before.times + 1 if before else 1
+    seconds = cooldown * 2 ** (min(times, _DOUBLED) - 1)
+    due = Quarantine(times, number, seconds, f"it failed first in {after} rounds running: {failures[-1].reason}")
+    return replace(notices, quarantines={**notices.quarantines, name: due}), name
+
+
+def without_progress(failures: Mapping[int, Failure], number: int) -> Sequence[tuple[int, Failure]]:
+    """The rounds without progress, one after the other, of which this one is the last; each with its first failure."""
+    found: list[tuple[int, Failure]] = []
+    while (failure := failures.get(number)) is not None and not failure.progressed:
+        found.append((number, failure))
+        number -= 1
+    return found[::-1]

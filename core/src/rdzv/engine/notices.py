@@ -1,0 +1,144 @@
+"""Notices: what a run knows of its nodes beside their own records.
+
+A node drains; the program of a node failed first in a round; a node is quarantined. Each is a small record under
+``control``, which every node watches.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from ..errors import RendezvousStateError
+from .client import DecodedSnapshot
+from .codec import Record, decode
+from .records import CONTROL
+
+logger = logging.getLogger(__name__)
+
+DRAINS: Final = f"{CONTROL}/drains"
+"""One key for each node that drains: its id."""
+FAILURES: Final = f"{CONTROL}/failures"
+"""One key for each round in which a program failed. The first node to write it has failed first."""
+QUARANTINES: Final = f"{CONTROL}/quarantines"
+"""One key for each node that is or was quarantined: its name."""
+
+MOST_SECONDS: Final = 1e9
+"""No drain and no quarantine is longer: locks and sockets overflow somewhere above this."""
+
+_R = TypeVar("_R", bound=Record)
+
+
+def _check_seconds(seconds: float) -> None:
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise ValueError(f"{seconds} is no number of seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class DrainNotice(Record):
+    """A node is about to go.
+
+    Attributes:
+        seconds: After so long it goes, counted by each node from the moment at which it first saw this.
+        reason: In words.
+    """
+
+    seconds: float
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Refuse what no clock counts."""
+        _check_seconds(self.seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure(Record):
+    """The failure of a program, of which no other came first in its round.
+
+    Attributes:
+        node: The id of its node.
+        reason: In words.
+        progressed: Whether the programs of that node had made progress in that round.
+    """
+
+    node: str
+    reason: str
+    progressed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantine(Record):
+    """A node takes no part for a while.
+
+    Attributes:
+        times: How often it was quarantined; 0: it is pardoned.
+        round: The last round whose failure counts for this one.
+        cooldown: Seconds that it waits, by its own clock.
+        reason: In words.
+    """
+
+    times: int
+    round: int
+    cooldown: float
+    reason: str
+
+    def __post_init__(self) -> None:
+        """Refuse what no clock counts."""
+        _check_seconds(self.cooldown)
+
+
+@dataclass(frozen=True, slots=True)
+class Notices:
+    """All notices of a run.
+
+    Attributes:
+        drains: By the id of the node.
+        failures: By the number of the round.
+        quarantines: By the name of the node.
+    """
+
+    drains: Mapping[str, DrainNotice] = field(default_factory=dict)
+    failures: Mapping[int, Failure] = field(default_factory=dict)
+    quarantines: Mapping[str, Quarantine] = field(default_factory=dict)
+
+
+NONE: Final = Notices()
+
+
+def drain_key(node_id: str) -> str:
+    """Where it stands that a node drains."""
+    return f"{DRAINS}/{node_id}"
+
+
+def failure_key(number: int) -> str:
+    """Where the first failure of a round stands."""
+    return f"{FAILURES}/{number}"
+
+
+def quarantine_key(name: str) -> str:
+    """Where the quarantine of a node stands."""
+    return f"{QUARANTINES}/{name}"
+
+
+def name_of(node_id: str) -> str:
+    """What stands before the random part of a node's id: another handler on the same machine has the same."""
+    return node_id.rpartition(".")[0] or node_id
+
+
+def read_notices(control: DecodedSnapshot) -> Notices:
+    """The notices in a snapshot of ``control``. One that cannot be read is left out, and logged."""
+    failures = {int(name): failure for name, failure in _read(Failure, control, FAILURES) if name.isdecimal()}
+    drains, quarantines = dict(_read(DrainNotice, control, DRAINS)), dict(_read(Quarantine, control, QUARANTINES))
+    return Notices(drains, failures, quarantines) if drains or failures or quarantines else NONE
+
+
+def _read(kind: type[_R], control: DecodedSnapshot, folder: str) -> Iterator[tuple[str, _R]]:
+    for key in control.names():
+        if not key.startswith(f"{folder}/"):
+            continue
+        try:
+            versioned = control.get(key)
+            if versioned is not None:
+                yield key.removeprefix(f"{folder}/"), decode(kind, versioned.payload)
+        except RendezvousStateError as error:
+            logger.warning("ignoring '%s': %s", key, error)

@@ -1,0 +1,26 @@
+"""The coroutine by which a node reports that its program has failed."""
+
+from dataclasses import replace
+
+from .effects import Coroutine, Put
+from .node import Node
+from .notices import Failure, failure_key
+from .records import read_record
+
+
+def report_failure(node: Node, reason: str, progressed: bool, deadline: float) -> Coroutine[bool]:
+    """Report that the program of this node has failed in the node's round; returns whether none failed there before.
+
+    The first report is a creation, which succeeds for one node: no clocks are compared.
+    """
+    state, number = node.run.state, node.round
+    if state is None or state.round != number:
+        # The round is over: why it ended was reported in time, if at all.
+        return False
+    failure = Failure(node.id, reason, progressed)
+    _, there = yield Put(failure_key(number), failure.encode(), deadline, previous=None)
+    first = read_record(Failure, there)
+    if first is not None:
+        notices = node.run.notices
+        node.run.notices = replace(notices, failures={**notices.failures, number: first})
+    return first == failure

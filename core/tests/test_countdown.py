@@ -1,0 +1,89 @@
+"""What a node counts down by its own clock."""
+
+import math
+
+import pytest
+
+from rdzv.engine.countdown import Countdown
+from rdzv.engine.notices import NONE, DrainNotice, Notices, Quarantine
+
+
+def drains(**seconds: float) -> Notices:
+    return Notices(drains={node: DrainNotice(each, "spot") for node, each in seconds.items()})
+
+
+def quarantine(times: int, cooldown: float = 10.0, name: str = "host") -> Notices:
+    return Notices(quarantines={name: Quarantine(times, 3, cooldown, "it failed")})
+
+
+@pytest.fixture
+def mine() -> Countdown:
+    return Countdown("host.1")
+
+
+class TestDrains:
+    def test_drain_counts_from_its_first_sight(self, mine: Countdown) -> None:
+        mine.observe(NONE, drains(b=60.0), 100.0)
+        mine.observe(drains(b=60.0), drains(b=60.0, c=5.0), 110.0)
+        assert mine.drains == {"b": 160.0, "c": 115.0}
+
+    def test_another_announcement_counts_anew(self, mine: Countdown) -> None:
+        mine.observe(NONE, drains(b=60.0), 100.0)
+        mine.observe(drains(b=60.0), drains(b=90.0), 110.0)
+        assert mine.drains == {"b": 200.0}
+
+    def test_drain_that_is_over_is_forgotten(self, mine: Countdown) -> None:
+        mine.observe(NONE, drains(b=60.0), 100.0)
+        mine.observe(drains(b=60.0), NONE, 110.0)
+        assert mine.drains == {}
+
+    def test_own_drain_counts_from_its_announcement(self, mine: Countdown) -> None:
+        mine.announce(DrainNotice(60.0, "spot"), 100.0)
+        mine.observe(NONE, Notices(drains={"host.1": DrainNotice(60.0, "spot")}), 105.0)
+        assert mine.drains == {"host.1": 160.0}
+        # It goes, whatever became of the announcement.
+        mine.observe(drains(), NONE, 110.0)
+        assert mine.drains == {"host.1": 160.0}
+
+    @pytest.mark.parametrize(("seconds", "moment"), [(10.0, 115.0), (90.0, 160.0)])
+    def test_earliest_end_of_an_own_drain_counts(self, mine: Countdown, seconds: float, moment: float) -> None:
+        mine.announce(DrainNotice(60.0, "spot"), 100.0)
+        mine.observe(NONE, Notices(drains={"host.1": DrainNotice(seconds, "the operator")}), 105.0)
+        assert mine.drains == {"host.1": moment}
+        mine.announce(DrainNotice(1.0, "now"), 106.0)
+        assert mine.drains == {"host.1": 107.0}
+
+
+class TestQuarantine:
+    def test_it_is_waited_out_once(self, mine: Countdown) -> None:
+        mine.observe(NONE, quarantine(1), 100.0)
+        assert mine.cooled_at == 110.0
+        assert not mine.serve(109.0)
+        assert mine.serve(110.0)
+        assert (mine.served, mine.cooled_at) == (1, math.inf)
+        assert not mine.serve(111.0)
+        mine.observe(quarantine(1), quarantine(1), 112.0)
+        assert not mine.serve(200.0)
+
+    def test_other_news_do_not_begin_it_anew(self, mine: Countdown) -> None:
+        mine.observe(NONE, quarantine(1), 100.0)
+        mine.observe(quarantine(1), quarantine(1), 105.0)
+        assert mine.cooled_at == 110.0
+
+    def test_further_one_begins_anew(self, mine: Countdown) -> None:
+        mine.observe(NONE, quarantine(1), 100.0)
+        mine.observe(quarantine(1), quarantine(2, 20.0), 105.0)
+        assert mine.cooled_at == 125.0
+        assert mine.serve(125.0)
+        assert mine.served == 2
+
+    @pytest.mark.parametrize("after", [NONE, quarantine(0)])
+    def test_pardon_ends_it(self, mine: Countdown, after: Notices) -> None:
+        mine.observe(NONE, quarantine(1), 100.0)
+        mine.observe(quarantine(1), after, 101.0)
+        assert (mine.quarantine, mine.cooled_at) == (None, math.inf)
+        assert not mine.serve(200.0)
+
+    def test_it_is_one_of_the_name(self, mine: Countdown) -> None:
+        mine.observe(NONE, quarantine(1, name="host.1"), 100.0)
+        assert mine.quarantine is None

@@ -1,0 +1,32 @@
+"""``rdzv pardon``: lift the quarantine of a node."""
+
+import argparse
+
+from rdzv.inspector import RunInspector
+from rdzv.text import printable
+
+from .common import add_run_options, parameters, seconds, user
+from .output import show
+
+
+def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the subcommand."""
+    parser = commands.add_parser(
+        "pardon",
+        help="lift the quarantine of a node",
+        description="Let a node take part again whose program has failed first in several rounds running. What it has "
+        "failed so far does not count any more.",
+    )
+    add_run_options(parser)
+    parser.add_argument("--node", required=True, metavar="NODE", help="its name, as `rdzv status` shows it")
+    parser.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Lift it."""
+    with RunInspector(parameters(arguments)) as inspector:
+        pardoned = inspector.pardon(arguments.node, f"the operator ({user()})", arguments.timeout)
+    node, run_id = printable(arguments.node), printable(arguments.run_id)
+    show(f"Node '{node}' is pardoned." if pardoned else f"No node '{node}' is quarantined in the run '{run_id}'.")
+    return 0
