@@ -38,6 +38,18 @@ def test_the_agent_sees_each_call_and_its_step(agent: AgentEnd, process: Process
     assert agent.report().calls == 4
 
 
+class Index:
+    """What a library has for whole numbers."""
+
+    def __index__(self) -> int:
+        return 7
+
+
+def test_any_whole_number_is_a_step(agent: AgentEnd, process: ProcessEnd) -> None:
+    process.progress(Index())  # type: ignore[arg-type]
+    assert agent.report().step == 7
+
+
 @pytest.mark.parametrize("step", [1.5, "7", None, 2**63, -(2**63) - 1])
 def test_a_step_is_a_whole_number_of_64_bits(agent: AgentEnd, process: ProcessEnd, step: int) -> None:
     with pytest.raises(RendezvousParameterError, match="takes a whole number from"):

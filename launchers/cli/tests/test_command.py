@@ -3,6 +3,7 @@
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ from rdzv import BackendPlugin, DynamicRendezvousHandler, RendezvousParameters, 
 from rdzv.text import printable
 
 from rdzv_cli import main, run
+from rdzv_cli.common import signal_number
 from rdzv_cli.devices import processes
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
@@ -201,6 +203,18 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         (["run", *RUN, "--max-restarts", 5000 * "9", "--", "true"], f"{LONG}' is no whole number from 0 to 999999999"),
         (["run", *RUN, "--grace", 5000 * "9", "--", "true"], f"{LONG}' is no number of seconds"),
         (["run", *RUN, "--grace", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5"),
+        (
+            ["run", *RUN, "--hang-timeout", "0", "--", "true"],
+            "'0' is no time at all; give a number of seconds, such as 2.5",
+        ),
+        (["run", *RUN, "--check-cooldown", "-1", "--", "true"], "'-1' is no number of seconds, such as 2.5"),
+        (
+            ["run", *RUN, "--on-drain", "USR3", "--", "true"],
+            "no signal that a program can handle, such as SIGUSR1;",
+        ),
+        (["run", *RUN, "--on-drain", "SIGKILL", "--", "true"], "'SIGKILL' is no signal that a program can handle"),
+        (["run", *RUN, "--on-drain", "10", "--", "true"], "'10' is no signal that a program can handle"),
+        (["run", *RUN, "--check", "disk:/x", "--", "true"], "'disk:/x' is no check; write disk:PATH:SIZE, such as "),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_named_with_the_usage_of_its_command(
@@ -322,6 +336,11 @@ def test_an_old_attempt_is_refused_with_a_way_out(capsys: pytest.CaptureFixture[
             "with a higher one to supersede it, or under another run id."
         )
     )
+
+
+@pytest.mark.parametrize("text", ["SIGUSR1", "usr1", "sigusr1"])
+def test_a_signal_is_given_by_its_name(text: str) -> None:
+    assert signal_number(text) == signal.SIGUSR1
 
 
 class TestProcessesPerNode:

@@ -143,8 +143,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "--check-cooldown",
         type=some_seconds,
         metavar="SECONDS",
-        help="after a check has failed, wait so long and try again; each time twice as long, up to 8 times (default: "
-        "end)",
+        help="after a check has failed, wait so long and try again; twice as long each time, up to 8 times as long "
+        "(default: end)",
     )
     parser.add_argument(
         "--pass-secrets",

@@ -48,7 +48,13 @@ class Channels:
     def show(self, drains: Iterable[tuple[str, float, str]]) -> int:
         """Show the workers a set of drains, as `AgentEnd.show`; returns its number."""
         drains = list(drains)
-        return max((end.show(drains) for end in self._ends), default=0)
+        number = 0
+        for end in self._ends:
+            try:
+                number = end.show(drains)
+            except OSError as error:
+                logger.warning("the process of '%s' does not learn of a drain: %s", end.path, error)
+        return number
 
     def reports(self) -> list[Report]:
         """What each worker has said so far."""

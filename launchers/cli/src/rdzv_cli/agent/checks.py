@@ -8,7 +8,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -40,6 +40,25 @@ _OURS: Final = {
     "host": (rf"host:([^:]+|\[.+\]):{_PORT}", "host:NAME:PORT, such as host:storage:2049"),
 }
 """What is no command line: how each is written, by pattern and in words. The groups are arguments of `probes`."""
+
+
+@contextlib.contextmanager
+def deferred_signals() -> Iterator[Callable[[], bool]]:
+    """What asks this process to end takes effect at the end of the block: else a check that just starts would be left.
+
+    The block gets a function that says whether such a signal has come.
+    """
+    came: list[int] = []
+    endings = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    heard = [number for number in endings if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, lambda number, frame: came.append(number)) for number in heard}
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)
 
 
 @dataclass(frozen=True)
@@ -95,9 +114,13 @@ class Checks:
         """
         if not self.checks:
             return None
-        with own_children(), contextlib.closing(Guard(self.environment)) as keeper:
+        with (
+            deferred_signals() as is_signalled,
+            own_children(),
+            contextlib.closing(Guard(self.environment)) as keeper,
+        ):
             for check in self.checks:
-                if failure := self._run(check, keeper, is_over):
+                if failure := self._run(check, keeper, lambda: is_signalled() or is_over()):
                     return f"not fit: the check '{printable(check.name)}' {failure}"
         return None
 
