@@ -15,6 +15,7 @@ from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, R
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
+from rdzv.engine.notices import DrainNotice
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
@@ -31,6 +32,7 @@ from rdzv.errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousError,
+    RendezvousGracefulExitError,
     RendezvousTimeoutError,
 )
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
@@ -544,6 +546,16 @@ class TestGivingUp:
         with pytest.raises(RendezvousTimeoutError, match=r"within 60\.0 s: .* No other node has come for 60 s: "):
             harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
         assert harness.now == began + 60.0
+
+    def test_one_that_drains_does_not_wait_for_another(self, harness: Harness) -> None:
+        harness.publish(running("a", "b"))
+        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "drained"),)).encode())
+        node, began = harness.node(), harness.now
+        node.round = 1
+        node.countdown.announce(DrainNotice(100.0, "spot"), harness.now)
+        with pytest.raises(RendezvousGracefulExitError, match="drained: spot"):
+            harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
+        assert (harness.now, node.is_drained()) == (began, True)
 
     def test_one_of_many_reads_no_records(self, harness: Harness) -> None:
         harness.put(STATUS_KEY, RunStatus(0, "gathering", 700, 0).encode())

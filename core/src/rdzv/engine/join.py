@@ -50,10 +50,10 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
             # Those that start together register together.
             node.draw_candidates()
         while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
+            alone_until = node.alone_until()
             refusals.raise_if_cannot_join(node)
             if node.registration.record is None or node.stopped:
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
-            alone_until = node.alone_until()
             patience = min(deadline, alone_until)
             yield from _serve_quarantine(node, deadline)
             if (now := node.clock()) >= patience:

@@ -282,14 +282,16 @@ class Node:
         return math.inf if has_said else self.countdown.drains.get(self.id, math.inf)
 
     def is_drained(self) -> bool:
-        """Whether this node drains, and goes now: its time is over, all are ready, or a world was formed without it."""
+        """Whether this node drains, and goes now: its time is over, all are ready, all others of its world have left, or
+        a world was formed without it."""
         moment, record = self.countdown.drains.get(self.id), self.registration.record
         if moment is None:
             return False
         state, status = self.run.state, self.run.status
         is_released = status is not None and status.round == self.round and self.id in status.drained
         is_replaced = state is not None and state.round > self.round > 0 and self.run.rank is None
-        return self.clock() >= moment or is_released or is_replaced or (record is not None and record.goes)
+        is_alone = self.alone_since is not None
+        return self.clock() >= moment or is_released or is_replaced or is_alone or (record is not None and record.goes)
 
     def is_waiting(self) -> bool:
         """Whether this node waits for a world, having left behind the one it had, if any."""
