@@ -81,8 +81,8 @@ def _bug(
     return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions, says)
 
 
-_PAIRS: Final = {"rule": AdmissionRule(node_unit=2), "min_nodes": 2, "max_nodes": 6}
-_RACKS: Final = {"rule": AdmissionRule(group_by="rack", group_size=2), "min_nodes": 2, "max_nodes": 6}
+_PAIRS: Final[dict[str, Any]] = {"rule": AdmissionRule(node_unit=2), "min_nodes": 2, "max_nodes": 6}
+_RACKS: Final[dict[str, Any]] = {"rule": AdmissionRule(group_by="rack", group_size=2), "min_nodes": 2, "max_nodes": 6}
 _POSSIBLE: Final = "for a world that is possible"
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
 
