@@ -156,11 +156,22 @@ BUGS: Final[dict[str, Bug]] = {
         leader.elect,
         {
             "    if node.run.leader is None:": "    applied = False\n    if node.run.leader is None:",
-            "_, versioned = yield Put(": "applied, versioned = yield Put(",
+            "_, versioned = yield claim": "applied, versioned = yield claim",
+            "_, versioned = yield replace": "applied, versioned = yield replace",
             "if node.may_lead() and not node.leading and": "if applied and node.may_lead() and",
         },
         "kill",
         "unexpected",
+    ),
+    "stale-claim": _bug(
+        "A node whose watch does not say that the leader's key is gone writes over what stood there, and never leads.",
+        {4},
+        leader.elect,
+        {"if versioned is None and before is not None:": "if False:"},
+        "left_alone",
+        says=_POSSIBLE,
+        min_nodes=1,
+        max_nodes=2,
     ),
     "own-address": _bug(
         "A node returns an address of its own.",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from rdzv.engine.records import State
 
-__all__ = ["CROWD", "Simulation"]
+__all__ = ["CROWD", "LOOK", "Simulation"]
 
 CROWD: Final[tuple[tuple[ModuleType, str, int], ...]] = (
     (node, "CANDIDATES", 1),
@@ -93,7 +93,7 @@ class Simulation:
         """Send all faults of the plan."""
         for event in self.context.plan.events:
             self.context.timeline.at(event.moment, FAULTS[event.fault], self.context, event)
-        self._let_pass(self.context.plan.fault_phase)
+        self.let_pass(self.context.plan.fault_phase)
 
     def quiet_phase(self) -> None:
         """End everything that goes wrong."""
@@ -107,7 +107,7 @@ class Simulation:
             machine.link.heal()
             machine.process.go_on()
 
-    def _let_pass(self, until: float) -> None:
+    def let_pass(self, until: float) -> None:
         """Let time pass, and look now and then."""
         timeline = self.context.timeline
         while timeline.now < until:
@@ -142,8 +142,8 @@ class Simulation:
                     4, f"no world after {timeline.now - began:.0f} s of the quiet phase: {self._what_all_do()}"
                 )
             self._see_that_a_world_is_possible()
-            self._let_pass(timeline.now + LOOK)
-            state = self.invariants.state if self._settled() else None
+            self.let_pass(timeline.now + LOOK)
+            state = self.invariants.state if self.settled() else None
             if state is None or state != settled:
                 settled, since = state, timeline.now
         self.settled_in = max(self.settled_in, since - began)
@@ -178,7 +178,7 @@ class Simulation:
         doing = {one.name: "joins" if one.joining else f"in {one.round}" for one in self.context.living()}
         return f"{doing}, {self.invariants.state}"
 
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """Whether as many as possible work in one world, and all others wait."""
         context, state = self.context, self.invariants.state
         living = context.living()
