@@ -113,6 +113,12 @@ class TestElection:
         assert node.run.leader == claim("b")
         assert not node.leading
 
+    def test_who_is_second_over_a_tombstone_tries_no_more(self, harness: Harness) -> None:
+        harness.put(LEADER_KEY, b"", deleted=True)
+        coroutine = self.elect(harness, harness.registered())
+        harness.put(LEADER_KEY, claim("b").encode())
+        assert isinstance(coroutine.go(), Emit)
+
     def test_a_tombstone_is_written_over(self, harness: Harness) -> None:
         tombstone = harness.put(LEADER_KEY, b"", deleted=True)
         node = harness.registered()
