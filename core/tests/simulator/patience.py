@@ -97,8 +97,10 @@ class Patience:
         return (
             self._gone != before
             or context.service.down
+            # The state was taken away, or hidden for a while: the nodes first find out what has become of it.
             or context.data_lost
             or context.corrupt
+            or context.purged
             or conditions.lost > 0
             or conditions.late > 0
             or conditions.delay > context.plan.delay
