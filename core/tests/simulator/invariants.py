@@ -47,6 +47,8 @@ class Invariants:
 
     Attributes:
         state: The state as the service holds it.
+        status: The status that was published last.
+        terms: How many times a node was elected.
         rounds: How many worlds were published.
         late: What was written for a round after it was over: it came too late to be removed with it.
     """
@@ -54,6 +56,8 @@ class Invariants:
     def __init__(self, context: SimulationContext) -> None:
         """Watch `context`."""
         self.state: State | None = None
+        self.status: RunStatus | None = None
+        self.terms = 0
         self.rounds = 0
         self.late: set[str] = set()
         self._context = context
@@ -175,7 +179,7 @@ class Invariants:
         elif key == STATUS_KEY:
             self._wrote_status(decode(RunStatus, envelope.payload))
         else:
-            self._leads = decode(LeaderRecord, envelope.payload).node
+            self._leads, self.terms = decode(LeaderRecord, envelope.payload).node, self.terms + 1
             self._context.trace.log("{} leads", self._leads)
 
     def whole(self, state: State) -> State:
@@ -250,6 +254,7 @@ class Invariants:
             raise Violation(3, f"the groups of {world} are {blocks}")
 
     def _wrote_status(self, status: RunStatus) -> None:
+        self.status = status
         if self._context.unreliable:
             return
         lost = {departure.node for departure in status.departures if not departure.left}

@@ -79,7 +79,7 @@ class Machine:
         """Start the node, and let its program join."""
         self.name = self.id = name
         self.order = len(context.machines)
-        self.labels = {"rack": f"r{self.order % context.plan.racks}"}
+        self.labels = {"rack": context.rack(self.order)}
         self.disturbed = False
         self.round = 0
         self.place = ("", 0)
@@ -373,6 +373,7 @@ class SimulationContext:
         stores: Whether programs use the store of their round.
         joins: How often programs have called ``next_rendezvous``.
         arrive: Lets a new node come.
+        rack: The label of the node that comes as that one.
     """
 
     plan: Plan
@@ -391,6 +392,7 @@ class SimulationContext:
     stores: bool = True
     joins: int = 0
     arrive: Callable[[], None] = lambda: None
+    rack: Callable[[int], str] = "r{}".format
 
     @classmethod
     def of(cls, plan: Plan) -> "SimulationContext":
@@ -400,7 +402,9 @@ class SimulationContext:
         conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute)
         # A slow network leaves too little of a time to live for two attempts.
         unreliable = plan.lost > 0 or plan.late > 0 or plan.delay * 100 > plan.ttl / 3
-        return cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
+        context = cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
+        context.rack = lambda order: f"r{order % plan.racks}"
+        return context
 
     def living(self, attempt: int | None = None) -> list["Machine"]:
         """The nodes that run, of one attempt or of all."""
