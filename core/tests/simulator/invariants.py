@@ -12,6 +12,7 @@ from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import LASTING_TIMES
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine
 from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
+from rdzv.handler import ROUNDS_KEPT
 from rdzv.hooks import Event, EventKind
 
 from .connection import written
@@ -106,6 +107,8 @@ class Invariants:
     def _failed(self, number: int, node: str) -> None:
         """The first failure of a round stands, until it is removed when the run has ended."""
         is_over = self.state is None or self.state.closed or self._context.data_lost or self._context.purged
+        # Of a round long ago it has been removed.
+        is_over = is_over or self.state is None or number <= self.state.round - ROUNDS_KEPT
         if self._failures.setdefault(number, node) != node and not is_over:
             raise Violation(15, f"{node} failed first in round {number}, and so did {self._failures[number]}")
         self._failed_at[number] = self._context.timeline.now
