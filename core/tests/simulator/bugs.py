@@ -342,21 +342,15 @@ BUGS: Final[dict[str, Bug]] = {
         delay=0.002,
         **_PAIRS,
     ),
-    "endless-arrivals": _bug(
-        "Each arrival begins the last call anew, so that nodes that come and go hold up the others.",
+    "unbounded-arrivals": _bug(
+        "An arrival extends the last call to ten times its length.",
         {4},
         rules._remaining,
-        {
-            "min(_AFTER_ARRIVAL * last_call - since_arrival, _LONGEST * last_call - quorum_for)": "last_call "
-            "- since_arrival"
-        },
+        {"_AFTER_ARRIVAL * last_call": "10 * last_call", "_LONGEST * last_call": "10 * last_call"},
         "come",
-        "interrupt",
         says=_POSSIBLE,
         delay=0.002,
-        min_nodes=1,
-        max_nodes=9,
-        last_call=5.0,
+        last_call=2.0,
     ),
     "wanted-at-any-time": _bug(
         "A world waits for its wanted size as long as it does not come.",

@@ -99,6 +99,8 @@ class Patience:
         self._gone = sum(not one.process.alive and (one.unheard or not one.ended) for one in context.machines)
         return (
             self._gone != before
+            # What the dead have left, where leases are heartbeats, ends a time to live after others look.
+            or bool(context.machines and not context.living())
             or context.service.down
             # The state was taken away, or hidden for a while: the nodes first find out what has become of it.
             or context.data_lost
