@@ -1,6 +1,6 @@
 """A run of 288 nodes that take part by groups of eight, which become whole late, and some of them never.
 
-In another project a check by groups was told the labels after the joins: it forgot 262 of 288 nodes, and the others
+In another project a check by groups got the labels after the joins: it forgot 262 of 288 nodes, and the others
 waited for 90 minutes. Here each node has its label when it comes, and none is forgotten.
 """
 
