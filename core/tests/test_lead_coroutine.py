@@ -113,10 +113,32 @@ class TestElection:
         assert node.run.leader == claim("b")
         assert not node.leading
 
+    def test_who_is_second_over_a_tombstone_tries_no_more(self, harness: Harness) -> None:
+        harness.put(LEADER_KEY, b"", deleted=True)
+        coroutine = self.elect(harness, harness.registered())
+        harness.put(LEADER_KEY, claim("b").encode())
+        assert isinstance(coroutine.go(), Emit)
+
     def test_a_tombstone_is_written_over(self, harness: Harness) -> None:
         tombstone = harness.put(LEADER_KEY, b"", deleted=True)
         node = harness.registered()
         assert self.elect(harness, node).to_write(LEADER_KEY).previous == tombstone
+
+    def test_claim_that_is_gone_unseen_is_no_obstacle(self, harness: Harness) -> None:
+        node = harness.registered()
+        gone = harness.put(LEADER_KEY, claim("b").encode())
+        harness.show(node)
+        node.run.leader = None
+        harness.client.delete(LEADER_KEY, harness.now)
+        coroutine, lease = self.elect(harness, node), node.registration.lease
+        assert coroutine.to_write(LEADER_KEY).previous == gone
+        # What comes second hangs on the lease that it had, whatever has become of that.
+        node.registration.lose_lease()
+        again = coroutine.go()
+        assert isinstance(again, Put)
+        assert (again.previous, again.lease) == (None, lease)
+        coroutine.to(Emit)
+        assert node.run.leader == claim("a")
 
     @pytest.mark.parametrize("there", ["nothing", "a tombstone"])
     def test_who_cannot_write_does_not_lead(self, harness: Harness, there: str) -> None:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rdzv.admission import AdmissionRule, Limits
-from rdzv.engine import heartbeats, join, keep_alive, leader, leave, register, register_adapter, rules
+from rdzv.engine import eligibility, heartbeats, join, keep_alive, leader, leave, register, register_adapter, rules
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
+from rdzv.engine.countdown import Countdown
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases
@@ -51,6 +52,7 @@ class Bug:
         changes: What is different.
         faults: What must happen for it to matter, so that a few runs are enough; none: anything.
         conditions: The same: attributes of a `Plan`.
+        says: What the violation says, where several checks are about the same invariant.
     """
 
     what: str
@@ -58,6 +60,7 @@ class Bug:
     changes: tuple[Change, ...]
     faults: tuple[str, ...] = ()
     conditions: Mapping[str, Any] = field(default_factory=dict)
+    says: str = ""
 
     def plan(self, seed: int) -> Plan:
         """What to do to find it."""
@@ -73,13 +76,15 @@ def _bug(
     where: Callable[..., Any],
     edits: Mapping[str, str],
     *faults: str,
+    says: str = "",
     **conditions: Any,
 ) -> Bug:
-    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions)
+    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions, says)
 
 
-_PAIRS: Final = {"rule": AdmissionRule(node_unit=2), "min_nodes": 2, "max_nodes": 6}
-_RACKS: Final = {"rule": AdmissionRule(group_by="rack", group_size=2), "min_nodes": 2, "max_nodes": 6}
+_PAIRS: Final[dict[str, Any]] = {"rule": AdmissionRule(node_unit=2), "min_nodes": 2, "max_nodes": 6}
+_RACKS: Final[dict[str, Any]] = {"rule": AdmissionRule(group_by="rack", group_size=2), "min_nodes": 2, "max_nodes": 6}
+_POSSIBLE: Final = "for a world that is possible"
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
 
 BUGS: Final[dict[str, Bug]] = {
@@ -152,11 +157,22 @@ BUGS: Final[dict[str, Bug]] = {
         leader.elect,
         {
             "    if node.run.leader is None:": "    applied = False\n    if node.run.leader is None:",
-            "_, versioned = yield Put(": "applied, versioned = yield Put(",
+            "_, versioned = yield claim": "applied, versioned = yield claim",
+            "_, versioned = yield replace": "applied, versioned = yield replace",
             "if node.may_lead() and not node.leading and": "if applied and node.may_lead() and",
         },
         "kill",
         "unexpected",
+    ),
+    "stale-claim": _bug(
+        "A node whose watch does not say that the leader's key is gone writes over what stood there, and never leads.",
+        {4},
+        leader.elect,
+        {"if versioned is None and before is not None:": "if False:"},
+        "left_alone",
+        says=_POSSIBLE,
+        min_nodes=1,
+        max_nodes=2,
     ),
     "own-address": _bug(
         "A node returns an address of its own.",
@@ -327,6 +343,40 @@ BUGS: Final[dict[str, Bug]] = {
         rules._initial_state,
         {", rule=source.rule": ""},
         **_PAIRS,
+    ),
+    "long-last-call": _bug(
+        "A world that could be larger waits for five last calls.",
+        {4},
+        rules._remaining,
+        {"ends_in = (last_call if": "ends_in = (5 * last_call if"},
+        says=_POSSIBLE,
+        **_PAIRS,
+    ),
+    "endless-arrivals": _bug(
+        "Each arrival begins the last call anew, so that nodes that come and go hold up the others.",
+        {4},
+        rules._remaining,
+        {
+            "min(_AFTER_ARRIVAL * last_call - since_arrival, _LONGEST * last_call - quorum_for)": "last_call "
+            "- since_arrival"
+        },
+        "come",
+        "interrupt",
+        says=_POSSIBLE,
+        min_nodes=1,
+        max_nodes=9,
+        last_call=5.0,
+    ),
+    "wanted-at-any-time": _bug(
+        "A world waits for its wanted size as long as it does not come.",
+        {4},
+        rules._remaining,
+        {"max(wanted, last_call)": "math.inf"},
+        "come",
+        says=_POSSIBLE,
+        rule=AdmissionRule(wanted=6),
+        min_nodes=2,
+        max_nodes=6,
     ),
     "hasty-growth": _bug(
         "A world is asked to grow as soon as a node waits, whatever the delay.",
@@ -504,6 +554,88 @@ while leads() and not node.stopped:
         "kill",
         level="heartbeats",
         crowd=True,
+    ),
+    "drain-without-end": _bug(
+        "A node that drains goes only when all are ready for it.",
+        {14},
+        Node.is_drained,
+        {"self.clock() >= moment or ": ""},
+        "drain",
+    ),
+    "drain-put-off": _bug(
+        "A further announcement puts off the end of a drain.",
+        {14},
+        Countdown._drain,
+        {"moment < self.drains.get(self.node, math.inf)": "True"},
+        "drain",
+        min_nodes=1,
+        max_nodes=2,
+    ),
+    "drain-too-early": _bug(
+        "A node that drains goes as soon as one member is ready for it.",
+        {14},
+        eligibility.drained,
+        {"all(node.id": "any(node.id"},
+        "drain",
+    ),
+    "drain-again": _bug(
+        "The next world has a node that drains, as long as it is there.",
+        {5, 15},
+        eligibility._burden,
+        {"return node.id in notices.drains, times": "return False, times"},
+        "drain",
+        "fail",
+        min_nodes=1,
+    ),
+    "quarantine-twice": _bug(
+        "A failure that has counted for a quarantine counts for the next one.",
+        {15},
+        eligibility.with_due,
+        {"before.round >= rounds[0]": "before.round >= number"},
+        "fail_again",
+        min_nodes=4,
+        max_nodes=4,
+    ),
+    "quarantine-of-others": _bug(
+        "A node is quarantined for the failures of others.",
+        {15},
+        eligibility.with_due,
+        {" or len(names) > 1": ""},
+        "fail_again",
+        "fail",
+    ),
+    "quarantine-too-soon": _bug(
+        "A quarantine is due although fewer rounds have failed.",
+        {15},
+        eligibility.with_due,
+        {"len(failures) < after": "not failures"},
+        "fail_again",
+    ),
+    "quarantine-unread": _bug(
+        "The next world has a node whose quarantine is due.",
+        {15},
+        leader._LeaderTerm.decide,
+        {"notices=self.notices(state)[0]": "notices=rules.NONE"},
+        "fail_again",
+        min_nodes=1,
+    ),
+    "quarantine-for-ever": _bug(
+        "A node that has waited out its quarantine does not say so.",
+        {4, 15},
+        Countdown.serve,
+        {"now < self.cooled_at": "True"},
+        "fail_again",
+        min_nodes=1,
+        max_nodes=8,
+        patience=(600.0,),
+    ),
+    "failures-removed": _bug(
+        "A leader removes the failures of the last rounds.",
+        {15},
+        leader._LeaderTerm.outdated_notices,
+        {"number <= state.round - ROUNDS_KEPT": "number < state.round"},
+        "fail_again",
+        min_nodes=1,
     ),
 }
 """By name; see ``python3 dev.py simulate --bug NAME``."""

@@ -16,7 +16,7 @@ from .invariants import Violation
 from .plan import Plan, chance
 from .simulation import Simulation
 
-__all__ = ["ENDS", "Cost", "gather"]
+__all__ = ["ENDS", "Cost", "gather", "no_garbage_collection", "parsing_once"]
 
 CALLS = 6
 """What invariant 11 allows per node and round."""
@@ -85,7 +85,7 @@ def gather(nodes: int, level: str = "leases") -> Cost:
     for _ in range(nodes):
         simulation.context.timeline.at(arrivals.uniform(0.0, _ARRIVING), simulation.come)
     try:
-        with _parsing_once(), _no_garbage_collection():
+        with parsing_once(), no_garbage_collection():
             first = _Meter(simulation)
             simulation.fault_phase()
             first.read_when_all_are_in(1)
@@ -172,7 +172,7 @@ def _check(cost: Cost) -> None:
 
 
 @contextmanager
-def _parsing_once() -> Iterator[None]:
+def parsing_once() -> Iterator[None]:
     """Let all nodes share what was parsed: ten thousand copies of a page fit nowhere."""
     original = client.unwrap
     client.unwrap = lru_cache(None)(original)
@@ -183,7 +183,7 @@ def _parsing_once() -> Iterator[None]:
 
 
 @contextmanager
-def _no_garbage_collection() -> Iterator[None]:
+def no_garbage_collection() -> Iterator[None]:
     """Keep what is in a cycle: to look for it among a hundred thousand nodes takes most of the time, to no end."""
     gc.disable()
     try:

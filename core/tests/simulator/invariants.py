@@ -12,6 +12,7 @@ from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import LASTING_TIMES
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine
 from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
+from rdzv.handler import ROUNDS_KEPT
 from rdzv.hooks import Event, EventKind
 
 from .connection import written
@@ -19,6 +20,9 @@ from .machine import Machine, SimulationContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_HEARD = 1.0
+"""Seconds after which a leader that was never away knows what was written."""
 
 _NOTICES = (f"{DRAINS}/", f"{FAILURES}/", f"{QUARANTINES}/")
 _WATCHED = frozenset({STATE_KEY, STATUS_KEY, LEADER_KEY})
@@ -44,6 +48,8 @@ class Invariants:
 
     Attributes:
         state: The state as the service holds it.
+        status: The status that was published last.
+        terms: How many times a node was elected.
         rounds: How many worlds were published.
         late: What was written for a round after it was over: it came too late to be removed with it.
     """
@@ -51,6 +57,8 @@ class Invariants:
     def __init__(self, context: SimulationContext) -> None:
         """Watch `context`."""
         self.state: State | None = None
+        self.status: RunStatus | None = None
+        self.terms = 0
         self.rounds = 0
         self.late: set[str] = set()
         self._context = context
@@ -63,7 +71,8 @@ class Invariants:
         self._paged: tuple[Pages, tuple[str, ...]] | None = None
         self._failures: dict[int, str] = {}
         self._counted: dict[str, int] = {}
-        self._quarantined: dict[str, tuple[int, float]] = {}
+        self._quarantined: dict[str, tuple[int, float, float]] = {}
+        self._failed_at: dict[int, float] = {}
         self._drains_since: dict[str, float] = {}
         self._worlds: dict[int, tuple[tuple[str, ...], str, int]] = {}
         self._ranks: tuple[tuple[str, ...], dict[str, int]] = ((), {})
@@ -91,9 +100,18 @@ class Invariants:
         if key.startswith(DRAINS):
             self._drains_since.setdefault(name, self._context.timeline.now)
         if key.startswith(FAILURES):
-            self._failures[int(name)] = decode(Failure, envelope.payload).node
+            self._failed(int(name), decode(Failure, envelope.payload).node)
         if key.startswith(QUARANTINES):
             self._check_quarantine(name, decode(Quarantine, envelope.payload))
+
+    def _failed(self, number: int, node: str) -> None:
+        """The first failure of a round stands, until it is removed when the run has ended."""
+        is_over = self.state is None or self.state.closed or self._context.data_lost or self._context.purged
+        # Of a round long ago it has been removed.
+        is_over = is_over or self.state is None or number <= self.state.round - ROUNDS_KEPT
+        if self._failures.setdefault(number, node) != node and not is_over:
+            raise Violation(15, f"{node} failed first in round {number}, and so did {self._failures[number]}")
+        self._failed_at[number] = self._context.timeline.now
 
     def _check_quarantine(self, name: str, quarantine: Quarantine) -> None:
         """A node is quarantined for three failures in three rounds running, and for each of them once."""
@@ -107,24 +125,42 @@ class Invariants:
         if self._counted.get(name, 0) >= rounds[0]:
             raise Violation(15, f"{name} is quarantined twice for a failure up to round {self._counted[name]}")
         self._counted[name] = quarantine.round
-        self._quarantined[name] = quarantine.times, self._context.timeline.now
+        self._quarantined[name] = quarantine.times, self._context.timeline.now, quarantine.cooldown
+        ends = quarantine.cooldown + self._context.plan.ttl
+        self._context.timeline.after(ends, self._see_that_it_is_served, name, quarantine.times)
+
+    def _see_that_it_is_served(self, name: str, times: int) -> None:
+        """A node that waits, and was never away, knows when its quarantine is over."""
+        for machine in self._context.machines:
+            is_sure = machine.joining and not (machine.disturbed or self._context.unreliable)
+            if machine.name == name and is_sure and machine.node.countdown.served < times:
+                raise Violation(15, f"{name} is still quarantined")
+
+    def _is_due(self, node: str, number: int) -> bool:
+        """Whether a node has failed first in three rounds running, of which this is the last and none has counted."""
+        rounds = range(number - 2, number + 1)
+        failed = [self._failures.get(each) for each in rounds] == [node] * 3
+        known = self._context.timeline.now - _HEARD
+        return failed and self._counted.get(node, 0) < rounds[0] and self._failed_at[number] < known
 
     def is_unfit(self, machine: Machine) -> bool:
-        """Whether a node drains, or is quarantined."""
-        times, _ = self._quarantined.get(machine.name, (0, 0.0))
-        return machine.name in self._drains_since or machine.node.countdown.served < times
+        """Whether a node drains, or is quarantined, and may be so by now."""
+        times, since, cooldown = self._quarantined.get(machine.name, (0, 0.0, 0.0))
+        is_cooling = self._context.timeline.now < since + cooldown + 3 * self._context.plan.ttl
+        return machine.name in self._drains_since or (machine.node.countdown.served < times and is_cooling)
 
     def _check_fitness(self, state: State, leader: str) -> None:
         """A world has a node that is quarantined or drains only if none is possible without."""
         machines = {machine.name: machine for machine in self._context.machines}
-        known = self._context.timeline.now - self._context.plan.ttl
+        known = self._context.timeline.now - _HEARD
         unfit = [
             node
             for node in state.world
             if self.is_unfit(machines[node])
-            and max(self._drains_since.get(node, 0.0), self._quarantined.get(node, (0, 0.0))[1]) < known
+            and max(self._drains_since.get(node, 0.0), self._quarantined.get(node, (0, 0.0, 0.0))[1]) < known
         ]
         is_sure = not self._context.unreliable and leader in machines and not machines[leader].disturbed
+        unfit += [node for node in state.world if self._is_due(node, state.round - 1)]
         if unfit and is_sure and self._context.plan.limits.largest(len(state.world) - 1):
             raise Violation(15, f"{unfit} are in a world of {len(state.world)}, and a smaller one is possible")
 
@@ -146,7 +182,7 @@ class Invariants:
         elif key == STATUS_KEY:
             self._wrote_status(decode(RunStatus, envelope.payload))
         else:
-            self._leads = decode(LeaderRecord, envelope.payload).node
+            self._leads, self.terms = decode(LeaderRecord, envelope.payload).node, self.terms + 1
             self._context.trace.log("{} leads", self._leads)
 
     def whole(self, state: State) -> State:
@@ -221,6 +257,7 @@ class Invariants:
             raise Violation(3, f"the groups of {world} are {blocks}")
 
     def _wrote_status(self, status: RunStatus) -> None:
+        self.status = status
         if self._context.unreliable:
             return
         lost = {departure.node for departure in status.departures if not departure.left}
@@ -228,6 +265,7 @@ class Invariants:
             if machine.name in lost and machine.working and not machine.disturbed:
                 raise Violation(10, f"{machine.name} is said to be lost although it was never away")
         self._check_ended(status)
+        self._check_drained(status)
         self._check_room(status)
         self._check_growth(status)
 
@@ -240,6 +278,15 @@ class Invariants:
         for machine in self._context.machines:
             if machine.name in self._lost - before and machine.ended and not machine.disturbed:
                 raise Violation(10, f"{machine.name} is said to be lost although it has ended a closed run")
+
+    def _check_drained(self, status: RunStatus) -> None:
+        """A member goes when its time is over, or when all that work are ready for it, and not before."""
+        for machine in self._context.machines:
+            if machine.name not in status.drained or machine.clock() >= machine.drains_at:
+                continue
+            for other in self._context.machines:
+                if other.working and other.round == status.round and machine.name not in other.ready_for:
+                    raise Violation(14, f"{machine.name} is to go at once, and {other.name} is not ready")
 
     def _check_room(self, status: RunStatus) -> None:
         """A world whose members are all at work is asked to let in as many as it has places for, and no more."""

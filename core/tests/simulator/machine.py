@@ -70,6 +70,7 @@ class Machine:
         ended: It has ended by itself, and the service has confirmed all of that.
         unheard: It ended, and the service did not take in time what it had to say.
         drains_at: The moment on its clock at which its drain is over; infinite: it does not drain.
+        ready_for: The nodes that drain for which its program has said in this round that it is ready.
         failing: How often its program will fail at once, in this world and in those after it.
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
@@ -78,7 +79,7 @@ class Machine:
         """Start the node, and let its program join."""
         self.name = self.id = name
         self.order = len(context.machines)
-        self.labels = {"rack": f"r{self.order % context.plan.racks}"}
+        self.labels = {"rack": context.rack(self.order)}
         self.disturbed = False
         self.round = 0
         self.place = ("", 0)
@@ -88,6 +89,7 @@ class Machine:
         self.unheard = False
         self.gives_up_at = 0.0
         self.drains_at = math.inf
+        self.ready_for: frozenset[str] = frozenset()
         self.failing = 0
         self.process = Process()
         self._context = context
@@ -269,6 +271,7 @@ class Machine:
             return
         state, rank = joined
         self.round = state.round
+        self.ready_for = frozenset()
         self.stored = ""
         self._watcher.returned(self, state, rank)
         if self.failing:
@@ -331,6 +334,7 @@ class Machine:
 
     def _say_ready(self) -> None:
         if self.alive:
+            self.ready_for = frozenset(self.node.countdown.drains)
             self.runner.start(drain.get_ready(self.node, self._soon()), _tolerate)
 
 
@@ -369,6 +373,7 @@ class SimulationContext:
         stores: Whether programs use the store of their round.
         joins: How often programs have called ``next_rendezvous``.
         arrive: Lets a new node come.
+        rack: The label of the node that comes as that one.
     """
 
     plan: Plan
@@ -387,6 +392,7 @@ class SimulationContext:
     stores: bool = True
     joins: int = 0
     arrive: Callable[[], None] = lambda: None
+    rack: Callable[[int], str] = "r{}".format
 
     @classmethod
     def of(cls, plan: Plan) -> "SimulationContext":
@@ -396,7 +402,9 @@ class SimulationContext:
         conditions = NetworkConditions(plan.delay, plan.lost, plan.late, plan.mute)
         # A slow network leaves too little of a time to live for two attempts.
         unreliable = plan.lost > 0 or plan.late > 0 or plan.delay * 100 > plan.ttl / 3
-        return cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
+        context = cls(plan, timeline, service, conditions, Trace(timeline), unreliable=unreliable)
+        context.rack = lambda order: f"r{order % plan.racks}"
+        return context
 
     def living(self, attempt: int | None = None) -> list["Machine"]:
         """The nodes that run, of one attempt or of all."""

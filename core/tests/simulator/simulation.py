@@ -19,6 +19,7 @@ from .connection import OvertimeError, names
 from .faults import FAULTS
 from .invariants import Invariants, Violation
 from .machine import Machine, SimulationContext
+from .patience import LOOK, Patience
 from .plan import Plan
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
     from rdzv.engine.records import State
 
-__all__ = ["CROWD", "Simulation"]
+__all__ = ["CROWD", "LOOK", "Simulation"]
 
 CROWD: Final[tuple[tuple[ModuleType, str, int], ...]] = (
     (node, "CANDIDATES", 1),
@@ -43,6 +44,7 @@ class Simulation:
     Attributes:
         context: What the nodes share.
         invariants: What must hold.
+        patience: For how long a world that is possible may be waited for.
         name: Names the nodes, by their number.
         settled_in: Seconds of the quiet phase after which every node was where it should be.
         left: What the service still holds when the run has ended.
@@ -53,6 +55,7 @@ class Simulation:
         self.context = SimulationContext.of(plan)
         self.context.arrive = self.come
         self.invariants = Invariants(self.context)
+        self.patience = Patience(self.context, self.invariants)
         self.context.service.wrote = self.invariants.wrote
         self.context.service.lost = lambda keys: self.context.trace.log("a lease runs out, with {}", ", ".join(keys))
         self.settled_in = 0.0
@@ -91,7 +94,7 @@ class Simulation:
         """Send all faults of the plan."""
         for event in self.context.plan.events:
             self.context.timeline.at(event.moment, FAULTS[event.fault], self.context, event)
-        self.context.timeline.run(self.context.plan.fault_phase)
+        self.let_pass(self.context.plan.fault_phase)
 
     def quiet_phase(self) -> None:
         """End everything that goes wrong."""
@@ -104,6 +107,13 @@ class Simulation:
             machine.runner.fail_point = machine.runner.hit = None
             machine.link.heal()
             machine.process.go_on()
+
+    def let_pass(self, until: float) -> None:
+        """Let time pass, and look now and then."""
+        timeline = self.context.timeline
+        while timeline.now < until:
+            timeline.run(min(timeline.now + LOOK, until))
+            self.patience.look()
 
     def come(self) -> None:
         """Let a new node come."""
@@ -123,7 +133,7 @@ class Simulation:
         """Within a bounded time every node must be where it should be, and stay there for some seconds."""
         plan, timeline = self.context.plan, self.context.timeline
         began = since = timeline.now
-        bound = began + WATCH_TIMEOUT + 6 * plan.ttl + plan.last_call + plan.wanted_timeout + 20.0
+        bound = began + WATCH_TIMEOUT + 6 * plan.ttl + 2 * plan.last_call + plan.wanted_timeout + 20.0
         # A leader that is new begins to count anew.
         bound += 2 * plan.grow_delay
         settled: State | None = None
@@ -133,8 +143,8 @@ class Simulation:
                     4, f"no world after {timeline.now - began:.0f} s of the quiet phase: {self._what_all_do()}"
                 )
             self._see_that_a_world_is_possible()
-            timeline.run(timeline.now + 0.25)
-            state = self.invariants.state if self._settled() else None
+            self.let_pass(timeline.now + LOOK)
+            state = self.invariants.state if self.settled() else None
             if state is None or state != settled:
                 settled, since = state, timeline.now
         self.settled_in = max(self.settled_in, since - began)
@@ -169,7 +179,7 @@ class Simulation:
         doing = {one.name: "joins" if one.joining else f"in {one.round}" for one in self.context.living()}
         return f"{doing}, {self.invariants.state}"
 
-    def _settled(self) -> bool:
+    def settled(self) -> bool:
         """Whether as many as possible work in one world, and all others wait."""
         context, state = self.context, self.invariants.state
         living = context.living()

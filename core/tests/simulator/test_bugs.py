@@ -28,6 +28,7 @@ def hunt(name: str) -> Failure:
 def test_bug_is_found(name: str) -> None:
     found = hunt(name)
     assert found.violation.number in BUGS[name].breaks, found.violation
+    assert BUGS[name].says in str(found.violation)
     # The seed is all that one needs to see it again, and without the bug nothing is wrong with it.
     with put_back(name):
         again = try_out(found.plan)

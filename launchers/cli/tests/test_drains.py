@@ -133,10 +133,14 @@ def test_without_room_for_the_files_the_command_runs_on(
 
 
 class Draining(DynamicRendezvousHandler):
-    """A node of a run that another one is about to leave; `answers` are those of this node."""
+    """A node of a run that another one leaves in a minute; `answers` are those of this node."""
 
-    drains: tuple[Drain, ...] = ()
+    _until = time.monotonic() + 60
     answers = 0
+
+    @property
+    def drains(self) -> tuple[Drain, ...]:
+        return (Drain("a.1", self._until - time.monotonic(), "spot"),)
 
     def ready_to_drain(self) -> None:
         self.answers += 1
@@ -161,8 +165,7 @@ world.ready_to_drain()
 def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.CaptureFixture[str]) -> None:
     params = RendezvousParameters("memory", "", "run", 1, 1)
     handler = Draining(RendezvousSettings.from_parameters(params), MemoryBackend())
-    # From the start: until the program has a handler, the signal would kill it.
-    handler.drains = (SPOT,)
+    # There is a drain from the start: until the program has a handler, the signal would kill it.
     command = [sys.executable, "-c", SAVES, way]
     agent = Agent(handler, params, command, processes=2, on_drain=signal.SIGUSR1 if way == "signal" else 0)
     ending = agent.run()

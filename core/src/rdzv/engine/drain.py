@@ -10,7 +10,7 @@ from .register import register
 
 
 def announce(node: Node, seconds: float, reason: str, deadline: float) -> Coroutine[None]:
-    """Tell all nodes that this one goes after so many seconds. It goes then, whether they are told or not."""
+    """Announce that this node goes after so many seconds. It goes then, whether the service takes that or not."""
     notice = DrainNotice(seconds, reason)
     node.countdown.announce(notice, node.clock())
     applied, there = yield Put(drain_key(node.id), notice.encode(), deadline, previous=None)

@@ -52,7 +52,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
         while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
             alone_until = node.alone_until()
             refusals.raise_if_cannot_join(node)
-            if node.registration.record is None:
+            if node.registration.record is None or node.stopped:
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
             patience = min(deadline, alone_until)
             yield from _serve_quarantine(node, deadline)

@@ -69,9 +69,11 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         return
     if node.run.leader is None:
         before = node.run.snapshot.raw(LEADER_KEY)
-        _, versioned = yield Put(
-            LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.registration.lease
-        )
+        claim = Put(LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.registration.lease)
+        _, versioned = yield claim
+        if versioned is None and before is not None:
+            # The key is gone. The watch of a node that was cut off may not say so before it is made again.
+            _, versioned = yield replace(claim, previous=None)
         there = read_record(LeaderRecord, versioned)
         if there is not None and (events := node.apply_leader(there)):
             yield Emit(tuple(events))

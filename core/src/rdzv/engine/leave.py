@@ -24,6 +24,7 @@ from .records import (
     State,
     node_key,
     nodes_in,
+    pending_rounds,
     read_record,
     round_folder,
     store_folder,
@@ -160,7 +161,10 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
         # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
         pending = yield ReadAll(PENDING, deadline)
         if state.max_nodes > worlds.PAGE:
-            ended += yield from _unpublished_worlds(state, deadline)
+            # Usually the next one. A leader that still knew a state that was purged has gone on from its number.
+            later = {number for _, number in pending_rounds(pending) if number is not None and number > state.round}
+            for further in sorted(later | {state.round + 1}):
+                ended += yield from _unpublished_worlds(state, further, deadline)
         ended += [LEADER_KEY, STATUS_KEY, f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
         return ended + leader.garbage(pending, state, state.round + 1)
     if state is None:
@@ -172,9 +176,9 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     return []
 
 
-def _unpublished_worlds(state: State, deadline: float) -> Coroutine[list[str]]:
+def _unpublished_worlds(state: State, number: int, deadline: float) -> Coroutine[list[str]]:
     """The pages that leaders of this attempt, which is closed, and of those before have written for a further round."""
-    folder = world_folder(state.round + 1)
+    folder = world_folder(number)
     snapshot = yield ReadAll(folder, deadline)
     found = {key.removeprefix(f"{folder}/").split("/")[0] for key in snapshot.names()}
     attempts = {name: name.partition(".")[0] for name in found}

@@ -282,8 +282,7 @@ class Node:
         return math.inf if has_said else self.countdown.drains.get(self.id, math.inf)
 
     def is_drained(self) -> bool:
-        """Whether this node drains, and goes now: its time is over, all are ready, all others of its world have left,
-        or a world was formed without it."""
+        """Whether this node drains, and goes now: its time is over, all are ready, or the others left or went on."""
         moment, record = self.countdown.drains.get(self.id), self.registration.record
         if moment is None:
             return False
