@@ -623,7 +623,7 @@ while leads() and not node.stopped:
         "A node that has waited out its quarantine does not say so.",
         {4, 15},
         Countdown.serve,
-        {"now < self.cooled_at": "True"},
+        {"self.served, self.cooled_at = self.quarantine.times, math.inf": "self.cooled_at = math.inf"},
         "fail_again",
         min_nodes=1,
         max_nodes=8,

@@ -130,7 +130,9 @@ class Invariants:
         self._context.timeline.after(ends, self._see_that_it_is_served, name, quarantine.times)
 
     def _see_that_it_is_served(self, name: str, times: int) -> None:
-        """A node that waits, and was never away, knows when its quarantine is over."""
+        """A node that waits, and was never away, knows when its quarantine is over, unless a further one has begun."""
+        if self._quarantined[name][0] != times:
+            return
         for machine in self._context.machines:
             is_sure = machine.joining and not (machine.disturbed or self._context.unreliable)
             if machine.name == name and is_sure and machine.node.countdown.served < times:

@@ -13,10 +13,9 @@ from ..backend import STATE_KEY, Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from ..handler import ROUNDS_KEPT
 from ..hooks import Event, EventKind
-from . import rules
+from . import eligibility, rules
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
-from .eligibility import with_due
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
@@ -361,7 +360,7 @@ class _LeaderTerm:
     def notices(self, state: State | None) -> tuple[Notices, str | None]:
         """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
         mine = self.node.settings
-        return with_due(
+        return eligibility.with_due(
             self.node.run.notices,
             state.round if state is not None else 0,
             mine.quarantine_after,
