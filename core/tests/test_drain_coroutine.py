@@ -1,0 +1,132 @@
+"""The coroutines of a drain, effect by effect: a node announces it, gets ready for others, and goes."""
+
+import pytest
+
+from rdzv.engine import drain, leave
+from rdzv.engine.codec import decode
+from rdzv.engine.effects import Call, Put
+from rdzv.engine.notices import DrainNotice, drain_key
+from rdzv.engine.records import NodeRecord, node_key
+from rdzv.errors import RendezvousConnectionError
+
+from .coroutines import Harness, Stepper
+
+AWAY = RendezvousConnectionError("away")
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def notice_of(harness: Harness, node: str = "a") -> DrainNotice:
+    """The drain that the service has."""
+    versioned = harness.read(drain_key(node))
+    assert versioned is not None
+    return decode(DrainNotice, versioned.payload)
+
+
+def record_of(harness: Harness, node: str = "a") -> NodeRecord:
+    """The record that the service has."""
+    versioned = harness.read(node_key(0, node))
+    assert versioned is not None
+    return decode(NodeRecord, versioned.payload)
+
+
+def fail(coroutine: Stepper[None]) -> None:
+    """Let no call succeed until it gives up."""
+
+    def without_the_service() -> None:
+        while coroutine.effect is not None:
+            coroutine.throw(AWAY) if isinstance(coroutine.effect, Call) else coroutine.go()
+
+    with pytest.raises(RendezvousConnectionError):
+        without_the_service()
+
+
+class TestAnnounce:
+    def test_it_drains_from_the_first_moment_on(self, harness: Harness) -> None:
+        node = harness.registered()
+        announced = harness.stepper(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        # Whether the service takes it or not.
+        assert isinstance(announced.effect, Put)
+        assert (node.countdown.drains, node.drain_reason()) == ({"a": harness.now + 100.0}, "drained: spot")
+        announced.end()
+        assert notice_of(harness) == DrainNotice(100.0, "spot")
+
+    def test_it_takes_the_place_of_what_an_operator_has_asked_for(self, harness: Harness) -> None:
+        harness.put(drain_key("a"), DrainNotice(600.0, "the rack").encode())
+        node = harness.registered()
+        harness.run(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        assert notice_of(harness) == DrainNotice(100.0, "spot")
+        assert node.countdown.drains == {"a": harness.now + 100.0}
+
+    def test_it_goes_in_time_though_the_service_is_away(self, harness: Harness) -> None:
+        node = harness.registered()
+        announced = harness.stepper(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        fail(announced)
+        assert not node.is_drained()
+        harness.now += 100.0
+        assert node.is_drained()
+
+    def test_what_it_has_announced_goes_with_it(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.run(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        harness.run(leave.leave(node, "drained", harness.now + 5.0))
+        assert drain_key("a") not in harness.names()
+
+
+class TestReady:
+    def test_it_is_ready_for_those_that_it_knows(self, harness: Harness) -> None:
+        node = harness.registered()
+        for name in "cb":
+            harness.put(drain_key(name), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        harness.put(drain_key("d"), DrainNotice(60.0, "spot").encode())
+        harness.run(drain.get_ready(node, harness.now + 5.0))
+        assert record_of(harness).ready == ("b", "c")
+
+    def test_it_says_so_once(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        harness.run(drain.get_ready(node, harness.now + 5.0))
+        assert harness.stepper(drain.get_ready(node, harness.now + 5.0)).effect is None
+
+    def test_a_node_without_a_record_is_no_member(self, harness: Harness) -> None:
+        assert harness.stepper(drain.get_ready(harness.node(), harness.now + 5.0)).effect is None
+
+    def test_what_failed_is_said_again(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        ready = harness.stepper(drain.get_ready(node, harness.now + 5.0))
+        fail(ready)
+        assert record_of(harness).ready == ()
+        harness.run(drain.get_ready(node, harness.now + 5.0))
+        assert record_of(harness).ready == ("b",)
+
+
+class TestGo:
+    def test_it_goes_at_the_end_and_not_before(self, harness: Harness) -> None:
+        node = harness.registered()
+        node.countdown.announce(DrainNotice(10.0, "spot"), harness.now)
+        harness.now += 9.9
+        assert harness.stepper(drain.go(node)).effect is None
+        assert node.goes_at() == pytest.approx(harness.now + 0.1)
+        harness.now += 0.1
+        harness.run(drain.go(node))
+        assert record_of(harness).goes
+        # It has said so.
+        assert harness.stepper(drain.go(node)).effect is None
+
+    def test_what_could_not_be_said_is_said_later(self, harness: Harness) -> None:
+        node = harness.registered()
+        node.countdown.announce(DrainNotice(0.0, "spot"), harness.now)
+        fail(harness.stepper(drain.go(node)))
+        assert not record_of(harness).goes
+        # Its own caller knows, all the same.
+        assert node.is_drained()
+        assert node.waiting() == 1
+        harness.run(drain.go(node))
+        assert record_of(harness).goes
