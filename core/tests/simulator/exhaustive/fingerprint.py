@@ -1,0 +1,149 @@
+"""What a node's memory is worth: two memories with one fingerprint have the same future.
+
+All that a coroutine knows counts: its position, its variables, what its loops go over, and everything that these refer
+to. Moments count by their distance from now, so that what happens again later is the same.
+"""
+
+import gc
+import math
+from collections.abc import Iterator
+from enum import Enum
+from functools import partial
+from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
+from typing import Any, Final
+
+__all__ = ["EPOCH", "FAR", "fingerprint"]
+
+EPOCH: Final = 1e6
+"""What the clocks show at the beginning: no duration is so long, so a number that is near is a moment."""
+
+OLD: Final = 6.0
+"""Seconds after which a moment is long ago: nothing in the engine asks for more, with the times to live of a search."""
+
+FAR: Final = 20.0
+"""Seconds from which on a moment never comes."""
+
+_NAMED: Final = (ModuleType, type, BuiltinFunctionType)
+_ITERATORS: Final = tuple(type(iter(each)) for each in ([], (), {}, {}.values(), {}.items(), set(), range(0), ""))
+
+
+def fingerprint(now: float, skipped: dict[str, frozenset[str]], *roots: object) -> str:
+    """The fingerprint of some objects and all that they refer to.
+
+    Args:
+        now: The moment on their clock.
+        skipped: The attributes of a class, by its name, that say nothing of the future.
+        roots: The objects.
+    """
+    walk = _Walk(now, skipped)
+    for root in roots:
+        walk.see(root)
+    return "".join(walk.found)
+
+
+class _Walk:
+    def __init__(self, now: float, skipped: dict[str, frozenset[str]]) -> None:
+        self.found: list[str] = []
+        self._now = now
+        self._skipped = skipped
+        self._known: dict[int, int] = {}
+        # What is looked at must live as long as its number is known.
+        self._kept: list[object] = []
+
+    def see(self, one: Any) -> None:
+        kind = type(one)
+        if one is None or kind in (bool, int, str, bytes):
+            self.found.append(f"{one!r},")
+        elif kind is float:
+            self.found.append(f"{self._number(one)},")
+        elif isinstance(one, (Enum, *_NAMED)):
+            self.found.append(f"{one},")
+        elif isinstance(one, tuple):
+            self._all("(", one)
+        elif isinstance(one, (set, frozenset)):
+            self._all("{", sorted(one, key=repr))
+        elif isinstance(one, BaseException):
+            self.found.append(f"{kind.__name__},")
+        else:
+            self._see_object(one)
+
+    def _number(self, number: float) -> str:
+        if abs(number - EPOCH) > EPOCH / 2 or not math.isfinite(number):
+            return f"{number:.6g}"
+        distance = round(number - self._now, 4)
+        return "old" if distance < -OLD else "far" if distance > FAR else f"{distance:+.4g}s"
+
+    def _all(self, opens: str, members: Any) -> None:
+        self.found.append(opens)
+        for member in members:
+            self.see(member)
+        self.found.append(");")
+
+    def _see_object(self, one: Any) -> None:
+        parameters = getattr(one, "__dataclass_params__", None)
+        if parameters is not None and parameters.frozen:
+            # A value: which of two equal ones it is says nothing.
+            self.found.append(type(one).__name__)
+            self._all("<", self._attributes(one))
+            return
+        if (number := self._known.get(id(one))) is not None:
+            self.found.append(f"#{number},")
+            return
+        self._known[id(one)] = len(self._known)
+        self._kept.append(one)
+        self.found.append(type(one).__name__)
+        self._all("<", self._parts(one))
+
+    def _parts(self, one: Any) -> Iterator[Any]:
+        match one:
+            case dict() | MappingProxyType():
+                for key, value in one.items():
+                    yield key
+                    yield value
+            case list():
+                yield from one
+            case GeneratorType():
+                yield from _parts_of_generator(one)
+            case FunctionType():
+                yield one.__qualname__
+                for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+                    if name not in self._skipped["function"]:
+                        yield cell
+            case MethodType():
+                yield one.__func__.__qualname__
+                yield one.__self__
+            case CellType():
+                yield one.cell_contents
+            case partial():
+                yield from (one.func, one.args, one.keywords)
+            case _ if isinstance(one, _ITERATORS):
+                yield one.__reduce__()
+            case _:
+                yield from self._attributes(one)
+
+    def _attributes(self, one: Any) -> Iterator[Any]:
+        skipped = self._skipped.get(type(one).__name__, frozenset())
+        if "*" in skipped:
+            return
+        names = dict.fromkeys(name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ()))
+        names |= dict.fromkeys(getattr(one, "__dict__", ()))
+        if not names:
+            raise TypeError(f"nothing is known of the memory of a {type(one)}")
+        for name in names:
+            if name not in skipped and hasattr(one, name):
+                yield name
+                yield getattr(one, name)
+
+
+def _parts_of_generator(one: Any) -> Iterator[Any]:
+    yield one.__qualname__
+    frame = one.gi_frame
+    if frame is None:
+        return
+    yield frame.f_lasti
+    yield from frame.f_locals.items()
+    # What a loop goes over stands in no variable.
+    yield from (each for each in gc.get_referents(one) if isinstance(each, _ITERATORS))
+    yield one.gi_yieldfrom
+
+
