@@ -8,21 +8,31 @@ import gc
 import math
 from collections.abc import Iterator
 from enum import Enum
-from functools import partial
-from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
+from functools import cache, partial
+from hashlib import blake2b
+from types import BuiltinFunctionType, CellType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
+
+from rdzv import Snapshot
+from rdzv.engine.client import VersionedValue
+from rdzv.engine.envelope import Envelope
+from rdzv.engine.records import LeaderRecord, NodeRecord, Page, RunStatus, State
 
 __all__ = ["EPOCH", "FAR", "fingerprint"]
 
 EPOCH: Final = 1e6
 """What the clocks show at the beginning: no duration is so long, so a number that is near is a moment."""
 
-OLD: Final = 6.0
+OLD: Final = 4.0
 """Seconds after which a moment is long ago: nothing in the engine asks for more, with the times to live of a search."""
 
 FAR: Final = 20.0
 """Seconds from which on a moment never comes."""
 
+TIMELESS: Final = frozenset({Snapshot, VersionedValue, Envelope, State, NodeRecord, LeaderRecord, RunStatus, Page})
+"""Values in which no moment is: they are the same at any time."""
+
+_PLAIN: Final = frozenset({bool, int, str, bytes})
 _NAMED: Final = (ModuleType, type, BuiltinFunctionType)
 _ITERATORS: Final = tuple(type(iter(each)) for each in ([], (), {}, {}.values(), {}.items(), set(), range(0), ""))
 
@@ -38,7 +48,7 @@ def fingerprint(now: float, skipped: dict[str, frozenset[str]], *roots: object) 
     walk = _Walk(now, skipped)
     for root in roots:
         walk.see(root)
-    return "".join(walk.found)
+    return ",".join(walk.found)
 
 
 class _Walk:
@@ -52,20 +62,22 @@ class _Walk:
 
     def see(self, one: Any) -> None:
         kind = type(one)
-        if one is None or kind in (bool, int, str, bytes):
-            self.found.append(f"{one!r},")
+        if one is None or kind in _PLAIN:
+            self.found.append(repr(one))
         elif kind is float:
-            self.found.append(f"{self._number(one)},")
-        elif isinstance(one, (Enum, *_NAMED)):
-            self.found.append(f"{one},")
-        elif isinstance(one, tuple):
+            self.found.append(self._number(one))
+        elif kind is tuple:
             self._all("(", one)
+        elif kind in TIMELESS:
+            self.found.append(_text(one))
+        elif isinstance(one, (Enum, *_NAMED)):
+            self.found.append(str(one))
         elif isinstance(one, (set, frozenset)):
             self._all("{", sorted(one, key=repr))
         elif isinstance(one, BaseException):
-            self.found.append(f"{kind.__name__},")
+            self.found.append(kind.__name__)
         else:
-            self._see_object(one)
+            self._see_object(one, kind)
 
     def _number(self, number: float) -> str:
         if abs(number - EPOCH) > EPOCH / 2 or not math.isfinite(number):
@@ -77,29 +89,25 @@ class _Walk:
         self.found.append(opens)
         for member in members:
             self.see(member)
-        self.found.append(");")
+        self.found.append(")")
 
-    def _see_object(self, one: Any) -> None:
-        parameters = getattr(one, "__dataclass_params__", None)
-        if parameters is not None and parameters.frozen:
-            # A value: which of two equal ones it is says nothing.
-            self.found.append(type(one).__name__)
-            self._all("<", self._attributes(one))
-            return
-        if (number := self._known.get(id(one))) is not None:
-            self.found.append(f"#{number},")
-            return
-        self._known[id(one)] = len(self._known)
-        self._kept.append(one)
-        self.found.append(type(one).__name__)
+    def _see_object(self, one: Any, kind: type) -> None:
+        parameters = getattr(kind, "__dataclass_params__", None)
+        if parameters is None or not parameters.frozen:
+            # Of two equal values it says nothing which one it is; of what changes it does.
+            if (number := self._known.get(id(one))) is not None:
+                self.found.append(f"#{number}")
+                return
+            self._known[id(one)] = len(self._known)
+            self._kept.append(one)
+        self.found.append(kind.__name__)
         self._all("<", self._parts(one))
 
     def _parts(self, one: Any) -> Iterator[Any]:
         match one:
-            case dict() | MappingProxyType():
-                for key, value in one.items():
-                    yield key
-                    yield value
+            case dict():
+                yield from one.keys()
+                yield from one.values()
             case list():
                 yield from one
             case GeneratorType():
@@ -108,7 +116,7 @@ class _Walk:
                 yield one.__qualname__
                 for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
                     if name not in self._skipped["function"]:
-                        yield cell
+                        yield cell.cell_contents
             case MethodType():
                 yield one.__func__.__qualname__
                 yield one.__self__
@@ -119,20 +127,40 @@ class _Walk:
             case _ if isinstance(one, _ITERATORS):
                 yield one.__reduce__()
             case _:
-                yield from self._attributes(one)
+                for name in _attributes(type(one), self._skipped.get(type(one).__name__, frozenset())):
+                    yield getattr(one, name)
+                if (more := getattr(one, "__dict__", None)) is not None:
+                    skipped = self._skipped.get(type(one).__name__, frozenset())
+                    if "*" not in skipped:
+                        for name, value in more.items():
+                            if name not in skipped:
+                                yield name
+                                yield value
 
-    def _attributes(self, one: Any) -> Iterator[Any]:
-        skipped = self._skipped.get(type(one).__name__, frozenset())
-        if "*" in skipped:
-            return
-        names = dict.fromkeys(name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ()))
-        names |= dict.fromkeys(getattr(one, "__dict__", ()))
-        if not names:
-            raise TypeError(f"nothing is known of the memory of a {type(one)}")
-        for name in names:
-            if name not in skipped and hasattr(one, name):
-                yield name
-                yield getattr(one, name)
+
+@cache
+def _attributes(kind: type, skipped: frozenset[str]) -> tuple[str, ...]:
+    """The slots of a class that count."""
+    if "*" in skipped:
+        return ()
+    names = tuple(dict.fromkeys(name for each in kind.__mro__ for name in getattr(each, "__slots__", ())))
+    if not names and kind.__dictoffset__ == 0:
+        raise TypeError(f"nothing is known of the memory of a {kind}")
+    return tuple(name for name in names if name not in skipped)
+
+
+_texts: dict[int, tuple[object, str]] = {}
+
+
+def _text(one: object) -> str:
+    """What stands for a value without moments."""
+    known = _texts.get(id(one))
+    if known is None:
+        if len(_texts) > 100_000:
+            _texts.clear()
+        # Kept with the object, whose number is its own as long as it lives.
+        known = _texts[id(one)] = one, blake2b(repr(one).encode(), digest_size=8).hexdigest()
+    return known[1]
 
 
 def _parts_of_generator(one: Any) -> Iterator[Any]:
@@ -141,9 +169,9 @@ def _parts_of_generator(one: Any) -> Iterator[Any]:
     if frame is None:
         return
     yield frame.f_lasti
-    yield from frame.f_locals.items()
+    variables = frame.f_locals
+    yield from variables
+    yield from variables.values()
     # What a loop goes over stands in no variable.
-    yield from (each for each in gc.get_referents(one) if isinstance(each, _ITERATORS))
+    yield from (each for each in gc.get_referents(one) if type(each) in _ITERATORS)
     yield one.gi_yieldfrom
-
-

@@ -58,7 +58,7 @@ _SKIPPED: Final[dict[str, frozenset[str]]] = {
     "_Mailbox": frozenset({"*"}),
     "_Watching": frozenset({"*"}),
     "_Timeline": frozenset({"*"}),
-    "_Average": frozenset({"*"}),
+    "_NoChance": frozenset({"*"}),
     "_Backend": frozenset({"*"}),
     "_LeaseNumber": frozenset({"_ask"}),
     "RendezvousSettings": frozenset({"*"}),
@@ -109,7 +109,7 @@ class Memory:
     next: float | None
     requests: tuple[Request, ...]
     facts: Facts
-    before: tuple[int, Input] | None
+    before: tuple[int, Input, bool] | None
 
 
 class Outcome(NamedTuple):
@@ -135,17 +135,23 @@ class LearntNode:
         self.runs = 0
         self._plan = plan
         self._numbers: dict[bytes, int] = {}
-        self._known: dict[tuple[int, Input], Outcome] = {}
+        self._known: dict[tuple[int, Input, bool], Outcome] = {}
         self._lives: dict[int, _Live] = {}
         self.first = self._learn(self._begin(), None)
 
-    def on(self, memory: Memory, given: Input) -> Outcome:
-        """What comes of an input in a memory."""
-        at = memory.number, given
+    def on(self, memory: Memory, given: Input, runs_on: bool = False) -> Outcome:
+        """What comes of an input in a memory.
+
+        Args:
+            memory: Where it comes.
+            given: What comes.
+            runs_on: Whether pieces that can then run do so, as long as there is one at a time.
+        """
+        at = memory.number, given, runs_on
         if (known := self._known.get(at)) is None:
             live = self._at(memory)
             self.runs += 1
-            told = live.take(given)
+            told = live.take(given, runs_on)
             known = self._known[at] = Outcome(self._learn(live, at), told)
         return known
 
@@ -158,16 +164,16 @@ class LearntNode:
             return live
         inputs = []
         while memory.before is not None:
-            number, given = memory.before
+            number, *given = memory.before
             memory = self.memories[number]
             inputs.append(given)
         live = self._begin()
         for given in reversed(inputs):
             self.runs += 1
-            live.take(given)
+            live.take(*given)
         return live
 
-    def _learn(self, live: "_Live", before: tuple[int, Input] | None) -> Memory:
+    def _learn(self, live: "_Live", before: tuple[int, Input, bool] | None) -> Memory:
         digest = blake2b(live.fingerprint().encode(), digest_size=16).digest()
         number = self._numbers.setdefault(digest, len(self.memories))
         if number == len(self.memories):
@@ -177,15 +183,11 @@ class LearntNode:
         return self.memories[number]
 
 
-class _Average(Random):
-    """No chance at all: pauses are of medium length, and each node keeps alive at moments of its own."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self._part = int(name[1:]) / 4 % 1.0
+class _NoChance(Random):
+    """All pauses are as long as they may be, so that nodes act at the same moments, and in any order."""
 
     def uniform(self, low: float, high: float) -> float:
-        return low + (high - low) * self._part
+        return high
 
     def random(self) -> float:
         return 0.0
@@ -310,10 +312,15 @@ class _Watching:
     """Notes what the program and the plugins hear."""
 
     def __init__(self) -> None:
+        self.facts: Facts | None = None
         self.told: list[tuple[Any, ...]] = []
 
-    def stepped(self, machine: Machine) -> None:
-        """The invariants look after each input."""
+    def stepped(self, machine: "_LearntMachine") -> None:
+        """A piece has run: there is something to see if what the invariants look at has changed."""
+        facts = machine.facts()
+        if facts != self.facts:
+            self.facts = facts
+            self.told.append(("stepped", facts))
 
     def returned(self, machine: Machine, state: State, rank: int) -> None:
         self.told.append(("returned", state, rank))
@@ -333,7 +340,7 @@ class _LearntMachine(Machine):
 
     def _set_up(self) -> None:
         context = self._context
-        self._rng = _Average(self.name)
+        self._rng = _NoChance()
         self.clock = NodeClock(context.timeline, EPOCH, 0.0, skew=0.0)
         self.link = NetworkLink(self.process, context.service, context.timeline, context.conditions, self._rng)
         self.node = Node(self.settings, "simulated", self.clock, rng=self._rng, id=self.name)
@@ -384,11 +391,15 @@ class _Live:
         _Live.running = self
         self._machine = _LearntMachine(context, self._watching, name)
 
-    def take(self, given: Input) -> tuple[tuple[Any, ...], ...]:
+    def take(self, given: Input, runs_on: bool) -> tuple[tuple[Any, ...], ...]:
         """Let something come to the node; returns what was heard."""
         what, *arguments = given
         _Live.running = self
         getattr(self, what)(*arguments)
+        while runs_on and self._machine.process.alive and self._due() == 1:
+            self._watching.stepped(self._machine)
+            self.wake(0)
+        self._watching.stepped(self._machine)
         told, self._watching.told = tuple(self._watching.told), []
         return told
 
@@ -415,15 +426,18 @@ class _Live:
 
     # What is known of it.
 
-    def memory(self, number: int, before: tuple[int, Input] | None) -> Memory:
+    def memory(self, number: int, before: tuple[int, Input, bool] | None) -> Memory:
         """See `Memory`."""
         now, machine = self._timeline.now, self._machine
         if not machine.process.alive:
             return Memory(number, 0, None, (), machine.facts(), before)
-        moments = [moment for moment, _, _ in self._events()]
-        due = sum(moment <= now for moment in moments)
+        due, moments = self._due(), [moment for moment, _, _ in self._events()]
         ahead = round(moments[due] - now, 6) if due < len(moments) else None
         return Memory(number, due, ahead, tuple(sorted(machine.mailbox.waiting, key=repr)), machine.facts(), before)
+
+    def _due(self) -> int:
+        """How many pieces can run now."""
+        return sum(moment <= self._timeline.now for moment, _, _ in self._events())
 
     def fingerprint(self) -> str:
         """See `fingerprint`."""

@@ -59,7 +59,7 @@ class Next(NamedTuple):
 class World:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.plan = Plan("exhaustive", bounds.min_nodes, bounds.nodes, last_call=0.5)
+        self.plan = Plan("exhaustive", bounds.min_nodes, bounds.nodes, last_call=1.0)
         self.nodes = [LearntNode(f"n{number}", self.plan) for number in range(1, bounds.nodes + 1)]
         self.service = LearntService()
         self.judge = Judge(self.plan)
@@ -129,11 +129,12 @@ class World:
             steps = [("wake", number) for number in range(memory.due)]
             places = [place for place, status in enumerate(node.statuses) if 0 <= status < _HELD]
             if steps or places:
+                only = len(steps) + len(places) == 1
                 for step in steps:
-                    yield from self.settle(self._after(found, self.input(at, index, step, step)))
+                    yield from self.settle(self._after(found, self.input(at, index, step, step, None, only)))
                 for place in places:
                     given = "reply", memory.requests[place], self._answers[node.statuses[place]]
-                    yield from self.settle(self._after(found, self.input(at, index, given, given[:2], place)))
+                    yield from self.settle(self._after(found, self.input(at, index, given, given[:2], place, only)))
                 return
         yield found
 
@@ -200,10 +201,10 @@ class World:
             judged, lines, violation = verdict.number, lines + verdict.lines, violation or verdict.violation
         return Next(words, at._replace(judged=judged), violation, lines)
 
-    def input(self, at: WorldAt, index: int, given, words, place: int | None = None) -> Next:
+    def input(self, at: WorldAt, index: int, given, words, place: int | None = None, only: bool = False) -> Next:
         node, real = at.nodes[index], self.nodes[index]
         before = real.memories[node.memory]
-        outcome = real.on(before, given)
+        outcome = real.on(before, given, only)
         after = outcome.memory
         if after.requests == before.requests and place is None:
             statuses = node.statuses
@@ -212,13 +213,11 @@ class World:
             statuses = tuple(kept.get(request, _ON_ITS_WAY) for request in after.requests)
         then = self.put(at, index, node._replace(memory=after.number, statuses=statuses))
         judged, lines, violation = at.judged, (), None
-        shown = self.shown(then)
         for what, *arguments in outcome.told:
-            verdict = self.judge.on(judged, (shown[index],), what, *arguments)
+            facts = arguments.pop() if what == "stepped" else after.facts
+            shown = Shown(real.name, facts, node.disturbed)
+            verdict = self.judge.on(judged, (shown,), what, *arguments)
             judged, lines, violation = verdict.number, lines + verdict.lines, violation or verdict.violation
-        if before.facts != after.facts:
-            verdict = self.judge.on(judged, (shown[index],), "stepped")
-            violation = violation or verdict.violation
         return Next((index, *words), then._replace(judged=judged), violation, lines)
 
 
