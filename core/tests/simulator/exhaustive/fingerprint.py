@@ -23,7 +23,7 @@ __all__ = ["EPOCH", "FAR", "fingerprint"]
 EPOCH: Final = 1e6
 """What the clocks show at the beginning: no duration is so long, so a number that is near is a moment."""
 
-OLD: Final = 4.0
+OLD: Final = 2.0
 """Seconds after which a moment is long ago: nothing in the engine asks for more, with the times to live of a search."""
 
 FAR: Final = 20.0
@@ -111,7 +111,7 @@ class _Walk:
             case list():
                 yield from one
             case GeneratorType():
-                yield from _parts_of_generator(one)
+                yield from _parts_of_generator(one, self._skipped["generator"])
             case FunctionType():
                 yield one.__qualname__
                 for name, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
@@ -163,15 +163,16 @@ def _text(one: object) -> str:
     return known[1]
 
 
-def _parts_of_generator(one: Any) -> Iterator[Any]:
+def _parts_of_generator(one: Any, skipped: frozenset[str]) -> Iterator[Any]:
     yield one.__qualname__
     frame = one.gi_frame
     if frame is None:
         return
     yield frame.f_lasti
-    variables = frame.f_locals
-    yield from variables
-    yield from variables.values()
+    for name, value in frame.f_locals.items():
+        if name not in skipped:
+            yield name
+            yield value
     # What a loop goes over stands in no variable.
     yield from (each for each in gc.get_referents(one) if type(each) in _ITERATORS)
     yield one.gi_yieldfrom

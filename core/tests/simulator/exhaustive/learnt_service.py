@@ -5,10 +5,10 @@ different folders leaves no trace.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from rdzv import Entry
+from rdzv import Entry, PutOutcome, PutResult
 
 from ..clock import Timeline
 from ..service import SimulatedService, _Folder, _SimulatedLease
@@ -26,7 +26,7 @@ class Content:
 
     Attributes:
         number: Which content; 0 is nothing.
-        versions: The version of each folder.
+        versions: How often each folder, and each key, has changed.
         leases: The leases that live: number, time to live, and seconds of it that are left.
         next: Seconds until the first lease ends; None: there is none.
         folders: The entries of each folder.
@@ -148,7 +148,15 @@ class _Thawed:
     def put_(self, node: str, key: str, value: bytes, expect: Any, number: LeaseNumber | None) -> Any:
         # An ended lease is one that the service does not know.
         lease = None if number is None else self._leases.get(number, _SimulatedLease(self._service, 0.0, 0.0))
-        return self._counting(key, lambda: self._service.put(key, value, expect=expect, lease=lease, timeout=1.0))
+        is_new = not self._service.holds(key)
+        result = self._counting(key, lambda: self._service.put(key, value, expect=expect, lease=lease, timeout=1.0))
+        if not is_new or result.outcome is not PutOutcome.APPLIED:
+            return result
+        # Of keys in different folders nobody asks which one was there first.
+        folder = self._service._folder(key)
+        entry = replace(result.entry, order=1 + max((each.order for each in folder.keys.values() if each is not result.entry), default=0))
+        folder.keys[key] = entry
+        return PutResult(result.outcome, entry)
 
     def delete_(self, node: str, prefix: str) -> None:
         real = self._service
@@ -178,10 +186,11 @@ class _Thawed:
             lease.until -= seconds
 
     def _counting(self, key: str, work: Callable[[], Any]) -> Any:
-        """Do something to one folder, by its own versions."""
-        name = key.partition("/")[0]
-        real = self._service
-        real._version = self._versions.get(name, 0)
+        """Do something to one key, by its own versions: those of others leave no trace."""
+        name, real = key.partition("/")[0], self._service
+        real._version = before = self._versions.get(key, 0)
         result = work()
-        self._versions[name] = real._version
+        if real._version != before:
+            self._versions[key] = real._version
+            self._versions[name] = self._versions.get(name, 0) + 1
         return result

@@ -59,7 +59,7 @@ class Next(NamedTuple):
 class World:
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        self.plan = Plan("exhaustive", bounds.min_nodes, bounds.nodes, last_call=1.0)
+        self.plan = Plan("exhaustive", bounds.min_nodes, bounds.nodes, last_call=1.0, ttl=2.0)
         self.nodes = [LearntNode(f"n{number}", self.plan) for number in range(1, bounds.nodes + 1)]
         self.service = LearntService()
         self.judge = Judge(self.plan)
