@@ -4,6 +4,8 @@ import copy
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from rdzv.engine.records import State
+
 from ..invariants import Invariants, Violation
 from ..machine import SimulationContext
 from ..plan import Plan
@@ -41,10 +43,9 @@ class Judge:
         self._known: dict[Any, Judgement] = {}
         self._remember(Invariants(self._context))
 
-    def rounds(self, number: int) -> int:
-        """The number of the round that is published."""
-        state = self._memories[number].state
-        return 0 if state is None else state.round
+    def state(self, number: int) -> State | None:
+        """The state that the service holds."""
+        return self._memories[number].state
 
     def on(self, number: int, shown: tuple[Shown, ...], what: str, *arguments: Any) -> Judgement:
         """What comes of something: `what` is a method of `Invariants`; a node that it happens to is the only one shown."""

@@ -76,7 +76,7 @@ class World:
         return WorldAt(0, 0, (0,) * len(self.kinds), (), nodes)
 
     def nexts(self, at: WorldAt) -> Iterator[Next]:
-        if self.judge.rounds(at.judged) > self.bounds.rounds:
+        if self.is_over(at):
             return
         content = self.service.contents[at.content]
         busy = False
@@ -87,7 +87,7 @@ class World:
             for place, status in enumerate(node.statuses):
                 if status == _ON_ITS_WAY:
                     request = requests[place]
-                    if request[0] != "wait" or self.service.sees(content, request):
+                    if self.can_be_answered(at, content, index, request):
                         busy = True
                         called = self.call(at, index, place, request)
                         yield from self.settle(called)
@@ -115,6 +115,49 @@ class World:
                         if node.mode is Mode.RUNS:
                             for found in HAPPENS[name](self, at._replace(happened=happened), index, node):
                                 yield from self.settle(found)
+
+    def is_over(self, at: WorldAt) -> bool:
+        """Whether the run has come to the end of what is looked at: its last round is there, or one more."""
+        state = self.judge.state(at.judged)
+        rounds = 0 if state is None else state.round
+        return rounds > self.bounds.rounds or (rounds == self.bounds.rounds and self.is_settled(at))
+
+    def is_settled(self, at: WorldAt) -> bool:
+        """Whether as many as possible work in one world, all others wait, and nothing is going on."""
+        content, state = self.service.contents[at.content], self.judge.state(at.judged)
+        living = [(index, node) for index, node in enumerate(at.nodes) if node.mode is not Mode.DEAD]
+        if at.late or any(left <= 0 for _, _, left in content.leases):
+            return False
+        working = []
+        for index, node in living:
+            memory = self.nodes[index].memories[node.memory]
+            if node.mode is not Mode.RUNS or memory.due:
+                return False
+            for request, status in zip(memory.requests, node.statuses, strict=True):
+                if status != _ON_ITS_WAY or request[0] != "wait" or self.service.sees(content, request):
+                    return False
+            if memory.facts.working:
+                working.append((self.nodes[index].name, memory.facts))
+        possible = len(living) if len(living) >= self.bounds.min_nodes else 0
+        if len(working) != possible or (working and state is None):
+            return False
+        return all(
+            facts.round == state.round and name in state.world and len(state.world) == possible and not facts.waiting
+            for name, facts in working
+        )
+
+    def can_be_answered(self, at: WorldAt, content: Content, index: int, request: Request) -> bool:
+        """Whether the service can answer a request now."""
+        if request[0] == "wait":
+            return self.service.sees(content, request)
+        return not self.is_early(at, content, index, request)
+
+    def is_early(self, at: WorldAt, content: Content, index: int, request: Request) -> bool:
+        """Whether a node would come before one whose name is first: nodes are named in the order in which they come."""
+        if any(at.happened) or request[0] != "put" or not request[1].startswith("nodes/"):
+            # What has happened to a node may have made it late.
+            return False
+        return any(f"nodes/0/{node.name}" not in content.versions for node in self.nodes[:index])
 
     def settle(self, found: Next) -> Iterator[Next]:
         """Let all pieces run that can, in any order of those of one node."""
@@ -238,7 +281,7 @@ def _answered(change: Callable[[int], int], words: str) -> Callable[[World, Worl
         content = world.service.contents[at.content]
         for place, status in enumerate(node.statuses):
             request = world.request(at, index, place)
-            if status == _ON_ITS_WAY and (request[0] != "wait" or world.service.sees(content, request)):
+            if status == _ON_ITS_WAY and world.can_be_answered(at, content, index, request):
                 called = world.call(at, index, place, request)
                 assert called.then is not None
                 answered = called.then.nodes[index].statuses[place]
