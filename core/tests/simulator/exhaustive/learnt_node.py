@@ -183,7 +183,7 @@ class LearntNode:
         number = self._numbers.setdefault(digest, len(self.memories))
         if number == len(self.memories):
             self.memories.append(live.memory(number, before))
-        if len(self._lives) < 2000:
+        if len(self._lives) < 5000:
             self._lives[number] = live
         return self.memories[number]
 

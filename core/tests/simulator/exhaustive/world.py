@@ -112,7 +112,7 @@ class World:
                 if at.happened[kind] < self.bounds.happens[name]:
                     happened = (*at.happened[:kind], at.happened[kind] + 1, *at.happened[kind + 1 :])
                     for index, node in enumerate(at.nodes):
-                        if node.mode is Mode.RUNS:
+                        if node.mode is Mode.RUNS and (not busy or self._acts(at, content, index)):
                             for found in HAPPENS[name](self, at._replace(happened=happened), index, node):
                                 yield from self.settle(found)
 
@@ -152,6 +152,15 @@ class World:
             return self.service.sees(content, request)
         return not self.is_early(at, content, index, request)
 
+    def _acts(self, at: WorldAt, content: Content, index: int) -> bool:
+        """Whether something of a node is next: what happens to it before that might as well happen now."""
+        node = at.nodes[index]
+        requests = self.nodes[index].memories[node.memory].requests
+        return any(
+            status == _ON_ITS_WAY and self.can_be_answered(at, content, index, request)
+            for request, status in zip(requests, node.statuses, strict=True)
+        )
+
     def is_early(self, at: WorldAt, content: Content, index: int, request: Request) -> bool:
         """Whether a node would come before one whose name is first: nodes are named in the order in which they come."""
         if any(at.happened) or request[0] != "put" or not request[1].startswith("nodes/"):
@@ -161,25 +170,34 @@ class World:
 
     def settle(self, found: Next) -> Iterator[Next]:
         """Let all pieces run that can, in any order of those of one node."""
-        if found.violation is not None:
-            yield found
-            return
-        at = found.then
+        ahead, seen = [found], {found.then}
+        while ahead:
+            found = ahead.pop()
+            nexts = None if found.violation else self._pieces(found.then)
+            if nexts is None:
+                yield found
+                continue
+            for each in nexts:
+                if each.violation or each.then not in seen:
+                    seen.add(each.then)
+                    ahead.append(self._after(found, each))
+
+    def _pieces(self, at: WorldAt) -> list[Next] | None:
+        """What comes of each piece of one node that can run; None: there is none."""
         for index, node in enumerate(at.nodes):
             if node.mode not in (Mode.RUNS, Mode.CUT_OFF):
                 continue
             memory = self.nodes[index].memories[node.memory]
-            steps = [("wake", number) for number in range(memory.due)]
             places = [place for place, status in enumerate(node.statuses) if 0 <= status < _HELD]
-            if steps or places:
-                only = len(steps) + len(places) == 1
-                for step in steps:
-                    yield from self.settle(self._after(found, self.input(at, index, step, step, None, only)))
-                for place in places:
-                    given = "reply", memory.requests[place], self._answers[node.statuses[place]]
-                    yield from self.settle(self._after(found, self.input(at, index, given, given[:2], place, only)))
-                return
-        yield found
+            if memory.due or places:
+                only = memory.due + len(places) == 1
+                wakes = [("wake", 0)] if memory.due else []
+                replies = [(place, memory.requests[place], node.statuses[place]) for place in places[:1]]
+                return [self.input(at, index, wake, wake, None, only) for wake in wakes] + [
+                    self.input(at, index, ("reply", request, self._answers[status]), ("reply", request), place, only)
+                    for place, request, status in replies
+                ]
+        return None
 
     def _after(self, first: Next, second: Next) -> Next:
         return second._replace(words=(*first.words, second.words), lines=first.lines + second.lines)
@@ -285,7 +303,8 @@ def _answered(change: Callable[[int], int], words: str) -> Callable[[World, Worl
                 called = world.call(at, index, place, request)
                 assert called.then is not None
                 answered = called.then.nodes[index].statuses[place]
-                after = world.status(called.then, index, place, change(answered), (index, words, request))
+                then = world.put(called.then, index, called.then.nodes[index]._replace(disturbed=True))
+                after = world.status(then, index, place, change(answered), (index, words, request))
                 yield after._replace(lines=called.lines, violation=called.violation)
 
     return happens
