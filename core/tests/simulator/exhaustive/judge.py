@@ -60,7 +60,7 @@ class Judge:
         invariants = copy.copy(before)
         for name in _REMEMBERED:
             setattr(invariants, name, copy.copy(getattr(before, name)))
-        machines: list[Any] = [_machine(one) for one in shown]
+        machines: list[Any] = [_machine(one, context.plan.racks) for one in shown]
         context.machines = machines
         context.closers = {one.name for one in shown if one.facts.closes}
         lines, violation = context.trace._lines, None
@@ -83,7 +83,7 @@ class Judge:
         return number
 
 
-def _machine(shown: Shown) -> SimpleNamespace:
+def _machine(shown: Shown, racks: int) -> SimpleNamespace:
     """What stands for a machine before the invariants."""
     facts = shown.facts
     node = SimpleNamespace(
@@ -96,7 +96,7 @@ def _machine(shown: Shown) -> SimpleNamespace:
         name=shown.name,
         disturbed=shown.disturbed,
         node=node,
-        labels={},
+        labels={"rack": f"r{(int(shown.name[1:]) - 1) % racks}"},
         runner=SimpleNamespace(hits=0),
         clock=lambda: 0.0,
         gives_up_at=1.0,

@@ -17,7 +17,7 @@ from rdzv import Event, Lease, PutOutcome, RendezvousError, RendezvousSettings
 from rdzv.engine import envelope, leader
 from rdzv.engine.client import DecodedSnapshot
 from rdzv.engine.node import Node
-from rdzv.engine.records import State
+from rdzv.engine.records import State, node_key
 
 from ..clock import NodeClock, Timeline
 from ..connection import Connection
@@ -129,13 +129,16 @@ class LearntNode:
 
     Attributes:
         name: Its id.
+        key: Where its record is.
         memories: All that were seen.
         runs: How often a transition was run, or run again to get to another.
     """
 
-    def __init__(self, name: str, plan: Plan) -> None:
-        """Know nothing but how the node begins."""
-        self.name = name
+    def __init__(self, place: int, plan: Plan) -> None:
+        """Know nothing but how the node begins; its place is 0 for the first that comes."""
+        self.place = place
+        self.name = f"n{place + 1}"
+        self.key = node_key(0, self.name)
         self.memories: list[Memory] = []
         self.runs = 0
         self._plan = plan
@@ -161,7 +164,7 @@ class LearntNode:
         return known
 
     def _begin(self) -> "_Live":
-        return _Live(self.name, self._plan)
+        return _Live(self.place, self._plan)
 
     def _at(self, memory: Memory) -> "_Live":
         """The real node, with this memory."""
@@ -394,16 +397,18 @@ class _Live:
 
     running: ClassVar["_Live"]
 
-    def __init__(self, name: str, plan: Plan) -> None:
+    def __init__(self, place: int, plan: Plan) -> None:
         self._watching = _Watching()
         context = SimulationContext.of(plan)
+        # Those that have come before.
+        context.machines = [None] * place  # type: ignore[list-item]
         self._timeline = context.timeline = _Timeline()
         context.trace._timeline = self._timeline
         context.stores = False
         self.writes: dict[str, int] = {}
         self.unsure: set[str] = set()
         _Live.running = self
-        self._machine = _LearntMachine(context, self._watching, name)
+        self._machine = _LearntMachine(context, self._watching, f"n{place + 1}")
 
     def take(self, given: Input, runs_on: bool) -> tuple[tuple[Any, ...], ...]:
         """Let something come to the node; returns what was heard."""

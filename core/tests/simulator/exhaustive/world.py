@@ -1,40 +1,52 @@
-"""The whole of a run as one small value, and all that can happen next."""
+"""The whole of a run as one small value, and everything that can happen next.
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+What nodes share is the service alone. So runs differ in the order of the calls there, in what happens to nodes between
+two calls, and in which answer comes first to a node that waits for several. Calls take no time: as long as any can be
+answered, no moment passes; what takes longer is something that happens. See `Bounds`, and docs/simulator.md.
+"""
+
+from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from ..invariants import Violation
-from ..plan import Plan
+from .bounds import Bounds
 from .judge import Judge, Shown
 from .learnt_node import SILENCE, Answer, LearntNode, Memory, Request
 from .learnt_service import Content, LearntService
+from .numbering import Numbering
 
-__all__ = ["Bounds", "Mode", "NodeAt", "World", "WorldAt"]
+__all__ = ["HELD", "ON_ITS_WAY", "SILENT", "Mode", "Next", "NodeAt", "World", "WorldAt"]
 
+ON_ITS_WAY: Final = -1
+"""The status of a call that the service has not answered yet; otherwise it is the number of the answer."""
 
-@dataclass(frozen=True)
-class Bounds:
-    nodes: int = 3
-    min_nodes: int = 2
-    rounds: int = 2
-    happens: dict[str, int] = field(default_factory=dict)
-    most: int = 99
+SILENT: Final = 0
+"""The number of the answer that never comes."""
+
+HELD: Final = 1 << 30
+"""Added to the number of an answer that is on its way for longer."""
 
 
 class Mode(IntEnum):
+    """What the operating system and the network let a node do."""
+
     RUNS = 0
     PAUSED = 1
     CUT_OFF = 2
     DEAD = 3
 
 
-_ON_ITS_WAY: Final = -1
-_HELD: Final = 1 << 30
-
-
 class NodeAt(NamedTuple):
+    """One node at a moment.
+
+    Attributes:
+        memory: The number of its memory.
+        mode: What it can do.
+        disturbed: It could not once, or a message was late.
+        statuses: What became of its calls, in the order of `Memory.requests`.
+    """
+
     memory: int
     mode: Mode
     disturbed: bool
@@ -42,6 +54,16 @@ class NodeAt(NamedTuple):
 
 
 class WorldAt(NamedTuple):
+    """Everything at a moment: two runs that are here have the same future.
+
+    Attributes:
+        content: The number of what the service holds.
+        judged: The number of what the invariants remember.
+        happened: How often each kind of thing has happened.
+        late: The requests that will be applied at some time: a node, and the number of what it asked.
+        nodes: The nodes.
+    """
+
     content: int
     judged: int
     happened: tuple[int, ...]
@@ -50,126 +72,172 @@ class WorldAt(NamedTuple):
 
 
 class Next(NamedTuple):
-    words: tuple[Any, ...]
-    then: WorldAt | None
-    violation: Violation | None
-    lines: tuple[str, ...]
+    """What comes of one thing that can happen.
+
+    Attributes:
+        then: Everything after it.
+        what: What has happened, in words; None: time has passed.
+        seconds: How much.
+        lines: What the trace of the simulator says.
+        violation: What was violated.
+        by_itself: Whether it happens without a fault, or a program that does something.
+    """
+
+    then: WorldAt
+    what: tuple[Any, ...] | None = None
+    seconds: float = 0.0
+    lines: tuple[str, ...] = ()
+    violation: Violation | None = None
+    by_itself: bool = True
 
 
 class World:
+    """What can happen within some bounds.
+
+    Attributes:
+        bounds: What is looked at.
+        nodes: The nodes, as far as they were learnt.
+        service: The service, as far as it was.
+    """
+
     def __init__(self, bounds: Bounds) -> None:
+        """Know nothing but the beginning."""
+        from .happenings import HAPPENINGS
+
         self.bounds = bounds
-        self.plan = Plan("exhaustive", bounds.min_nodes, bounds.nodes, last_call=1.0, ttl=2.0)
-        self.nodes = [LearntNode(f"n{number}", self.plan) for number in range(1, bounds.nodes + 1)]
+        self.nodes = [LearntNode(number, bounds.plan) for number in range(bounds.nodes)]
         self.service = LearntService()
-        self.judge = Judge(self.plan)
-        self.kinds = tuple(bounds.happens)
-        self._answers: list[Answer] = [SILENCE]
-        self._numbers: dict[Answer, int] = {SILENCE: 0}
-        self._requests: dict[Request, int] = {}
-        self._late: list[Request] = []
+        self._judge = Judge(bounds.plan)
+        self._limits = bounds.plan.limits
+        self._answers = Numbering[Answer](SILENCE)
+        self._late = Numbering[Request]()
+        most = {**bounds.faults, **bounds.programs}
+        self._happenings = [(HAPPENINGS[name], name in bounds.faults, number) for name, number in most.items()]
 
     def first(self) -> WorldAt:
-        nodes = tuple(
-            NodeAt(0, Mode.RUNS, False, (_ON_ITS_WAY,) * len(one.first.requests)) for one in self.nodes
-        )
-        return WorldAt(0, 0, (0,) * len(self.kinds), (), nodes)
+        """The beginning: all nodes have come, and ask for the first time."""
+        nodes = (NodeAt(0, Mode.RUNS, False, (ON_ITS_WAY,) * len(node.first.requests)) for node in self.nodes)
+        return WorldAt(0, 0, (0,) * len(self._happenings), (), tuple(nodes))
 
     def nexts(self, at: WorldAt) -> Iterator[Next]:
+        """Everything that can happen next; nothing after the last round."""
         if self.is_over(at):
             return
-        content = self.service.contents[at.content]
-        busy = False
-        for index, node in enumerate(at.nodes):
-            if node.mode in (Mode.DEAD, Mode.CUT_OFF):
-                continue
-            requests = self.nodes[index].memories[node.memory].requests
-            for place, status in enumerate(node.statuses):
-                if status == _ON_ITS_WAY:
-                    request = requests[place]
-                    if self.can_be_answered(at, content, index, request):
-                        busy = True
-                        called = self.call(at, index, place, request)
-                        yield from self.settle(called)
-        for lease, _, left in content.leases:
-            if left <= 0:
-                busy = True
-                yield Next(("ends", lease), at._replace(content=self.service.end(content, lease).number), None, ())
-        for number, (index, request) in enumerate(at.late):
-            yield self._apply(at._replace(late=at.late[:number] + at.late[number + 1 :]), index, self._late[request], ("late", index, self._late[request]))
-        if not busy and (tick := self.tick(at, content)) is not None:
-            yield from self.settle(tick)
-        for index, node in enumerate(at.nodes):
-            if node.mode is Mode.PAUSED:
-                yield from self.settle(Next((index, "goes on"), self.put(at, index, node._replace(mode=Mode.RUNS)), None, ()))
-            if node.mode is Mode.CUT_OFF and not any(lease[0] == self.nodes[index].name for lease, _, _ in content.leases):
-                yield Next((index, "healed"), self.put(at, index, node._replace(mode=Mode.RUNS)), None, ())
-            for place, status in enumerate(node.statuses):
-                if status >= _HELD and node.mode in (Mode.RUNS, Mode.CUT_OFF):
-                    yield from self.settle(self.status(at, index, place, status - _HELD, (index, "arrives", self.request(at, index, place))))
-        if sum(at.happened) < self.bounds.most:
-            for kind, name in enumerate(self.kinds):
-                if at.happened[kind] < self.bounds.happens[name]:
-                    happened = (*at.happened[:kind], at.happened[kind] + 1, *at.happened[kind + 1 :])
-                    for index, node in enumerate(at.nodes):
-                        if node.mode is Mode.RUNS and (not busy or self._acts(at, content, index)):
-                            for found in HAPPENS[name](self, at._replace(happened=happened), index, node):
-                                yield from self.settle(found)
+        steps = list(self._calls(at)) + list(self._endings(at))
+        is_idle = not steps
+        if is_idle and (tick := self._tick(at)) is not None:
+            steps.append(tick)
+        steps += self._recoveries(at)
+        steps += self._happens(at, is_idle)
+        for step in steps:
+            yield from self._settle(step)
+
+    # When it is over.
 
     def is_over(self, at: WorldAt) -> bool:
-        """Whether the run has come to the end of what is looked at: its last round is there, or one more."""
-        state = self.judge.state(at.judged)
+        """Whether the last round has settled, or one more was published."""
+        state = self._judge.state(at.judged)
         rounds = 0 if state is None else state.round
         return rounds > self.bounds.rounds or (rounds == self.bounds.rounds and self.is_settled(at))
 
     def is_settled(self, at: WorldAt) -> bool:
         """Whether as many as possible work in one world, all others wait, and nothing is going on."""
-        content, state = self.service.contents[at.content], self.judge.state(at.judged)
-        living = [(index, node) for index, node in enumerate(at.nodes) if node.mode is not Mode.DEAD]
-        if at.late or any(left <= 0 for _, _, left in content.leases):
+        if at.late or any(self._is_busy(at, index) for index in range(len(at.nodes))) or any(self._endings(at)):
             return False
-        working = []
-        for index, node in living:
-            memory = self.nodes[index].memories[node.memory]
-            if node.mode is not Mode.RUNS or memory.due:
-                return False
-            for request, status in zip(memory.requests, node.statuses, strict=True):
-                if status != _ON_ITS_WAY or request[0] != "wait" or self.service.sees(content, request):
-                    return False
-            if memory.facts.working:
-                working.append((self.nodes[index].name, memory.facts))
-        possible = len(living) if len(living) >= self.bounds.min_nodes else 0
-        if len(working) != possible or (working and state is None):
+        state = self._judge.state(at.judged)
+        facts = {
+            self.nodes[index].name: self.memory(at, index).facts
+            for index, node in enumerate(at.nodes)
+            if node.mode is not Mode.DEAD
+        }
+        living = [one for one in facts.values() if one.alive]
+        if state is not None and state.closed is not None:
+            return not living
+        working = {name: one for name, one in facts.items() if one.alive and one.working}
+        if len(working) != self._limits.largest(len(living)):
             return False
-        return all(
-            facts.round == state.round and name in state.world and len(state.world) == possible and not facts.waiting
-            for name, facts in working
+        return state is None or not working or (
+            working.keys() == set(state.world)
+            and all(one.round == state.round and not one.waiting for one in working.values())
         )
 
-    def can_be_answered(self, at: WorldAt, content: Content, index: int, request: Request) -> bool:
-        """Whether the service can answer a request now."""
-        if request[0] == "wait":
-            return self.service.sees(content, request)
-        return not self.is_early(at, content, index, request)
-
-    def _acts(self, at: WorldAt, content: Content, index: int) -> bool:
-        """Whether something of a node is next: what happens to it before that might as well happen now."""
+    def _is_busy(self, at: WorldAt, index: int) -> bool:
+        """Whether a node can do something now, or will be able to."""
         node = at.nodes[index]
-        requests = self.nodes[index].memories[node.memory].requests
-        return any(
-            status == _ON_ITS_WAY and self.can_be_answered(at, content, index, request)
-            for request, status in zip(requests, node.statuses, strict=True)
-        )
-
-    def is_early(self, at: WorldAt, content: Content, index: int, request: Request) -> bool:
-        """Whether a node would come before one whose name is first: nodes are named in the order in which they come."""
-        if any(at.happened) or request[0] != "put" or not request[1].startswith("nodes/"):
-            # What has happened to a node may have made it late.
+        if node.mode is Mode.DEAD:
             return False
-        return any(f"nodes/0/{node.name}" not in content.versions for node in self.nodes[:index])
+        return node.mode is not Mode.RUNS or any(status > ON_ITS_WAY for status in node.statuses) or self.acts(at, index)
 
-    def settle(self, found: Next) -> Iterator[Next]:
-        """Let all pieces run that can, in any order of those of one node."""
+    # What happens by itself.
+
+    def _calls(self, at: WorldAt) -> Iterator[Next]:
+        """The service answers a call; a node that stands still gets the answer later."""
+        for index, node in enumerate(at.nodes):
+            if node.mode in (Mode.RUNS, Mode.PAUSED):
+                for place in self.answerable(at, index):
+                    yield self.call(at, index, place)
+
+    def _endings(self, at: WorldAt) -> Iterator[Next]:
+        """A lease ends whose time is over."""
+        content = self.service.contents[at.content]
+        for lease, _, left in content.leases:
+            if left <= 0:
+                then = at._replace(content=self.service.end(content, lease).number)
+                yield Next(then, ("a lease of {} runs out", lease[0]))
+
+    def _tick(self, at: WorldAt) -> Next | None:
+        """Time passes, until the next moment of a node or a lease; None: there is none."""
+        content = self.service.contents[at.content]
+        acting = [index for index, node in enumerate(at.nodes) if node.mode in (Mode.RUNS, Mode.CUT_OFF)]
+        moments = [content.next, *(self.memory(at, index).next for index in acting)]
+        seconds = min((moment for moment in moments if moment is not None), default=None)
+        if seconds is None:
+            return None
+        nodes = [
+            node
+            if node.mode is Mode.DEAD
+            else node._replace(memory=self.nodes[index].on(self.memory(at, index), ("tick", seconds)).memory.number)
+            for index, node in enumerate(at.nodes)
+        ]
+        content = self.service.tick(content, seconds)
+        return Next(at._replace(content=content.number, nodes=tuple(nodes)), None, seconds)
+
+    def _recoveries(self, at: WorldAt) -> Iterator[Next]:
+        """What was held up goes on, at any time."""
+        content = self.service.contents[at.content]
+        for index, node in enumerate(at.nodes):
+            name = self.nodes[index].name
+            if node.mode is Mode.PAUSED:
+                yield Next(self.put(at, index, node._replace(mode=Mode.RUNS)), ("{} goes on", name))
+            if node.mode is Mode.CUT_OFF and all(lease[0] != name for lease, _, _ in content.leases):
+                yield Next(self.put(at, index, node._replace(mode=Mode.RUNS)), ("{} is in reach again", name))
+            for place, status in enumerate(node.statuses):
+                if status >= HELD:
+                    then = self.put(at, index, with_status(node, place, status - HELD))
+                    yield Next(then, ("{} gets the answer to {}", name, self.memory(at, index).requests[place]))
+        for number, (index, request) in enumerate(at.late):
+            then = at._replace(late=at.late[:number] + at.late[number + 1 :])
+            yield self._applied(then, index, self._late[request], "what {} has asked for long ago is done: {}")[0]
+
+    def _happens(self, at: WorldAt, is_idle: bool) -> Iterator[Next]:
+        """Faults, and what programs do. To a node it happens just before that acts: earlier would be the same."""
+        faults = sum(
+            times for times, (_, is_fault, _) in zip(at.happened, self._happenings, strict=True) if is_fault
+        )
+        for kind, (happen, is_fault, most) in enumerate(self._happenings):
+            if at.happened[kind] == most or (is_fault and faults == self.bounds.most):
+                continue
+            happened = (*at.happened[:kind], at.happened[kind] + 1, *at.happened[kind + 1 :])
+            for index, node in enumerate(at.nodes):
+                if node.mode is Mode.RUNS and (is_idle or self.acts(at, index)):
+                    for found in happen(self, at._replace(happened=happened), index):
+                        yield found._replace(by_itself=False)
+
+    # What nodes do then.
+
+    def _settle(self, found: Next) -> Iterator[Next]:
+        """Let all pieces of nodes run that can. The pieces of different nodes do not touch each other: one order will
+        do; of those of one node, answers and moments come in any order."""
         ahead, seen = [found], {found.then}
         while ahead:
             found = ahead.pop()
@@ -180,163 +248,111 @@ class World:
             for each in nexts:
                 if each.violation or each.then not in seen:
                     seen.add(each.then)
-                    ahead.append(self._after(found, each))
+                    ahead.append(found._replace(then=each.then, lines=found.lines + each.lines, violation=each.violation))
 
     def _pieces(self, at: WorldAt) -> list[Next] | None:
-        """What comes of each piece of one node that can run; None: there is none."""
+        """What comes of the next answer, and of the next moment, of one node; None: all have settled."""
         for index, node in enumerate(at.nodes):
             if node.mode not in (Mode.RUNS, Mode.CUT_OFF):
                 continue
-            memory = self.nodes[index].memories[node.memory]
-            places = [place for place, status in enumerate(node.statuses) if 0 <= status < _HELD]
+            memory = self.memory(at, index)
+            places = [place for place, status in enumerate(node.statuses) if ON_ITS_WAY < status < HELD]
             if memory.due or places:
                 only = memory.due + len(places) == 1
-                wakes = [("wake", 0)] if memory.due else []
-                replies = [(place, memory.requests[place], node.statuses[place]) for place in places[:1]]
-                return [self.input(at, index, wake, wake, None, only) for wake in wakes] + [
-                    self.input(at, index, ("reply", request, self._answers[status]), ("reply", request), place, only)
-                    for place, request, status in replies
-                ]
+                found = [self.given(at, index, ("wake", 0), only)] if memory.due else []
+                if places:
+                    answer = self._answers[node.statuses[places[0]]]
+                    given = "reply", memory.requests[places[0]], answer
+                    found.append(self.given(at, index, given, only, places[0]))
+                return found
         return None
 
-    def _after(self, first: Next, second: Next) -> Next:
-        return second._replace(words=(*first.words, second.words), lines=first.lines + second.lines)
+    # Of what that is made.
 
-    def request(self, at: WorldAt, index: int, place: int) -> Request:
-        return self.nodes[index].memories[at.nodes[index].memory].requests[place]
-
-    def status(self, at: WorldAt, index: int, place: int, status: int, words: tuple[Any, ...]) -> Next:
-        node = at.nodes[index]
-        statuses = (*node.statuses[:place], status, *node.statuses[place + 1 :])
-        return Next(words, self.put(at, index, node._replace(statuses=statuses)), None, ())
+    def memory(self, at: WorldAt, index: int) -> Memory:
+        """What a node knows."""
+        return self.nodes[index].memories[at.nodes[index].memory]
 
     def put(self, at: WorldAt, index: int, node: NodeAt) -> WorldAt:
+        """The same with another node."""
         return at._replace(nodes=(*at.nodes[:index], node, *at.nodes[index + 1 :]))
 
-    def tick(self, at: WorldAt, content: Content) -> Next | None:
-        moments = [content.next]
-        for index, node in enumerate(at.nodes):
-            if node.mode in (Mode.RUNS, Mode.CUT_OFF):
-                moments.append(self.nodes[index].memories[node.memory].next)
-        seconds = min((moment for moment in moments if moment is not None), default=None)
-        if seconds is None:
-            return None
-        nodes = []
-        for index, node in enumerate(at.nodes):
-            if node.mode is not Mode.DEAD:
-                real = self.nodes[index]
-                node = node._replace(memory=real.on(real.memories[node.memory], ("tick", seconds)).memory.number)
-            nodes.append(node)
-        return Next(("tick", seconds), at._replace(content=self.service.tick(content, seconds).number, nodes=tuple(nodes)), None, ())
+    def acts(self, at: WorldAt, index: int) -> bool:
+        """Whether the service can answer a node now."""
+        return next(self.answerable(at, index), None) is not None
 
-    def shown(self, at: WorldAt) -> tuple[Shown, ...]:
-        found = []
-        for index, node in enumerate(at.nodes):
-            real = self.nodes[index]
-            facts = real.memories[node.memory].facts
-            if node.mode is Mode.DEAD:
-                facts = facts._replace(alive=False, working=False, joining=False)
-            found.append(Shown(real.name, facts, node.disturbed))
-        return tuple(found)
+    def answerable(self, at: WorldAt, index: int) -> Iterator[int]:
+        """The places of the calls of a node that the service can answer now."""
+        content = self.service.contents[at.content]
+        requests = self.memory(at, index).requests
+        for place, status in enumerate(at.nodes[index].statuses):
+            if status == ON_ITS_WAY and self._can_answer(at, content, index, requests[place]):
+                yield place
 
-    def call(self, at: WorldAt, index: int, place: int, request: Request) -> Next:
-        node = at.nodes[index]
-        reply = self.service.call(self.service.contents[at.content], self.nodes[index].name, request)
-        status = self._numbers.setdefault(reply.answer, len(self._answers))
-        if status == len(self._answers):
-            self._answers.append(reply.answer)
-        statuses = (*node.statuses[:place], status, *node.statuses[place + 1 :])
-        then = self.put(at, index, node._replace(statuses=statuses))._replace(content=reply.content.number)
-        return self.judged(then, (index, "call", request), reply.wrote)
+    def _can_answer(self, at: WorldAt, content: Content, index: int, request: Request) -> bool:
+        if request[0] == "wait":
+            return self.service.sees(content, request)
+        if request[0] != "put" or any(at.happened):
+            return True
+        # Nodes are named in the order in which they come, unless something has happened: all else is the same by
+        # other names.
+        is_first = request[1] == self.nodes[index].key
+        return not (is_first and any(node.key not in content.versions for node in self.nodes[:index]))
 
-    def _apply(self, at, index, request, words):
-        reply = self.service.call(self.service.contents[at.content], self.nodes[index].name, request)
-        return self.judged(at._replace(content=reply.content.number), words, reply.wrote)
+    def call(self, at: WorldAt, index: int, place: int) -> Next:
+        """The service answers a call."""
+        done, answer = self._applied(at, index, self.memory(at, index).requests[place], "{} asks: {}")
+        node = with_status(at.nodes[index], place, self._answers.number(answer))
+        return done._replace(then=self.put(done.then, index, node))
 
-    def judged(self, at: WorldAt, words, wrote) -> Next:
-        lines: tuple[str, ...] = ()
-        violation = None
-        judged = at.judged
-        for key, value in wrote:
-            verdict = self.judge.on(judged, self.shown(at), "wrote", key, value)
-            judged, lines, violation = verdict.number, lines + verdict.lines, violation or verdict.violation
-        return Next(words, at._replace(judged=judged), violation, lines)
+    def late(self, at: WorldAt, index: int, place: int) -> WorldAt:
+        """A call breaks, and will be applied at some time."""
+        number = self._late.number(self.memory(at, index).requests[place])
+        then = self.put(at, index, with_status(at.nodes[index], place, SILENT))
+        return then._replace(late=tuple(sorted((*at.late, (index, number)))))
 
-    def input(self, at: WorldAt, index: int, given, words, place: int | None = None, only: bool = False) -> Next:
-        node, real = at.nodes[index], self.nodes[index]
-        before = real.memories[node.memory]
+    def _applied(self, at: WorldAt, index: int, request: Request, words: str) -> tuple[Next, Answer]:
+        """The service does what a node has asked for."""
+        name = self.nodes[index].name
+        reply = self.service.call(self.service.contents[at.content], name, request)
+        found = Next(at._replace(content=reply.content.number), (words, name, request))
+        shown = tuple(self._shown(at, each) for each in range(len(at.nodes))) if reply.wrote else ()
+        for key, value in reply.wrote:
+            found = self._judged(found, shown, "wrote", key, value)
+        return found, reply.answer
+
+    def given(self, at: WorldAt, index: int, given: tuple[Any, ...], only: bool, place: int | None = None) -> Next:
+        """Something comes to a node: by itself, or while there is more; the answer to the call at a place."""
+        node, real, before = at.nodes[index], self.nodes[index], self.memory(at, index)
         outcome = real.on(before, given, only)
         after = outcome.memory
-        if after.requests == before.requests and place is None:
-            statuses = node.statuses
-        else:
-            kept = {request: status for number, (request, status) in enumerate(zip(before.requests, node.statuses, strict=True)) if number != place}
-            statuses = tuple(kept.get(request, _ON_ITS_WAY) for request in after.requests)
-        then = self.put(at, index, node._replace(memory=after.number, statuses=statuses))
-        judged, lines, violation = at.judged, (), None
+        known = {
+            request: status
+            for number, (request, status) in enumerate(zip(before.requests, node.statuses, strict=True))
+            if number != place
+        }
+        statuses = tuple(known.get(request, ON_ITS_WAY) for request in after.requests)
+        found = Next(self.put(at, index, node._replace(memory=after.number, statuses=statuses)))
         for what, *arguments in outcome.told:
             facts = arguments.pop() if what == "stepped" else after.facts
-            shown = Shown(real.name, facts, node.disturbed)
-            verdict = self.judge.on(judged, (shown,), what, *arguments)
-            judged, lines, violation = verdict.number, lines + verdict.lines, violation or verdict.violation
-        return Next((index, *words), then._replace(judged=judged), violation, lines)
+            found = self._judged(found, (Shown(real.name, facts, node.disturbed),), what, *arguments)
+        return found
+
+    def _judged(self, found: Next, shown: tuple[Shown, ...], what: str, *arguments: Any) -> Next:
+        verdict = self._judge.on(found.then.judged, shown, what, *arguments)
+        return found._replace(
+            then=found.then._replace(judged=verdict.number),
+            lines=found.lines + verdict.lines,
+            violation=found.violation or verdict.violation,
+        )
+
+    def _shown(self, at: WorldAt, index: int) -> Shown:
+        node, facts = at.nodes[index], self.memory(at, index).facts
+        if node.mode is Mode.DEAD:
+            facts = facts._replace(alive=False, working=False, joining=False)
+        return Shown(self.nodes[index].name, facts, node.disturbed)
 
 
-def _crash(world: World, at: WorldAt, index: int, node: NodeAt) -> Iterator[Next]:
-    yield Next((index, "crash"), world.put(at, index, NodeAt(node.memory, Mode.DEAD, True, ())), None, ())
-
-
-def _pause(world: World, at: WorldAt, index: int, node: NodeAt) -> Iterator[Next]:
-    yield Next((index, "pause"), world.put(at, index, node._replace(mode=Mode.PAUSED, disturbed=True)), None, ())
-
-
-def _cut(world: World, at: WorldAt, index: int, node: NodeAt) -> Iterator[Next]:
-    yield Next((index, "cut"), world.put(at, index, node._replace(mode=Mode.CUT_OFF, disturbed=True)), None, ())
-
-
-def _answered(change: Callable[[int], int], words: str) -> Callable[[World, WorldAt, int, NodeAt], Iterator[Next]]:
-    def happens(world: World, at: WorldAt, index: int, node: NodeAt) -> Iterator[Next]:
-        content = world.service.contents[at.content]
-        for place, status in enumerate(node.statuses):
-            request = world.request(at, index, place)
-            if status == _ON_ITS_WAY and world.can_be_answered(at, content, index, request):
-                called = world.call(at, index, place, request)
-                assert called.then is not None
-                answered = called.then.nodes[index].statuses[place]
-                then = world.put(called.then, index, called.then.nodes[index]._replace(disturbed=True))
-                after = world.status(then, index, place, change(answered), (index, words, request))
-                yield after._replace(lines=called.lines, violation=called.violation)
-
-    return happens
-
-
-def _late(method: str) -> Callable[[World, WorldAt, int, NodeAt], Iterator[Next]]:
-    def late(world: World, at: WorldAt, index: int, node: NodeAt) -> Iterator[Next]:
-        memory = world.nodes[index].memories[node.memory]
-        for place, status in enumerate(node.statuses):
-            if status == _ON_ITS_WAY and memory.requests[place][0] == method:
-                request = memory.requests[place]
-                number = world._requests.setdefault(request, len(world._late))
-                if number == len(world._late):
-                    world._late.append(request)
-                statuses = (*node.statuses[:place], 0, *node.statuses[place + 1 :])
-                then = world.put(at, index, node._replace(statuses=statuses))
-                yield Next((index, "late", request), then._replace(late=(*at.late, (index, number))), None, ())
-
-    return late
-
-
-def _fail(world: World, at: WorldAt, index: int, node: NodeAt) -> Iterator[Next]:
-    if world.nodes[index].memories[node.memory].facts.working:
-        yield world.input(at, index, ("order", "fail"), ("fails",))
-
-
-HAPPENS: Final[dict[str, Callable[[World, WorldAt, int, NodeAt], Iterator[Next]]]] = {
-    "crash": _crash,
-    "pause": _pause,
-    "lost reply": _answered(lambda status: 0, "lost reply"),
-    "late reply": _answered(lambda status: status + _HELD, "late reply"),
-    "ended lease": _cut,
-    "late delete": _late("delete"),
-    "fail": _fail,
-}
+def with_status(node: NodeAt, place: int, status: int) -> NodeAt:
+    """The same node, of which one call is answered, or lost."""
+    return node._replace(statuses=(*node.statuses[:place], status, *node.statuses[place + 1 :]))

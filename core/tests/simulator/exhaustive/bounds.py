@@ -1,0 +1,52 @@
+"""What an exhaustive search looks at: everything within these bounds, and nothing beyond."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from rdzv.admission import AdmissionRule
+
+from ..plan import Plan
+
+__all__ = ["TTL", "Bounds"]
+
+TTL: Final = 2.0
+"""Seconds after which a silent node is dead: twice the interval between two keep-alives, which is as short as can be."""
+
+_FAULTS: Final = ("crash", "pause", "lost reply", "ended lease", "late delete")
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds of one search.
+
+    Attributes:
+        nodes: How many nodes come, all at the beginning.
+        min_nodes: The smallest world.
+        max_nodes: The largest.
+        rounds: How many rounds are looked at: a run is over when the last one has settled, or one more is published.
+        faults: How often each fault may happen in one run, by its name in `happenings.HAPPENINGS`.
+        most: How many faults may happen in one run, of all kinds together.
+        programs: How often programs do something in one run, by its name in the same table.
+        rule: What else is asked of a world.
+    """
+
+    nodes: int = 3
+    min_nodes: int = 2
+    max_nodes: int = 3
+    rounds: int = 2
+    faults: Mapping[str, int] = field(default_factory=dict)
+    most: int = 1
+    programs: Mapping[str, int] = field(default_factory=dict)
+    rule: AdmissionRule | None = None
+
+    @property
+    def plan(self) -> Plan:
+        """What the machines of the simulator go by."""
+        return Plan("", self.min_nodes, self.max_nodes, ttl=TTL, last_call=1.0, rule=self.rule)
+
+    def __str__(self) -> str:
+        kinds = ", ".join(self.faults) or "none"
+        programs = "".join(f", programs {name}" for name in self.programs)
+        worlds = f"worlds of {self.min_nodes} to {self.max_nodes}{f' ({self.rule})' if self.rule else ''}"
+        return f"{self.nodes} nodes, {worlds}, {self.rounds} rounds{programs}, at most {self.most} of these faults: {kinds}"
