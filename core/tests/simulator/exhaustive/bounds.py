@@ -29,6 +29,7 @@ class Bounds:
         most: How many faults may happen in one run, of all kinds together.
         programs: How often programs do something in one run, by its name in the same table.
         rule: What else is asked of a world.
+        begins_together: Whether a run begins with a first round that has formed, in one way; else with nodes that come.
     """
 
     nodes: int = 3
@@ -39,6 +40,7 @@ class Bounds:
     most: int = 1
     programs: Mapping[str, int] = field(default_factory=dict)
     rule: AdmissionRule | None = None
+    begins_together: bool = False
 
     @property
     def plan(self) -> Plan:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from ..invariants import Violation
 from .bounds import Bounds
+from .happenings import HAPPENINGS
 from .learnt_node import as_learnt
 from .world import Next, NodeAt, World, WorldAt
 
@@ -100,7 +101,7 @@ class _Exploration:
     nodes: dict[NodeAt, NodeAt] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.world = World(self.bounds)
+        self.world = World(self.bounds, HAPPENINGS)
         self.explored = Explored(self.bounds)
 
     def run(self) -> None:

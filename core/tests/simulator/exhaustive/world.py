@@ -5,9 +5,9 @@ two calls, and in which answer comes first to a node that waits for several. Cal
 answered, no moment passes; what takes longer is something that happens. See `Bounds`, and docs/simulator.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from ..invariants import Violation
 from .bounds import Bounds
@@ -16,7 +16,7 @@ from .learnt_node import SILENCE, Answer, LearntNode, Memory, Request
 from .learnt_service import Content, LearntService
 from .numbering import Numbering
 
-__all__ = ["HELD", "ON_ITS_WAY", "SILENT", "Mode", "Next", "NodeAt", "World", "WorldAt"]
+__all__ = ["HELD", "ON_ITS_WAY", "SILENT", "Happening", "Mode", "Next", "NodeAt", "World", "WorldAt"]
 
 ON_ITS_WAY: Final = -1
 """The status of a call that the service has not answered yet; otherwise it is the number of the answer."""
@@ -91,6 +91,16 @@ class Next(NamedTuple):
     by_itself: bool = True
 
 
+class Happening(Protocol):
+    """Something that happens beside the run itself; it comes to nothing where it cannot happen."""
+
+    def to_node(self, world: "World", at: WorldAt, index: int) -> Iterator[Next]:
+        """What comes of it for a node."""
+
+    def to_call(self, world: "World", at: WorldAt, index: int, place: int) -> Iterator[Next]:
+        """What comes of it for a call of a node that the service can answer."""
+
+
 class World:
     """What can happen within some bounds.
 
@@ -100,10 +110,13 @@ class World:
         service: The service, as far as it was.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
-        """Know nothing but the beginning."""
-        from .happenings import HAPPENINGS
+    def __init__(self, bounds: Bounds, happenings: Mapping[str, "Happening"]) -> None:
+        """Know nothing but the beginning.
 
+        Args:
+            bounds: What is looked at.
+            happenings: What can happen, by its name in the bounds.
+        """
         self.bounds = bounds
         self.nodes = [LearntNode(number, bounds.plan) for number in range(bounds.nodes)]
         self.service = LearntService()
@@ -112,12 +125,15 @@ class World:
         self._answers = Numbering[Answer](SILENCE)
         self._late = Numbering[Request]()
         most = {**bounds.faults, **bounds.programs}
-        self._happenings = [(HAPPENINGS[name], name in bounds.faults, number) for name, number in most.items()]
+        self._happenings = [(happenings[name], name in bounds.faults, number) for name, number in most.items()]
 
     def first(self) -> WorldAt:
-        """The beginning: all nodes have come, and ask for the first time."""
+        """The beginning: all nodes have come, and ask for the first time; or they have formed a round."""
         nodes = (NodeAt(0, Mode.RUNS, False, (ON_ITS_WAY,) * len(node.first.requests)) for node in self.nodes)
-        return WorldAt(0, 0, (0,) * len(self._happenings), (), tuple(nodes))
+        at = WorldAt(0, 0, (0,) * len(self._happenings), (), tuple(nodes))
+        while self.bounds.begins_together and not (self.is_settled(at) and self._judge.state(at.judged)):
+            at = next(step.then for step in self.nexts(at) if step.by_itself)
+        return at
 
     def nexts(self, at: WorldAt) -> Iterator[Next]:
         """Everything that can happen next; nothing after the last round."""
@@ -221,17 +237,28 @@ class World:
 
     def _happens(self, at: WorldAt, is_idle: bool) -> Iterator[Next]:
         """Faults, and what programs do. To a node it happens just before that acts: earlier would be the same."""
-        faults = sum(
-            times for times, (_, is_fault, _) in zip(at.happened, self._happenings, strict=True) if is_fault
-        )
-        for kind, (happen, is_fault, most) in enumerate(self._happenings):
-            if at.happened[kind] == most or (is_fault and faults == self.bounds.most):
-                continue
-            happened = (*at.happened[:kind], at.happened[kind] + 1, *at.happened[kind + 1 :])
+        for happen, after in self._possible(at):
             for index, node in enumerate(at.nodes):
                 if node.mode is Mode.RUNS and (is_idle or self.acts(at, index)):
-                    for found in happen(self, at._replace(happened=happened), index):
+                    for found in happen.to_node(self, after, index):
                         yield found._replace(by_itself=False)
+                    for place in self.answerable(at, index):
+                        for found in happen.to_call(self, after, index, place):
+                            yield found._replace(by_itself=False)
+
+    def _happens_to(self, at: WorldAt, index: int, place: int) -> Iterator[Next]:
+        """What goes wrong with a call."""
+        for happen, after in self._possible(at):
+            for found in happen.to_call(self, after, index, place):
+                yield found._replace(by_itself=False)
+
+    def _possible(self, at: WorldAt) -> Iterator[tuple["Happening", WorldAt]]:
+        """What may happen within the bounds, and everything after that is counted."""
+        faults = sum(times for times, (_, is_fault, _) in zip(at.happened, self._happenings, strict=True) if is_fault)
+        for kind, (happen, is_fault, most) in enumerate(self._happenings):
+            if at.happened[kind] < most and not (is_fault and faults == self.bounds.most):
+                happened = (*at.happened[:kind], at.happened[kind] + 1, *at.happened[kind + 1 :])
+                yield happen, at._replace(happened=happened)
 
     # What nodes do then.
 
@@ -248,7 +275,7 @@ class World:
             for each in nexts:
                 if each.violation or each.then not in seen:
                     seen.add(each.then)
-                    ahead.append(found._replace(then=each.then, lines=found.lines + each.lines, violation=each.violation))
+                    ahead.append(_after(found, each))
 
     def _pieces(self, at: WorldAt) -> list[Next] | None:
         """What comes of the next answer, and of the next moment, of one node; None: all have settled."""
@@ -265,7 +292,19 @@ class World:
                     given = "reply", memory.requests[places[0]], answer
                     found.append(self.given(at, index, given, only, places[0]))
                 return found
+            if node.mode is Mode.RUNS and (found := self._at_once(at, index)):
+                return found
         return None
+
+    def _at_once(self, at: WorldAt, index: int) -> list[Next]:
+        """A call that concerns a lease alone is answered at once: no other node sees when. Or its answer gets lost."""
+        content = self.service.contents[at.content]
+        over = [lease for lease, _, left in content.leases if left <= 0]
+        for place, request in enumerate(self.memory(at, index).requests):
+            is_harmless = request[0] == "open_lease" or (request[0] == "renew" and request[1] not in over)
+            if is_harmless and at.nodes[index].statuses[place] == ON_ITS_WAY:
+                return [self.call(at, index, place), *self._happens_to(at, index, place)]
+        return []
 
     # Of what that is made.
 
@@ -351,6 +390,18 @@ class World:
         if node.mode is Mode.DEAD:
             facts = facts._replace(alive=False, working=False, joining=False)
         return Shown(self.nodes[index].name, facts, node.disturbed)
+
+
+def _after(first: Next, second: Next) -> Next:
+    """What comes of the second, said of both."""
+    what = first.what if second.by_itself else second.what
+    return first._replace(
+        then=second.then,
+        what=what,
+        lines=first.lines + second.lines,
+        violation=second.violation,
+        by_itself=first.by_itself and second.by_itself,
+    )
 
 
 def with_status(node: NodeAt, place: int, status: int) -> NodeAt:
