@@ -21,11 +21,13 @@ class Finding:
     """A violation, after as few steps as possible.
 
     Attributes:
-        violation: What was violated.
+        number: Which invariant was violated; 0: the code itself breaks.
+        violation: How.
         trace: What had happened until then.
     """
 
-    violation: Violation
+    number: int
+    violation: str
     trace: str
 
 
@@ -39,7 +41,7 @@ class Explored:
         transitions: How many steps lead from one to another.
         depth: How many steps the last of them is away.
         runs: How many pieces of real nodes were run to learn how they behave.
-        seconds: How long it took.
+        seconds: How long it took of one core's time.
         complete: Whether these are all.
         found: What was violated; it ends the search.
     """
@@ -56,7 +58,7 @@ class Explored:
     def __str__(self) -> str:
         return (
             f"{self.states:,} states, {self.transitions:,} transitions, {self.depth} steps deep, "
-            f"{self.runs:,} runs of nodes, {self.seconds:.0f} s, {'complete' if self.complete else 'NOT complete'}"
+            f"{self.runs:,} runs of nodes, {self.seconds:.0f} s of one core, {'complete' if self.complete else 'NOT complete'}"
         )
 
 
@@ -67,27 +69,27 @@ def explore(
 
     Args:
         bounds: What to look at.
-        seconds: How long to search at most.
+        seconds: How long to search at most, of one core's time.
         progress: Called after each step away from the beginning.
     """
-    with as_learnt(), _without_garbage():
+    with as_learnt(), _little_garbage():
         exploration = _Exploration(bounds, seconds, progress)
         exploration.run()
     return exploration.explored
 
 
 @contextmanager
-def _without_garbage() -> Iterator[None]:
-    """Collect no garbage: what is learnt stays, and looking through it takes more and more time."""
+def _little_garbage() -> Iterator[None]:
+    """Collect garbage seldom: most of what is learnt stays, and looking through it takes time."""
+    before = gc.get_threshold()
     gc.collect()
     gc.freeze()
-    gc.disable()
+    gc.set_threshold(100_000, 50, 50)
     try:
         yield
     finally:
-        gc.enable()
+        gc.set_threshold(*before)
         gc.unfreeze()
-        gc.collect()
 
 
 @dataclass
@@ -106,10 +108,10 @@ class _Exploration:
 
     def run(self) -> None:
         """Go on step by step."""
-        began = time.monotonic()
+        began = time.process_time()
         level = [self.world.first()]
         self.numbers[level[0]] = 0
-        while level and self.explored.found is None and time.monotonic() - began < self.seconds:
+        while level and self.explored.found is None and time.process_time() - began < self.seconds:
             level = self._step(level, began)
             if level:
                 self.explored.depth += 1
@@ -122,7 +124,7 @@ class _Exploration:
 
     def _count(self, began: float) -> None:
         self.explored.states = len(self.numbers)
-        self.explored.seconds = time.monotonic() - began
+        self.explored.seconds = time.process_time() - began
         self.explored.runs = sum(node.runs for node in self.world.nodes)
 
     def _step(self, level: list[WorldAt], began: float) -> list[WorldAt]:
@@ -133,7 +135,7 @@ class _Exploration:
             for found in self.world.nexts(at):
                 self.explored.transitions += 1
                 if found.violation is not None:
-                    self.explored.found = Finding(found.violation, self._trace(number, found))
+                    self.explored.found = self._finding(found.violation, number, found)
                     return []
                 there = self.numbers.get(found.then)
                 if there is None:
@@ -143,7 +145,7 @@ class _Exploration:
                     ahead.append(then)
                 if found.by_itself and there != number:
                     self.edges.extend((number, there))
-            if time.monotonic() - began >= self.seconds:
+            if time.process_time() - began >= self.seconds:
                 return ahead
         return ahead
 
@@ -162,10 +164,10 @@ class _Exploration:
                 ends += comes_from[number]
         if (stuck := good.find(0)) >= 0:
             violation = Violation(4, "from here on no world forms, or one that does not stay")
-            self.explored.found = Finding(violation, self._trace(stuck))
+            self.explored.found = self._finding(violation, stuck)
 
-    def _trace(self, number: int, last: Next | None = None) -> str:
-        """What has happened on the way to a state, and then."""
+    def _finding(self, violation: Violation, number: int, last: Next | None = None) -> Finding:
+        """A violation, with what has happened on the way to a state, and then."""
         states = list(self.numbers)
         path = [number]
         while (number := self.before[number]) >= 0:
@@ -179,7 +181,7 @@ class _Exploration:
             now += step.seconds
             what = [step.what[0].format(*map(_short, step.what[1:]))] if step.what is not None else []
             lines += [f"{now:9.3f}  {line}" for line in (*what, *step.lines)]
-        return "\n".join(lines)
+        return Finding(violation.number, str(violation), "\n".join([*lines, f"{now:9.3f}  {violation}"]))
 
 
 def _short(what: object) -> str:

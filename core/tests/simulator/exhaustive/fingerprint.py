@@ -169,7 +169,8 @@ def _parts_of_generator(one: Any, skipped: frozenset[str]) -> Iterator[Any]:
     if frame is None:
         return
     yield frame.f_lasti
-    for name, value in frame.f_locals.items():
+    # By name: the order is that in which they were looked at before.
+    for name, value in sorted(frame.f_locals.items(), key=lambda item: item[0]):
         if name not in skipped:
             yield name
             yield value

@@ -1,0 +1,41 @@
+"""The searches that CI makes, each complete within its bounds, and how they share the cores."""
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from typing import Final
+
+from ..bugs import put_back
+from .bounds import Bounds
+from .exploration import Explored, explore
+
+__all__ = ["SEARCHES", "exhaust"]
+
+SEARCHES: Final[dict[str, Bounds]] = {
+    "programs": Bounds(programs={"fail": 1}),
+}
+"""By name; see `Bounds`."""
+
+
+def exhaust(names: Iterable[str], *, jobs: int | None = None, bug: str | None = None) -> Iterator[tuple[str, Explored]]:
+    """Make searches, each in a process of its own; gives each when it is done.
+
+    Args:
+        names: Which.
+        jobs: How many at a time; None: one for each core that we may use.
+        bug: A bug to put back; see `bugs`.
+    """
+    jobs = jobs or len(os.sched_getaffinity(0))
+    # One process for each search: what it has learnt is of no use to the next one, and takes room.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, logging.disable, max_tasks_per_child=1) as pool:
+        running = {pool.submit(_explore, name, bug): name for name in names}
+        for done in as_completed(running):
+            yield running[done], done.result()
+
+
+def _explore(name: str, bug: str | None) -> Explored:
+    with put_back(bug):
+        return explore(SEARCHES[name])
