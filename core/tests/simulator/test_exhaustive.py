@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from .bugs import BUGS, put_back
 from .exhaustive import world
 from .exhaustive.bounds import Bounds
 from .exhaustive.exploration import explore

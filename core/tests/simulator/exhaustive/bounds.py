@@ -11,9 +11,7 @@ from ..plan import Plan
 __all__ = ["TTL", "Bounds"]
 
 TTL: Final = 2.0
-"""Seconds after which a silent node is dead: twice the interval between two keep-alives, which is as short as can be."""
-
-_FAULTS: Final = ("crash", "pause", "lost reply", "ended lease", "late delete")
+"""Seconds after which a silent node is dead: as short as can be, which is twice the interval between keep-alives."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +27,8 @@ class Bounds:
         most: How many faults may happen in one run, of all kinds together.
         programs: How often programs do something in one run, by its name in the same table.
         rule: What else is asked of a world.
+        steps: How many steps a run has, each a call that is answered, a moment that passes or something that happens;
+            None: as many as it takes.
         begins_together: Whether a run begins with a first round that has formed, in one way; else with nodes that come.
     """
 
@@ -40,6 +40,7 @@ class Bounds:
     most: int = 1
     programs: Mapping[str, int] = field(default_factory=dict)
     rule: AdmissionRule | None = None
+    steps: int | None = None
     begins_together: bool = False
 
     @property
@@ -48,7 +49,10 @@ class Bounds:
         return Plan("", self.min_nodes, self.max_nodes, ttl=TTL, last_call=1.0, rule=self.rule)
 
     def __str__(self) -> str:
-        kinds = ", ".join(self.faults) or "none"
+        kinds = ", ".join(self.faults)
         programs = "".join(f", programs {name}" for name in self.programs)
         worlds = f"worlds of {self.min_nodes} to {self.max_nodes}{f' ({self.rule})' if self.rule else ''}"
-        return f"{self.nodes} nodes, {worlds}, {self.rounds} rounds{programs}, at most {self.most} of these faults: {kinds}"
+        begins = " from a first round on" if self.begins_together else ""
+        ends = "" if self.steps is None else f", up to {self.steps} steps"
+        faults = f"at most {self.most} of these faults: {kinds}" if self.faults else "no faults"
+        return f"{self.nodes} nodes, {worlds}, {self.rounds} rounds{begins}{programs}, {faults}{ends}"

@@ -1,9 +1,10 @@
 """Goes to every moment that runs within some bounds can come to, the nearest first, and says what is violated."""
 
 import gc
+import itertools
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -58,7 +59,8 @@ class Explored:
     def __str__(self) -> str:
         return (
             f"{self.states:,} states, {self.transitions:,} transitions, {self.depth} steps deep, "
-            f"{self.runs:,} runs of nodes, {self.seconds:.0f} s of one core, {'complete' if self.complete else 'NOT complete'}"
+            f"{self.runs:,} runs of nodes, {self.seconds:.0f} s of one core, "
+            f"{'complete' if self.complete else 'NOT complete'}"
         )
 
 
@@ -112,13 +114,15 @@ class _Exploration:
         level = [self.world.first()]
         self.numbers[level[0]] = 0
         while level and self.explored.found is None and time.process_time() - began < self.seconds:
+            if self.explored.depth == self.bounds.steps:
+                break
             level = self._step(level, began)
             if level:
                 self.explored.depth += 1
             self._count(began)
             self.progress(self.explored)
-        if not level and self.explored.found is None:
-            self._look_for_ends()
+        if self.explored.found is None and (not level or self.explored.depth == self.bounds.steps):
+            self._look_for_ends({self.numbers[at] for at in level})
             self.explored.complete = self.explored.found is None
         self._count(began)
 
@@ -149,10 +153,15 @@ class _Exploration:
                 return ahead
         return ahead
 
-    def _look_for_ends(self) -> None:
-        """From everywhere a world must still be possible without further faults (invariant 4)."""
+    def _look_for_ends(self, ends: Iterable[int]) -> None:
+        """From everywhere a world must still be possible without further faults (invariant 4).
+
+        Args:
+            ends: What comes after these was not looked at.
+        """
         states = list(self.numbers)
-        ends = [number for at, number in self.numbers.items() if self.world.is_over(at) or self.world.is_settled(at)]
+        ends = [*ends]
+        ends += [number for at, number in self.numbers.items() if self.world.is_over(at) or self.world.is_settled(at)]
         comes_from: list[list[int]] = [[] for _ in states]
         for edge in range(0, len(self.edges), 2):
             comes_from[self.edges[edge + 1]].append(self.edges[edge])
@@ -174,7 +183,7 @@ class _Exploration:
             path.append(number)
         path.reverse()
         steps = []
-        for at, then in zip(path, path[1:]):
+        for at, then in itertools.pairwise(path):
             steps.append(next(step for step in self.world.nexts(states[at]) if step.then == states[then]))
         now, lines = 0.0, []
         for step in [*steps, *([last] if last else [])]:

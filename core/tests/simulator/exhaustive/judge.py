@@ -66,7 +66,9 @@ class Judge:
         lines, violation = context.trace._lines, None
         lines.clear()
         try:
-            getattr(invariants, what)(*arguments) if what == "wrote" else getattr(invariants, what)(machines[0], *arguments)
+            getattr(invariants, what)(*arguments) if what == "wrote" else getattr(invariants, what)(
+                machines[0], *arguments
+            )
         except Violation as violated:
             violation = violated
         except Exception as error:

@@ -475,7 +475,16 @@ class _Live:
         events = [(max(moment, now) + EPOCH, _what(happen, *arguments)) for moment, happen, arguments in self._events()]
         waiting = [answer for _, (_, answer) in sorted(machine.mailbox.waiting.items(), key=lambda item: repr(item[0]))]
         writes = [item for item in sorted(self.writes.items()) if item[1]]
-        return fingerprint(now + EPOCH, _SKIPPED, machine, events, sorted(machine.mailbox.waiting, key=repr), waiting, writes, self.unsure)
+        return fingerprint(
+            now + EPOCH,
+            _SKIPPED,
+            machine,
+            events,
+            sorted(machine.mailbox.waiting, key=repr),
+            waiting,
+            writes,
+            self.unsure,
+        )
 
     def _events(self) -> list[tuple[float, Callable[..., None], tuple[Any, ...]]]:
         """What can run now, or later: the first for each coroutine alone, since the others come too late."""

@@ -154,7 +154,10 @@ class _Thawed:
             return result
         # Of keys in different folders nobody asks which one was there first.
         folder = self._service._folder(key)
-        entry = replace(result.entry, order=1 + max((each.order for each in folder.keys.values() if each is not result.entry), default=0))
+        entry = replace(
+            result.entry,
+            order=1 + max((each.order for each in folder.keys.values() if each is not result.entry), default=0),
+        )
         folder.keys[key] = entry
         return PutResult(result.outcome, entry)
 

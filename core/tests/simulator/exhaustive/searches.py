@@ -15,6 +15,25 @@ __all__ = ["SEARCHES", "exhaust"]
 
 SEARCHES: Final[dict[str, Bounds]] = {
     "programs": Bounds(programs={"fail": 1}),
+    "faults": Bounds(faults={"crash": 1, "lost reply": 1, "late delete": 1}),
+    "pause": Bounds(faults={"pause": 1}, steps=17, begins_together=True),
+    "ended-lease": Bounds(faults={"ended lease": 1}, steps=24, begins_together=True),
+    "two-nodes": Bounds(
+        2,
+        1,
+        2,
+        faults={"crash": 1, "pause": 1, "lost reply": 1, "ended lease": 1, "late delete": 1},
+        steps=16,
+    ),
+    "pairs": Bounds(
+        2,
+        1,
+        2,
+        faults={"crash": 1, "pause": 1, "lost reply": 1, "ended lease": 1, "late delete": 1},
+        most=2,
+        steps=12,
+        begins_together=True,
+    ),
 }
 """By name; see `Bounds`."""
 

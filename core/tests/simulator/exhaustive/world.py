@@ -172,9 +172,13 @@ class World:
         working = {name: one for name, one in facts.items() if one.alive and one.working}
         if len(working) != self._limits.largest(len(living)):
             return False
-        return state is None or not working or (
-            working.keys() == set(state.world)
-            and all(one.round == state.round and not one.waiting for one in working.values())
+        return (
+            state is None
+            or not working
+            or (
+                working.keys() == set(state.world)
+                and all(one.round == state.round and not one.waiting for one in working.values())
+            )
         )
 
     def _is_busy(self, at: WorldAt, index: int) -> bool:
@@ -182,7 +186,9 @@ class World:
         node = at.nodes[index]
         if node.mode is Mode.DEAD:
             return False
-        return node.mode is not Mode.RUNS or any(status > ON_ITS_WAY for status in node.statuses) or self.acts(at, index)
+        return (
+            node.mode is not Mode.RUNS or any(status > ON_ITS_WAY for status in node.statuses) or self.acts(at, index)
+        )
 
     # What happens by itself.
 
