@@ -6,7 +6,7 @@ to. Moments count by their distance from now, so that what happens again later i
 
 import gc
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from functools import cache, partial
 from hashlib import blake2b
@@ -34,7 +34,8 @@ TIMELESS: Final = frozenset({Snapshot, VersionedValue, Envelope, State, NodeReco
 
 _PLAIN: Final = frozenset({bool, int, str, bytes})
 _NAMED: Final = (ModuleType, type, BuiltinFunctionType)
-_ITERATORS: Final = tuple(type(iter(each)) for each in ([], (), {}, {}.values(), {}.items(), set(), range(0), ""))
+_LOOPS: Final[tuple[Iterable[Any], ...]] = ([], (), {}, {}.values(), {}.items(), set(), range(0), "")
+_ITERATORS: Final = tuple(type(iter(each)) for each in _LOOPS)
 
 
 def fingerprint(now: float, skipped: dict[str, frozenset[str]], *roots: object) -> str:
@@ -127,26 +128,33 @@ class _Walk:
             case _ if isinstance(one, _ITERATORS):
                 yield one.__reduce__()
             case _:
-                for name in _attributes(type(one), self._skipped.get(type(one).__name__, frozenset())):
-                    yield getattr(one, name)
-                if (more := getattr(one, "__dict__", None)) is not None:
-                    skipped = self._skipped.get(type(one).__name__, frozenset())
-                    if "*" not in skipped:
-                        for name, value in more.items():
-                            if name not in skipped:
-                                yield name
-                                yield value
+                yield from self._attributes(one)
+
+    def _attributes(self, one: Any) -> Iterator[Any]:
+        kind: Any = type(one)
+        skipped = self._skipped.get(kind.__name__, frozenset())
+        if "*" in skipped:
+            return
+        for name in _slots(kind):
+            if name not in skipped:
+                yield getattr(one, name)
+        for name, value in getattr(one, "__dict__", {}).items():
+            if name not in skipped:
+                yield name
+                yield value
 
 
 @cache
-def _attributes(kind: type, skipped: frozenset[str]) -> tuple[str, ...]:
-    """The slots of a class that count."""
-    if "*" in skipped:
-        return ()
+def _slots(kind: Any) -> tuple[str, ...]:
+    """The names of the slots of a class.
+
+    Raises:
+        TypeError: It keeps what it knows where this does not look.
+    """
     names = tuple(dict.fromkeys(name for each in kind.__mro__ for name in getattr(each, "__slots__", ())))
     if not names and kind.__dictoffset__ == 0:
         raise TypeError(f"nothing is known of the memory of a {kind}")
-    return tuple(name for name in names if name not in skipped)
+    return names
 
 
 _texts: dict[int, tuple[object, str]] = {}

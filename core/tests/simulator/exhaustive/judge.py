@@ -48,7 +48,7 @@ class Judge:
         return self._memories[number].state
 
     def on(self, number: int, shown: tuple[Shown, ...], what: str, *arguments: Any) -> Judgement:
-        """What comes of something: `what` is a method of `Invariants`; a node that it happens to is the only one shown."""
+        """What comes of something: `what` is a method of `Invariants`; a node to which it happens is shown alone."""
         at = number, shown, what, arguments
         if (known := self._known.get(at)) is None:
             known = self._known[at] = self._judge(number, shown, what, *arguments)
@@ -66,9 +66,7 @@ class Judge:
         lines, violation = context.trace._lines, None
         lines.clear()
         try:
-            getattr(invariants, what)(*arguments) if what == "wrote" else getattr(invariants, what)(
-                machines[0], *arguments
-            )
+            getattr(invariants, what)(*([] if what == "wrote" else machines), *arguments)
         except Violation as violated:
             violation = violated
         except Exception as error:

@@ -172,13 +172,13 @@ class LearntNode:
             return live
         inputs = []
         while memory.before is not None:
-            number, *given = memory.before
+            number, given, runs_on = memory.before
             memory = self.memories[number]
-            inputs.append(given)
+            inputs.append((given, runs_on))
         live = self._begin()
-        for given in reversed(inputs):
+        for given, runs_on in reversed(inputs):
             self.runs += 1
-            live.take(*given)
+            live.take(given, runs_on)
         return live
 
     def _learn(self, live: "_Live", before: tuple[int, Input, bool] | None) -> Memory:
@@ -233,10 +233,10 @@ class _LeaseNumber(Lease):
         self._ask = ask
 
     def keep_alive(self, timeout: float) -> bool:
-        return self._ask("renew", self.number)
+        return bool(self._ask("renew", self.number))
 
     def revoke(self, timeout: float) -> None:
-        return self._ask("revoke", self.number)
+        self._ask("revoke", self.number)
 
 
 class _Backend:
@@ -304,7 +304,8 @@ class _Mailbox(Connection):
     def reply(self, request: Request, given: Answer) -> None:
         """Hand over what the service has answered."""
         attempt, answer = self.waiting.pop(request)
-        result, problem = given.content, None
+        problem: RendezvousError | None = None
+        result = given.content
         if request[0] == "put":
             _Live.running.wrote(request[2], given)
         if given is SILENCE:
@@ -327,8 +328,9 @@ class _Watching:
         self.facts: Facts | None = None
         self.told: list[tuple[Any, ...]] = []
 
-    def stepped(self, machine: "_LearntMachine") -> None:
+    def stepped(self, machine: Machine) -> None:
         """A piece has run: there is something to see if what the invariants look at has changed."""
+        assert isinstance(machine, _LearntMachine)
         facts = machine.facts()
         if facts != self.facts:
             self.facts = facts
@@ -473,18 +475,11 @@ class _Live:
         if not machine.process.alive:
             return f"ended {machine.facts()}"
         events = [(max(moment, now) + EPOCH, _what(happen, *arguments)) for moment, happen, arguments in self._events()]
-        waiting = [answer for _, (_, answer) in sorted(machine.mailbox.waiting.items(), key=lambda item: repr(item[0]))]
+        waiting = sorted(machine.mailbox.waiting.items(), key=lambda item: repr(item[0]))
+        # What was asked says all of an attempt.
+        asked = [(request, answer) for request, (_, answer) in waiting]
         writes = [item for item in sorted(self.writes.items()) if item[1]]
-        return fingerprint(
-            now + EPOCH,
-            _SKIPPED,
-            machine,
-            events,
-            sorted(machine.mailbox.waiting, key=repr),
-            waiting,
-            writes,
-            self.unsure,
-        )
+        return fingerprint(now + EPOCH, _SKIPPED, machine, events, asked, writes, self.unsure)
 
     def _events(self) -> list[tuple[float, Callable[..., None], tuple[Any, ...]]]:
         """What can run now, or later: the first for each coroutine alone, since the others come too late."""

@@ -6,6 +6,7 @@ different folders leaves no trace.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from rdzv import Entry, PutOutcome, PutResult
@@ -84,7 +85,7 @@ class LearntService:
     def sees(self, content: Content, request: Request) -> bool:
         """Whether a wait has something to see."""
         _, prefix, revision, _ = request
-        return content.versions.get(prefix, 0) > revision
+        return bool(content.versions.get(prefix, 0) > revision)
 
     def _call(self, content: Content, node: str, method: str, *arguments: Any) -> Reply:
         real = _Thawed(content)
@@ -154,17 +155,15 @@ class _Thawed:
             return result
         # Of keys in different folders nobody asks which one was there first.
         folder = self._service._folder(key)
-        entry = replace(
-            result.entry,
-            order=1 + max((each.order for each in folder.keys.values() if each is not result.entry), default=0),
-        )
+        others = [each.order for name, each in folder.keys.items() if name != key]
+        entry = replace(result.entry, order=1 + max(others, default=0))
         folder.keys[key] = entry
         return PutResult(result.outcome, entry)
 
     def delete_(self, node: str, prefix: str) -> None:
         real = self._service
         for key in [key for key in real.everything() if key == prefix or key.startswith(f"{prefix}/")]:
-            self._counting(key, lambda key=key: real.delete(key, timeout=1.0))
+            self._counting(key, partial(real.delete, key, timeout=1.0))
 
     def open_lease_(self, node: str, ttl: float) -> LeaseNumber:
         number = node, self._opened.get(node, 0)
@@ -181,7 +180,7 @@ class _Thawed:
         lease = self._leases.get(number)
         if lease is not None:
             for key in list(lease.keys):
-                self._counting(key, lambda key=key: self._service._remove([key]))
+                self._counting(key, partial(self._service._remove, [key]))
             self._service.revoke(lease)
 
     def tick_(self, node: str, seconds: float) -> None:
