@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from rdzv.admission import AdmissionRule
+
+from .bugs import put_back
 from .exhaustive import world
 from .exhaustive.bounds import Bounds
 from .exhaustive.exploration import explore
@@ -95,6 +98,36 @@ def test_equal_memories_have_equal_futures(monkeypatch: pytest.MonkeyPatch) -> N
     explore(TINY)
     with as_learnt():
         assert [node.doubts(150) for node in nodes] == [[], []]
+
+
+_PAIRS, _RACKS = AdmissionRule(node_unit=2), AdmissionRule(group_by="rack", group_size=2)
+
+FOUND = {
+    "own-address": (Bounds(2, 1, 2, 1), 1),
+    "small-world": (Bounds(2, 2, 2, 1, faults={"crash": 1}), 3),
+    "large-world": (Bounds(2, 1, 1, 1), 3),
+    "spares-count-as-waiting": (Bounds(2, 1, 1), 5),
+    "no-exclusivity": (Bounds(2, 1, 2, programs={"fail": 1}), 2),
+    "edited-world": (Bounds(2, 1, 2, faults={"crash": 1}), 5),
+    "stale-address": (Bounds(2, 1, 2, faults={"crash": 1}), 1),
+    "stale-port": (Bounds(2, 1, 2, faults={"crash": 1}), 1),
+    "second-reason": (Bounds(2, 1, 2, 1, programs={"close": 2}), 6),
+    "any-size": (Bounds(3, 2, 3, 1, rule=_PAIRS), 3),
+    "forgotten-rule": (Bounds(3, 2, 3, 1, rule=_PAIRS), 4),
+    "useless-news": (Bounds(3, 2, 3, rule=_PAIRS), 5),
+    "part-of-a-group": (Bounds(3, 2, 4, 1, rule=_RACKS), 3),
+}
+"""Bugs of `BUGS` that show within small bounds, and the invariant that the shortest run violates."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_bug_is_found_by_the_shortest_run(name: str) -> None:
+    bounds, number = FOUND[name]
+    with put_back(name):
+        explored = explore(bounds, seconds=60)
+    assert explored.found is not None, explored
+    assert explored.found.number == number, explored.found
+    assert explored.found.trace.endswith(explored.found.violation)
 
 
 @pytest.mark.soak
