@@ -208,7 +208,7 @@ class _NoChance(Random):
 
 
 class _Timeline(Timeline):
-    """Time that passes when it is told to."""
+    """Time that passes only when the search lets it."""
 
     def __init__(self) -> None:
         super().__init__()

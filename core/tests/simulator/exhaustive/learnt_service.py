@@ -153,7 +153,7 @@ class _Thawed:
         result = self._counting(key, lambda: self._service.put(key, value, expect=expect, lease=lease, timeout=1.0))
         if not is_new or result.outcome is not PutOutcome.APPLIED:
             return result
-        # Of keys in different folders nobody asks which one was there first.
+        # Which of two keys in different folders was there first is not asked.
         folder = self._service._folder(key)
         others = [each.order for name, each in folder.keys.items() if name != key]
         entry = replace(result.entry, order=1 + max(others, default=0))

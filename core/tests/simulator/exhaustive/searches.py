@@ -19,9 +19,9 @@ FAULTS: Final = ("crash", "pause", "lost reply", "ended lease", "late delete")
 SEARCHES: Final[dict[str, Bounds]] = {
     "programs": Bounds(programs={"fail": 1}),
     "faults": Bounds(faults={"crash": 1, "lost reply": 1, "late delete": 1}),
-    "pause": Bounds(faults={"pause": 1}, steps=13, begins_together=True),
-    "ended-lease": Bounds(faults={"ended lease": 1}, steps=16, begins_together=True),
-    "two-nodes": Bounds(2, 1, 2, faults=dict.fromkeys(FAULTS, 1), steps=14),
+    "pause": Bounds(faults={"pause": 1}, steps=17, begins_together=True),
+    "ended-lease": Bounds(faults={"ended lease": 1}, steps=24, begins_together=True),
+    "two-nodes": Bounds(2, 1, 2, faults=dict.fromkeys(FAULTS, 1), steps=18),
 }
 """By name; see `Bounds`."""
 
