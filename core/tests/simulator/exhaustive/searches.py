@@ -22,6 +22,7 @@ SEARCHES: Final[dict[str, Bounds]] = {
     "pause": Bounds(faults={"pause": 1}, steps=17, begins_together=True),
     "ended-lease": Bounds(faults={"ended lease": 1}, steps=24, begins_together=True),
     "two-nodes": Bounds(2, 1, 2, faults=dict.fromkeys(FAULTS, 1), steps=18),
+    "all-faults": Bounds(faults=dict.fromkeys(FAULTS, 1), most=len(FAULTS), steps=9, begins_together=True),
 }
 """By name; see `Bounds`."""
 
