@@ -124,9 +124,9 @@ class TestElection:
         assert not node.leading
 
     def test_who_is_second_over_a_tombstone_tries_no_more(self, harness: Harness) -> None:
-        harness.put(LEADER_KEY, b"", deleted=True)
+        tombstone = harness.put(LEADER_KEY, b"", deleted=True)
         coroutine = self.elect(harness, harness.registered())
-        harness.put(LEADER_KEY, claim("b").encode())
+        harness.put(LEADER_KEY, claim("b").encode(), previous=tombstone)
         assert isinstance(coroutine.go(), Emit)
 
     def test_a_tombstone_is_written_over(self, harness: Harness) -> None:

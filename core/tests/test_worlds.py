@@ -11,14 +11,17 @@ from rdzv.engine.effects import Emit, Put, Read, ReadAll, Wait, WaitForChange
 from rdzv.engine.node import Node
 from rdzv.engine.records import (
     CONTROL,
+    PENDING,
     STATUS_KEY,
     Closed,
     Departure,
+    LeaderRecord,
     Page,
     Pages,
     RunStatus,
     State,
     decode_state,
+    pending_key,
     round_folder,
     store_folder,
     world_folder,
@@ -311,6 +314,20 @@ class TestNode:
         harness.run(leave.leave(node, "done", harness.now + 60.0))
         # What a later attempt writes is its own.
         assert harness.names() == {STATE_KEY, f"{world_folder(2)}/1.abc/0", f"{world_folder(2)}/x.abc/0"}
+
+    def test_it_removes_what_a_leader_has_written_beyond_a_state_that_was_purged(self, harness: Harness) -> None:
+        node = harness.registered("a")
+        publish(harness, world_of("c", "b", "a", closed=Closed("a", "done", done=True)))
+        harness.put(pending_key(1), LeaderRecord("a", 0, 2, 4).encode())
+        harness.put(pending_key(7), LeaderRecord("a", 0, 2, 4).encode())
+        harness.put(f"{PENDING}/x", b"")
+        for number in (2, 7, 8):
+            harness.put(f"{world_folder(number)}/0.abc/0", Page({"a": 0}).encode())
+        self.apply(harness, node)
+        harness.run(leave.leave(node, "done", harness.now + 60.0))
+        # Its pending round has a number that a later attempt reaches.
+        left = {STATE_KEY, pending_key(7), f"{PENDING}/x", f"{world_folder(8)}/0.abc/0"}
+        assert harness.names() == left
 
     @pytest.mark.parametrize(("most", "looks"), [(2, 0), (3, 1)])
     def test_only_where_a_world_may_be_large_its_pages_are_looked_for(

@@ -1,15 +1,17 @@
-"""The command: many seeds, one seed as a trace, or what gathering costs."""
+"""The command: many seeds, one seed as a trace, all runs within bounds, or what gathering costs."""
 
 import argparse
 import itertools
 import logging
 import math
 import sys
+import time
 from collections.abc import Iterator, Sequence
 
 from .arguments import positive
 from .bugs import BUGS, draw, put_back
 from .connection import LEVELS
+from .exhaustive.searches import SEARCHES, exhaust
 from .gather import ENDS, Cost, gather
 from .invariants import Violation
 from .search import Found, search
@@ -37,6 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(asked: argparse.Namespace) -> int:
     if asked.nodes is not None:
         return _gather(asked.nodes, asked.level)
+    if asked.exhaustive is not None:
+        return _exhaust(asked.exhaustive or list(SEARCHES), asked.jobs, asked.bug)
     with put_back(asked.bug):
         if asked.seed is not None:
             return _tell_one(asked.seed, asked.bug)
@@ -71,6 +75,14 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="gather so many nodes in one round, and print what it costs (default: 10 100 1000 10000, "
         "as far as each kind of service goes)",
+    )
+    what.add_argument(
+        "--exhaustive",
+        choices=SEARCHES,
+        nargs="*",
+        metavar="SEARCH",
+        help=f"go through all runs within bounds, and say how many states there are: {', '.join(SEARCHES)} "
+        "(default: all of these)",
     )
     parser.add_argument("--level", choices=LEVELS, help="with --nodes: only for a service that has this")
     parser.add_argument("--jobs", type=_count, help="how many processes (default: one for each core)")
@@ -175,6 +187,19 @@ def tell(whole: Failure, small: Failure, bug: str | None = None) -> str:
             f"Again: python3 dev.py simulate --seed {whole.plan.seed}{f' --bug {bug}' if bug else ''}",
         ]
     )
+
+
+def _exhaust(names: Sequence[str], jobs: int | None, bug: str | None) -> int:
+    began, states, found = time.monotonic(), 0, 0
+    for name, explored in exhaust(names, jobs=jobs, bug=bug):
+        print(f"{name}: {explored.bounds}\n    {explored}", flush=True)
+        states += explored.states
+        if explored.found is not None:
+            found += 1
+            again = f"python3 dev.py simulate --exhaustive {name}{f' --bug {bug}' if bug else ''}"
+            print(f"{explored.found.violation}\n\n{explored.found.trace}\n\nAgain: {again}", flush=True)
+    print(f"{len(names)} searches, {states:,} states, {found} violations, {time.monotonic() - began:.0f} s")
+    return 1 if found else 0
 
 
 def _gather(asked: Sequence[int], level: str | None) -> int:

@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from rdzv.engine.records import State
+from rdzv.engine.watch import WATCH_TIMEOUT
 
 from .invariants import Invariants, Violation
 from .machine import Machine, SimulationContext
@@ -33,6 +34,7 @@ class Patience:
         self._context = context
         self._invariants = invariants
         self._failed_at = -math.inf
+        self._cut_at = -math.inf
         self._gone = 0
         self._possible_since = 0.0
         self._terms = 0
@@ -49,11 +51,14 @@ class Patience:
         names = frozenset(one.name for one in waiting)
         if self._fails():
             self._failed_at = now
+        if any(one.link.partition is not Partition.NOTHING for one in context.living()):
+            self._cut_at = now
         # A leader that is new begins the last call anew.
         if not self._is_possible(waiting) or self._terms != self._invariants.terms:
             self._possible_since, self._terms, self._first = now, self._invariants.terms, names
         plan = context.plan
-        calm_since = self._failed_at + 2 * plan.ttl + plan.lag
+        # The watch of a node that was cut off may be silent until it is made again.
+        calm_since = max(self._failed_at + 2 * plan.ttl + plan.lag, self._cut_at + WATCH_TIMEOUT)
         seconds = now - max(self._possible_since, calm_since)
         if seconds > self._allowed(arrived=bool(names - self._first)) + _SLACK:
             raise Violation(4, f"{len(waiting)} nodes wait for {seconds:.1f} s for a world that is possible")
@@ -94,6 +99,8 @@ class Patience:
         self._gone = sum(not one.process.alive and (one.unheard or not one.ended) for one in context.machines)
         return (
             self._gone != before
+            # What the dead have left, where leases are heartbeats, ends a time to live after others look.
+            or bool(context.machines and not context.living())
             or context.service.down
             # The state was taken away, or hidden for a while: the nodes first find out what has become of it.
             or context.data_lost
@@ -109,4 +116,4 @@ class Patience:
 
 def _is_disturbed(one: Machine) -> bool:
     """Whether anything fails at one node."""
-    return one.process.stopped or one.link.partition is not Partition.NOTHING or one.runner.hit is not None
+    return one.process.stopped or one.runner.hit is not None

@@ -233,9 +233,9 @@ def test_an_argument_that_cannot_be_used_is_named_with_the_usage_of_its_command(
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "give a command: run, status, close, backends or doctor."),
+        ([], "give a command: run, status, close, drain, pardon, backends or doctor."),
         (["stauts", "--run-id", "x"], "there is no command 'stauts'; did you mean status?"),
-        (["help"], "there is no command 'help'; give run, status, close, backends or doctor."),
+        (["help"], "there is no command 'help'; give run, status, close, drain, pardon, backends or doctor."),
         (["--run-id", "x", "status"], "there is no option --run-id; see --help. Options of a command come after it."),
         (["--verison"], "there is no option --verison; did you mean --version?"),
     ],

@@ -65,7 +65,7 @@ class FitnessConformance(NodesConformance):
         eventually(lambda: all(node.ask("waiting") for node in good), "the members to hear of the pardoned node", FORM)
         assert [world["size"] for world in [*gather(good), bad.world()]] == [3, 3, 3]
 
-    @feature("give up", "a run without progress is closed, and says who failed first each time")
+    @feature("give_up_after", "a run without progress is closed, and says who failed first each time")
     def test_a_run_is_given_up(self, nodes: Nodes) -> None:
         """Invariant 6: every node learns that it was given up, and why."""
         members = nodes(2)

@@ -1,0 +1,1 @@
+"""Every run within bounds, instead of runs by chance."""
