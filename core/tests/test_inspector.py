@@ -470,3 +470,66 @@ class TestUnreadableRecord:
         with RunInspector(shared.params()) as observer:
             status = observer.status(5.0)
         assert (status.phase, [node.left for node in status.missing]) == ("abandoned", ["drained"])
+
+
+class TestFitness:
+    """An operator sees and decides who drains, and who is quarantined."""
+
+    def test_a_node_is_drained_by_its_name_or_its_id(self, shared: Shared) -> None:
+        node = shared.node(node_name="rack 1/a")
+        node.next_rendezvous()
+        with RunInspector(shared.params()) as observer:
+            for name, seconds in (("rack 1/a", 600.0), (node.node_id, 0.0)):
+                assert observer.drain(name, seconds, f"in {seconds:g} s", 5.0) == (node.node_id,)
+                assert [one.drains for one in observer.status(5.0).nodes] == [
+                    f"drains within {seconds:g} s: in {seconds:g} s"
+                ]
+        wait_until(lambda: node.is_drained)
+        assert node.drain_reason == "drained: in 0 s"
+        with pytest.raises(RendezvousGracefulExitError, match="drained: in 0 s"):
+            node.next_rendezvous()
+
+    def test_one_that_is_not_here_is_an_error_that_names_who_is(self, shared: Shared) -> None:
+        node = shared.node()
+        node.next_rendezvous()
+        with RunInspector(shared.params()) as observer:
+            with pytest.raises(
+                RendezvousParameterError, match=f"No node 'x' is in the run 'run'; here are: {node.node_id}"
+            ):
+                observer.drain("x", 1.0, "", 5.0)
+            assert node.leave()
+            with pytest.raises(RendezvousParameterError, match="here are: none"):
+                observer.drain(node.node_id, 1.0, "", 5.0)
+
+    def test_a_quarantine_is_shown_and_lifted(self, shared: Shared) -> None:
+        node = shared.node(node_name="bad", quarantine_after=1)
+        node.next_rendezvous()
+        assert node.report_failure("exit code 7")
+        with RunInspector(shared.params()) as observer:
+            quarantine = (
+                "bad: for 300 s by its own clock, for the time 1: it failed first in 1 rounds running: exit code 7"
+            )
+            wait_until(lambda: observer.status(5.0).quarantines)
+            status = observer.status(5.0)
+            assert (status.quarantines, status.failed_first) == (
+                (quarantine,),
+                (f"round 1: {node.node_id} (exit code 7)",),
+            )
+            assert not observer.pardon("good", "a test", 5.0)
+            assert observer.pardon(node.node_id, "a test", 5.0)
+            assert observer.status(5.0).quarantines == ()
+            # It was quarantined before: a pardon may be said twice.
+            assert observer.pardon("bad", "a test", 5.0)
+
+    def test_a_purge_removes_all_of_it(self, shared: Shared) -> None:
+        node = shared.node(node_name="bad", quarantine_after=1)
+        node.next_rendezvous()
+        node.report_failure("exit code 7")
+        with RunInspector(shared.params()) as observer:
+            wait_until(lambda: observer.status(5.0).quarantines)
+            assert node.shutdown()
+            # It stays for the next attempt.
+            assert len(observer.status(5.0).quarantines) == 1
+            assert observer.status(5.0).failed_first == ()
+            assert observer.purge(5.0) == ()
+        assert not shared.service.entries

@@ -15,7 +15,7 @@ from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, R
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
-from rdzv.engine.notices import DrainNotice
+from rdzv.engine.notices import DrainNotice, Quarantine, quarantine_key
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
@@ -615,3 +615,46 @@ class TestGivingUp:
         node = harness.node()
         node.failures.add_passing(WATCH, RendezvousConnectionError("away"))
         assert self.message(harness, node).endswith("1 is missing. The last error: away")
+
+
+class TestQuarantine:
+    """A node that is quarantined waits that out by its own clock."""
+
+    def quarantined(self, harness: Harness, cooldown: float = 100.0, times: int = 1) -> Node:
+        quarantine = Quarantine(times, 3, cooldown, "it failed first in 3 rounds running: exit code 7")
+        harness.put(quarantine_key("a"), quarantine.encode())
+        return harness.node("a.1")
+
+    def served(self, harness: Harness) -> int:
+        versioned = harness.read(f"{NODES}/0/a.1")
+        assert versioned is not None
+        return decode(NodeRecord, versioned.payload).served
+
+    def test_it_says_when_it_has_waited_it_out(self, harness: Harness) -> None:
+        node, began = self.quarantined(harness, times=2), harness.now
+        joins = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        while harness.now < began + 100.0:
+            assert node.countdown.served == 0
+            joins.go()
+        while node.countdown.served == 0 or self.served(harness) == 0:
+            joins.go()
+        assert (harness.now, self.served(harness), node.quarantine()) == (began + 100.0, 2, None)
+
+    def test_the_next_record_says_so_too(self, harness: Harness) -> None:
+        node = self.quarantined(harness, cooldown=0.0)
+        with pytest.raises(RendezvousTimeoutError):
+            harness.run(join.join(node, "a.host", 1, harness.now + 10.0))
+        joins = harness.stepper(join.join(node, "a.host", 1, harness.now + 10.0))
+        assert decode(NodeRecord, joins.to_write(f"{NODES}/0/a.1").payload).served == 1
+
+    def test_a_pardon_ends_it(self, harness: Harness) -> None:
+        node = self.quarantined(harness)
+        assert node.quarantine() == "quarantined for another 100 s: it failed first in 3 rounds running: exit code 7"
+        harness.put(quarantine_key("a"), Quarantine(0, 3, 0.0, "pardoned by the operator").encode())
+        harness.show(node)
+        assert node.quarantine() is None
+
+    def test_the_error_of_one_that_gives_up_names_it(self, harness: Harness) -> None:
+        node = self.quarantined(harness)
+        with pytest.raises(RendezvousTimeoutError, match=r"This node is quarantined for another 40 s: it failed first"):
+            harness.run(join.join(node, "a.host", 1, harness.now + 60.0))

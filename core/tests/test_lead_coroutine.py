@@ -11,6 +11,15 @@ from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
 from rdzv.engine.failures import LASTING, LEAD
 from rdzv.engine.node import Node
+from rdzv.engine.notices import (
+    QUARANTINES,
+    DrainNotice,
+    Failure,
+    Quarantine,
+    drain_key,
+    failure_key,
+    quarantine_key,
+)
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
@@ -27,6 +36,7 @@ from rdzv.engine.records import (
 )
 from rdzv.engine.run_view import Presence
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
+from rdzv.handler import ROUNDS_KEPT
 from rdzv.hooks import EventKind
 
 from .coroutines import INTERVAL, TTL, Harness, Stepper
@@ -812,6 +822,90 @@ class TestRemoving:
         write(harness, "b", attempt=1)
         harness.put(pending_key(1), b"[]")
         assert self.removed(Leader(harness, state=running("a", "b", attempt=1), attempt=1)) == [pending_key(1)]
+
+
+class TestNotices:
+    """What the leader makes of drains, and of programs that fail."""
+
+    @pytest.fixture
+    def lead(self, harness: Harness) -> Leader:
+        write(harness, ["b", "c"])
+        lead = Leader(harness, state=running("a", "b", "c", round=7))
+        lead.until(1.0)
+        return lead
+
+    def fail(self, lead: Leader, *numbers: int, node: str = "b") -> None:
+        """Let the program of a node fail first in these rounds."""
+        for number in numbers:
+            lead.harness.put(failure_key(number), Failure(node, f"failure {number}", False).encode())
+        lead.harness.show(lead.node)
+
+    def quarantine_of(self, harness: Harness, name: str = "b") -> Quarantine | None:
+        held = harness.read(quarantine_key(name))
+        return None if held is None else decode(Quarantine, held.payload)
+
+    def test_three_failures_running_are_a_quarantine_and_no_failure_counts_twice(
+        self, harness: Harness, lead: Leader
+    ) -> None:
+        self.fail(lead, 6, 7)
+        lead.until(INTERVAL)
+        assert self.quarantine_of(harness) is None
+        self.fail(lead, 5)
+        lead.until(INTERVAL)
+        first = Quarantine(1, 7, 300.0, "it failed first in 3 rounds running: failure 7")
+        assert self.quarantine_of(harness) == first
+        lead.until(60.0)
+        assert harness.writes(quarantine_key("b")) == 1
+        harness.publish(running("a", "b", "c", round=8))
+        self.fail(lead, 8)
+        lead.until(INTERVAL)
+        assert self.quarantine_of(harness) == first
+
+    def test_two_nodes_in_turn_are_none(self, harness: Harness, lead: Leader) -> None:
+        self.fail(lead, 5, 7)
+        self.fail(lead, 6, node="c")
+        lead.until(INTERVAL)
+        assert not [key for key in harness.names() if key.startswith(QUARANTINES)]
+
+    def test_a_quarantine_that_another_leader_has_written_stands(self, harness: Harness, lead: Leader) -> None:
+        self.fail(lead, 5, 6, 7)
+        put = lead.coroutine.to_write(quarantine_key("b"))
+        there = Quarantine(1, 7, 60.0, "of a leader with other options")
+        harness.put(put.key, there.encode())
+        lead.until(60.0)
+        assert self.quarantine_of(harness) == there
+
+    def test_a_member_that_goes_is_released_at_once(self, harness: Harness, lead: Leader) -> None:
+        harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
+        harness.show(lead.node)
+        lead.until(2.0)
+        # The members know of it already.
+        assert harness.read(STATUS_KEY) is None
+        record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, goes=True)
+        harness.put(record.key, record.encode())
+        lead.until(0.1)
+        assert (notice_of(harness).drained, notice_of(harness).departures) == (("b",), ())
+        assert notice_of(harness).waiting == 1
+
+    def test_the_drain_of_a_node_that_is_gone_is_removed_after_a_time_to_live(
+        self, harness: Harness, lead: Leader
+    ) -> None:
+        for name in ("b", "gone.1"):
+            harness.put(drain_key(name), DrainNotice(60.0, "spot").encode())
+        harness.show(lead.node)
+        lead.until(TTL - 1.0)
+        assert drain_key("gone.1") in harness.names()
+        lead.until(1.0 + INTERVAL)
+        assert drain_key("gone.1") not in harness.names()
+        assert drain_key("b") in harness.names()
+
+    def test_failures_of_long_ago_are_removed(self, harness: Harness, lead: Leader) -> None:
+        self.fail(lead, 6, 7)
+        harness.publish(running("a", "b", "c", round=6 + ROUNDS_KEPT))
+        harness.show(lead.node)
+        lead.until(INTERVAL)
+        assert failure_key(6) not in harness.names()
+        assert failure_key(7) in harness.names()
 
 
 class TestFailing:

@@ -359,6 +359,19 @@ def test_a_signal_lets_the_others_know_at_once(local: Nodes, work: Path, tmp_pat
     assert finish(work, *three[1:]) == [0, 0]
 
 
+def test_a_node_that_drains_ends_with_0_and_costs_no_restart(local: Nodes, work: Path) -> None:
+    nodes = [local.start(work, nnodes="1:2", max_restarts=0, options={"last_call_timeout": "60"}) for _ in range(2)]
+    for node in nodes:
+        node.says("rank . of 2", limit=PATIENCE)
+    with RunInspector(local.parameters) as operator:
+        operator.drain(operator.status(10).nodes[1].id, 1.0, "spot", 10)
+    wait_until(lambda: any(node.process.poll() is not None for node in nodes), PATIENCE)
+    goes, stays = sorted(nodes, key=lambda node: node.process.poll() is None)
+    assert goes.ends() == 0, goes.said
+    stays.says("rank 0 of 1", limit=PATIENCE)
+    assert finish(work, stays) == [0]
+
+
 def test_a_node_that_fails_for_good_takes_no_other_with_it(local: Nodes, work: Path) -> None:
     three = [local.start(work, max_restarts=0) for _ in range(3)]
     for node in three:
