@@ -84,6 +84,10 @@ class TestQuarantine:
         assert (mine.quarantine, mine.cooled_at) == (None, math.inf)
         assert not mine.serve(200.0)
 
+    def test_one_that_is_over_is_not_begun(self, mine: Countdown) -> None:
+        mine.observe(NONE, Notices(quarantines={"host": Quarantine(1, 3, 10.0, "it failed", over=True)}), 100.0)
+        assert (mine.quarantine, mine.cooled_at) == (None, math.inf)
+
     def test_it_is_one_of_the_name(self, mine: Countdown) -> None:
         mine.observe(NONE, quarantine(1, name="host.1"), 100.0)
         assert mine.quarantine is None

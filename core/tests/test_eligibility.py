@@ -7,7 +7,7 @@ import pytest
 
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import rules
-from rdzv.engine.eligibility import drained, eligible, is_fit, with_due, without_progress
+from rdzv.engine.eligibility import drained, eligible, is_fit, waited_out, with_due, without_progress
 from rdzv.engine.notices import NONE, DrainNotice, Failure, Notices, Quarantine
 from rdzv.engine.records import Closed, LeaderRecord, NodeRecord, State
 
@@ -121,6 +121,17 @@ class TestDue:
             seconds.append(due.cooldown)
         assert seconds == [10.0, 20.0, 40.0, 80.0, 80.0, 80.0]
 
+    def test_one_failure_may_be_enough(self) -> None:
+        due = self.due(Notices(failures=failures("a.1")), 1, after=1)
+        assert due == Quarantine(1, 1, 10.0, "it failed first in a round: exit 1")
+
+    def test_after_a_pardon_the_first_one_is_due_again(self) -> None:
+        pardon = {"a": Quarantine(0, 3, 0.0, "pardoned", over=True)}
+        assert self.due(Notices(failures=failures(*5 * ["a.1"]), quarantines=pardon), 5) is None
+        again = self.due(Notices(failures=failures(*6 * ["a.1"]), quarantines=pardon), 6)
+        assert again is not None
+        assert (again.times, again.over) == (1, False)
+
     def test_none_is_ever_due(self) -> None:
         assert self.due(Notices(failures=failures(*3 * ["a.1"])), 3, after=0) is None
 
@@ -128,6 +139,20 @@ class TestDue:
         found, name = with_due(Notices(failures=failures(*3 * ["a.1"]), quarantines={"b": quarantine()}), 3, 3, 10.0)
         assert name == "a"
         assert set(found.quarantines) == {"a", "b"}
+
+
+class TestWaitedOut:
+    def test_node_that_says_so_has_waited_it_out(self) -> None:
+        notices = Notices(quarantines={"a": quarantine(2), "b": quarantine(1)})
+        there = [node("a.1", served=2), node("b.1", served=0), node("c.1", served=1)]
+        assert waited_out(there, notices) == {"a": Quarantine(2, 3, 60.0, "it failed", over=True)}
+
+    def test_earlier_one_does_not_count_and_what_is_over_stays_so(self) -> None:
+        notices = Notices(quarantines={"a": quarantine(2)})
+        assert waited_out([node("a.1", served=1)], notices) == {}
+        over = Notices(quarantines={"a": Quarantine(2, 3, 60.0, "", over=True), "b": Quarantine(0, 3, 0.0, "")})
+        assert waited_out([node("a.1", served=2), node("b.1", served=1)], over) == {}
+        assert is_fit(node("a.2"), over)
 
 
 class TestWithoutProgress:

@@ -861,6 +861,20 @@ class TestNotices:
         lead.until(INTERVAL)
         assert self.quarantine_of(harness) == first
 
+    def test_one_that_was_waited_out_is_over_for_later_handlers_of_the_node(
+        self, harness: Harness, lead: Leader
+    ) -> None:
+        there = Quarantine(2, 3, 60.0, "it failed")
+        harness.put(quarantine_key("b"), there.encode())
+        harness.show(lead.node)
+        lead.until(INTERVAL)
+        assert self.quarantine_of(harness) == there
+        record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=2)
+        harness.put(record.key, record.encode())
+        lead.until(60.0)
+        assert self.quarantine_of(harness) == Quarantine(2, 3, 60.0, "it failed", over=True)
+        assert harness.writes(quarantine_key("b")) == 2
+
     def test_two_nodes_in_turn_are_none(self, harness: Harness, lead: Leader) -> None:
         self.fail(lead, 5, 7)
         self.fail(lead, 6, node="c")

@@ -290,7 +290,7 @@ class RunInspector:
         state, there = read_record(State, control.get(STATE_KEY)), read_notices(control).quarantines
         names = [name for name in there if node in (name, unescape(name)) or name == name_of(node)]
         for name in names:
-            pardon = Quarantine(0, state.round if state else 0, 0.0, f"pardoned by {by}")
+            pardon = Quarantine(0, state.round if state else 0, 0.0, f"pardoned by {by}", over=True)
             self._write(quarantine_key(name), pardon, deadline)
         return bool(names)
 
@@ -479,7 +479,7 @@ def _describe(
         tuple(
             f"{unescape(name)}: for {one.cooldown:g} s by its own clock, for the time {one.times}: {one.reason}"
             for name, one in sorted(notices.quarantines.items())
-            if one.times
+            if not one.over
         ),
     )
 

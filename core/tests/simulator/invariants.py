@@ -102,7 +102,9 @@ class Invariants:
         if key.startswith(FAILURES):
             self._failed(int(name), decode(Failure, envelope.payload).node)
         if key.startswith(QUARANTINES):
-            self._check_quarantine(name, decode(Quarantine, envelope.payload))
+            quarantine = decode(Quarantine, envelope.payload)
+            if not quarantine.over:
+                self._check_quarantine(name, quarantine)
 
     def _failed(self, number: int, node: str) -> None:
         """The first failure of a round stands, until it is removed when the run has ended."""

@@ -49,7 +49,7 @@ class Countdown:
         """
         self._observe_drains(before.drains, notices.drains, now)
         quarantine = notices.quarantines.get(name_of(self.node))
-        if quarantine is None or quarantine.times <= self.served:
+        if quarantine is None or quarantine.over or quarantine.times <= self.served:
             self.quarantine, self.cooled_at = None, math.inf
         elif quarantine != self.quarantine:
             self.quarantine, self.cooled_at = quarantine, now + quarantine.cooldown

@@ -48,7 +48,7 @@ def is_fit(node: NodeRecord, notices: Notices) -> bool:
 
 def _burden(node: NodeRecord, notices: Notices) -> tuple[bool, int]:
     quarantine = notices.quarantines.get(name_of(node.id))
-    times = 0 if quarantine is None or quarantine.times <= node.served else quarantine.times
+    times = 0 if quarantine is None or quarantine.over or quarantine.times <= node.served else quarantine.times
     return node.id in notices.drains, times
 
 
@@ -87,8 +87,19 @@ def with_due(notices: Notices, number: int, after: int, cooldown: float) -> tupl
         return notices, None
     times = before.times + 1 if before else 1
     seconds = cooldown * 2 ** (min(times, _DOUBLED) - 1)
-    due = Quarantine(times, number, seconds, f"it failed first in {after} rounds running: {failures[-1].reason}")
+    running = f"{after} rounds running" if after > 1 else "a round"
+    due = Quarantine(times, number, seconds, f"it failed first in {running}: {failures[-1].reason}")
     return replace(notices, quarantines={**notices.quarantines, name: due}), name
+
+
+def waited_out(nodes: Collection[NodeRecord], notices: Notices) -> Mapping[str, Quarantine]:
+    """The quarantines that their nodes have waited out, by name, as they should be written now."""
+    served = {name_of(node.id): node.served for node in nodes if node.served}
+    return {
+        name: replace(quarantine, over=True)
+        for name, quarantine in notices.quarantines.items()
+        if not quarantine.over and 0 < quarantine.times <= served.get(name, 0)
+    }
 
 
 def without_progress(failures: Mapping[int, Failure], number: int) -> Sequence[tuple[int, Failure]]:

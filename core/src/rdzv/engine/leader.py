@@ -265,7 +265,7 @@ class _LeaderTerm:
     whole: State | None = None
     pages: Pages | None = None
     growth: Growth = field(init=False)
-    sentence: Quarantine | None = None
+    written: dict[str, Quarantine] = field(default_factory=dict)
     gone_since: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -284,7 +284,7 @@ class _LeaderTerm:
         records = self.read(snapshot)
         if events := self.arrivals(state, records):
             yield Emit(events)
-        yield from self.quarantine(state)
+        yield from self.quarantine(state, records)
         decision = self.decide(state, records)
         if isinstance(decision, rules.Publish):
             if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
@@ -367,18 +367,22 @@ class _LeaderTerm:
             mine.quarantine_cooldown.total_seconds(),
         )
 
-    def quarantine(self, state: State | None) -> Coroutine[None]:
-        """Write down the quarantine that is due."""
-        notices, name = self.notices(state)
+    def quarantine(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
+        """Write down the quarantine that is due, and those that are over."""
+        notices, due = self.notices(state)
         snapshot = self.node.run.snapshot
-        if name is None or snapshot is None or self.sentence == (due := notices.quarantines[name]):
-            return
-        key = quarantine_key(name)
-        applied, _ = yield Put(key, due.encode(), self.node.background_deadline(), previous=snapshot.raw(key))
-        # If not, the next snapshot shows what is there.
-        if applied:
-            self.sentence = due
-            logger.warning("node '%s' of '%s' is quarantined: %s", name, self.node.settings.run, due.reason)
+        changed = {**eligibility.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
+        for name, quarantine in changed.items():
+            if snapshot is None or self.written.get(name) == quarantine:
+                continue
+            key = quarantine_key(name)
+            before = snapshot.raw(key)
+            applied, _ = yield Put(key, quarantine.encode(), self.node.background_deadline(), previous=before)
+            # If not, the next snapshot shows what is there.
+            if applied:
+                self.written[name] = quarantine
+                what = "is not quarantined any more" if quarantine.over else f"is quarantined: {quarantine.reason}"
+                logger.warning("node '%s' of '%s' %s", name, self.node.settings.run, what)
 
     def collect_garbage(self) -> Coroutine[None]:
         """Collect garbage: remove what is not needed any more.

@@ -75,12 +75,14 @@ class Quarantine(Record):
         round: The last round whose failure counts for this one.
         cooldown: Seconds that it waits, by its own clock.
         reason: In words.
+        over: It was waited out, or lifted: a handler that the node starts later begins it no more.
     """
 
     times: int
     round: int
     cooldown: float
     reason: str
+    over: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what no clock counts."""

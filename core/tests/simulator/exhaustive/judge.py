@@ -1,6 +1,7 @@
 """The invariants as an automaton: what they remember is a number, and what happens leads from one to another."""
 
 import copy
+import math
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from .learnt_node import Facts
 
 __all__ = ["Judge", "Judgement", "Shown"]
 
-_REMEMBERED = ("state", "late", "_leads", "_lost", "_seen", "_pages", "_worlds")
+_REMEMBERED = ("state", "late", "_leads", "_lost", "_seen", "_pages", "_worlds", "_failures")
 
 
 class Shown(NamedTuple):
@@ -90,6 +91,8 @@ def _machine(shown: Shown, racks: int) -> SimpleNamespace:
         has_valid_lease=lambda: facts.has_valid_lease,
         is_evicted=lambda: facts.is_evicted,
         in_running_round=lambda: facts.in_running_round,
+        # No search has failures enough for a quarantine, and no node drains.
+        countdown=SimpleNamespace(served=0),
     )
     return SimpleNamespace(
         **facts._asdict() | {"has_valid_lease": None},
@@ -100,5 +103,7 @@ def _machine(shown: Shown, racks: int) -> SimpleNamespace:
         runner=SimpleNamespace(hits=0),
         clock=lambda: 0.0,
         gives_up_at=1.0,
+        drains_at=math.inf,
+        ready_for=frozenset(),
         settings=SimpleNamespace(attempt=0),
     )

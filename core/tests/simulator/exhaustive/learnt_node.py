@@ -339,6 +339,9 @@ class _Watching:
     def returned(self, machine: Machine, state: State, rank: int) -> None:
         self.told.append(("returned", state, rank))
 
+    def stays(self, machine: Machine) -> None:
+        self.told.append(("stays",))
+
     def overdue(self, machine: Machine) -> None:
         self.told.append(("overdue",))
 
