@@ -136,7 +136,7 @@ BUGS: Final[dict[str, Bug]] = {
         {5},
         rules.decide,
         {
-            "status = _status(state, live, departed, due, notices)\n": "status = _status(state, live, departed, due)\n"
+            "status = _status(state, live, departed, due, notices)\n": "status = _status(state, live, departed, due, notices)\n"
             "    if departed: "
             "return Publish(replace(state, world=tuple(one for one in state.world if one not in departed)))\n"
         },
