@@ -189,6 +189,12 @@ class TestDecisions:
         both = self.decide([node("a"), node("b", goes=True), spare], Notices(drains={"b": DRAIN}), state).status
         assert (both.waiting, both.drained) == (2, ("b",))
 
+    def test_place_of_one_that_goes_is_free(self) -> None:
+        state = State(0, 1, ("a", "b"), "host", 1, 2, 4)
+        there = [node("a"), node("b", goes=True), *nodes("stu", last_round=1)]
+        # Three that come, and one that goes.
+        assert self.decide(there, Notices(drains={"b": DRAIN}), state).status.waiting == 4
+
     def test_world_waits_until_one_that_goes_has_left(self) -> None:
         there = [*nodes("ac", last_round=1), node("b", goes=True)]
         notices = Notices(drains={"b": DRAIN})

@@ -136,9 +136,9 @@ BUGS: Final[dict[str, Bug]] = {
         {5},
         rules.decide,
         {
-            "status = _status(state, live, departed, due, notices)\n": "status = _status(state, live, departed, due, notices)\n"
-            "    if departed: "
+            "status = _status(": "if departed: "
             "return Publish(replace(state, world=tuple(one for one in state.world if one not in departed)))\n"
+            "    status = _status("
         },
         "kill",
     ),

@@ -32,13 +32,11 @@ def eligible(
     """
     if not (notices.drains or notices.quarantines):
         return nodes
-    fit = [node for node in nodes if is_fit(node, notices)]
-    if limits.choose(fit, previous):
-        return fit
+    fit = sum(is_fit(node, notices) for node in nodes)
     ordered = sorted(nodes, key=lambda node: _burden(node, notices))
-    counts = range(len(fit), len(ordered) + 1)
-    least = bisect_left(counts, True, key=lambda count: bool(limits.choose(ordered[:count], previous)))
-    return sorted(ordered[: counts[min(least, len(counts) - 1)]], key=lambda node: node.order)
+    counts = range(fit, len(ordered))
+    count = fit + bisect_left(counts, True, key=lambda count: bool(limits.choose(ordered[:count], previous)))
+    return sorted(ordered[:count], key=lambda node: node.order)
 
 
 def is_fit(node: NodeRecord, notices: Notices) -> bool:
