@@ -53,6 +53,11 @@ class TestDrains:
         mine.announce(DrainNotice(1.0, "now"), 106.0)
         assert mine.drains == {"host.1": 107.0}
 
+    def test_of_two_that_end_together_the_first_says_why(self, mine: Countdown) -> None:
+        mine.announce(DrainNotice(60.0, "spot"), 100.0)
+        mine.announce(DrainNotice(50.0, "again"), 110.0)
+        assert mine.reasons == {"host.1": "spot"}
+
 
 class TestQuarantine:
     def test_it_is_waited_out_once(self, mine: Countdown) -> None:

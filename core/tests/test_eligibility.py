@@ -1,6 +1,7 @@
 """Which nodes a new world should have, and who has to wait."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,6 +125,8 @@ class TestDue:
     def test_one_failure_may_be_enough(self) -> None:
         due = self.due(Notices(failures=failures("a.1")), 1, after=1)
         assert due == Quarantine(1, 1, 10.0, "it failed first in a round: exit 1")
+        due = self.due(Notices(failures=failures("a.1", "a.1")), 2, after=2)
+        assert due == Quarantine(1, 2, 10.0, "it failed first in 2 rounds running: exit 2")
 
     def test_after_a_pardon_the_first_one_is_due_again(self) -> None:
         pardon = {"a": Quarantine(0, 3, 0.0, "pardoned", over=True)}
@@ -143,9 +146,10 @@ class TestDue:
 
 class TestWaitedOut:
     def test_node_that_says_so_has_waited_it_out(self) -> None:
-        notices = Notices(quarantines={"a": quarantine(2), "b": quarantine(1)})
-        there = [node("a.1", served=2), node("b.1", served=0), node("c.1", served=1)]
-        assert waited_out(there, notices) == {"a": Quarantine(2, 3, 60.0, "it failed", over=True)}
+        notices = Notices(quarantines={"a": quarantine(1), "b": quarantine(1), "d": quarantine(2)})
+        there = [node("a.1", served=1), node("b.1", served=0), node("c.1", served=1), node("d.1", served=3)]
+        found = waited_out(there, notices)
+        assert found == {name: replace(notices.quarantines[name], over=True) for name in "ad"}
 
     def test_earlier_one_does_not_count_and_what_is_over_stays_so(self) -> None:
         notices = Notices(quarantines={"a": quarantine(2)})
