@@ -100,6 +100,9 @@ class TestDue:
             1, 3, 10.0, "it failed first in 3 rounds running: exit 3"
         )
 
+    def test_later_round_does_not_count(self) -> None:
+        assert self.due(Notices(failures=failures("a.1", "a.1", "a.1", "b.1")), 3) is not None
+
     def test_round_without_a_failure_breaks_the_row(self) -> None:
         there = failures("a.1", "a.1", "a.1")
         assert self.due(Notices(failures=there), 4) is None
@@ -147,7 +150,13 @@ class TestDue:
 class TestWaitedOut:
     def test_node_that_says_so_has_waited_it_out(self) -> None:
         notices = Notices(quarantines={"a": quarantine(1), "b": quarantine(1), "d": quarantine(2)})
-        there = [node("a.1", served=1), node("b.1", served=0), node("c.1", served=1), node("d.1", served=3)]
+        there = [
+            node("a.1", served=1),
+            node("a.2"),
+            node("b.1", served=0),
+            node("c.1", served=1),
+            node("d.1", served=3),
+        ]
         found = waited_out(there, notices)
         assert found == {name: replace(notices.quarantines[name], over=True) for name in "ad"}
 

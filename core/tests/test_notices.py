@@ -2,7 +2,7 @@
 
 import pytest
 
-from rdzv.engine.codec import decode
+from rdzv.engine.codec import Record, decode
 from rdzv.engine.notices import (
     NONE,
     DrainNotice,
@@ -30,6 +30,19 @@ def test_notices_are_found_by_what_they_are_about() -> None:
     assert notices.drains == {"a.1": drain}
     assert notices.failures == {7: failure}
     assert notices.quarantines == {"a": quarantine}
+
+
+@pytest.mark.parametrize("kind", ["drains", "failures", "quarantines"])
+def test_one_kind_alone_is_found(kind: str) -> None:
+    harness = Harness()
+    keys: dict[str, tuple[str, Record]] = {
+        "drains": (drain_key("a.1"), DrainNotice(1e9, "spot")),
+        "failures": (failure_key(7), Failure("a.1", "exit 1", False)),
+        "quarantines": (quarantine_key("a"), Quarantine(1, 7, 0.0, "bad")),
+    }
+    key, record = keys[kind]
+    harness.put(key, record.encode())
+    assert list(getattr(read_notices(harness.client.read_all("control", harness.now)), kind).values()) == [record]
 
 
 def test_what_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:

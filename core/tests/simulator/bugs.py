@@ -552,7 +552,7 @@ while leads() and not node.stopped:
     "drain-put-off": _bug(
         "A further announcement puts off the end of a drain.",
         {14},
-        Countdown._drain,
+        Countdown.announce,
         {"moment < self.drains.get(self.node, math.inf)": "True"},
         "drain",
         min_nodes=1,

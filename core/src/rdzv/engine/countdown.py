@@ -15,7 +15,6 @@ class Countdown:
         node: The node's id.
         drains: When each node that drains goes; the node itself, too.
         reasons: Why each goes, in words.
-        announced: The drain that this node itself has asked for.
         quarantine: The quarantine that it waits out, or has waited out last.
         cooled_at: When that is over.
         served: The number of its quarantines that it has waited out.
@@ -24,17 +23,12 @@ class Countdown:
     node: str
     drains: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    announced: DrainNotice | None = None
     quarantine: Quarantine | None = None
     cooled_at: float = math.inf
     served: int = 0
 
     def announce(self, notice: DrainNotice, now: float) -> None:
         """Drain, from this moment on; of several announcements the earliest end counts."""
-        self.announced = notice
-        self._drain(notice, now)
-
-    def _drain(self, notice: DrainNotice, now: float) -> None:
         moment = now + notice.seconds
         if moment < self.drains.get(self.node, math.inf):
             self.drains[self.node], self.reasons[self.node] = moment, notice.reason
@@ -67,7 +61,8 @@ class Countdown:
         for node, notice in drains.items():
             if before.get(node) == notice:
                 continue
-            if node != self.node:
+            if node == self.node:
+                # What this node has announced it counts from then on, which is earlier.
+                self.announce(notice, now)
+            else:
                 self.drains[node], self.reasons[node] = now + notice.seconds, notice.reason
-            elif notice != self.announced:
-                self._drain(notice, now)

@@ -92,11 +92,11 @@ def with_due(notices: Notices, number: int, after: int, cooldown: float) -> tupl
 
 def waited_out(nodes: Collection[NodeRecord], notices: Notices) -> Mapping[str, Quarantine]:
     """The quarantines that their nodes have waited out, by name, as they should be written now."""
-    served = {name_of(node.id): node.served for node in nodes if node.served}
     return {
         name: replace(quarantine, over=True)
         for name, quarantine in notices.quarantines.items()
-        if not quarantine.over and 0 < quarantine.times <= served.get(name, 0)
+        if not quarantine.over
+        and any(name_of(node.id) == name and 0 < quarantine.times <= node.served for node in nodes)
     }
 
 
