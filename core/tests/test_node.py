@@ -14,6 +14,7 @@ from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
+from rdzv.engine.notices import DrainNotice, Failure, Quarantine, drain_key, failure_key, quarantine_key
 from rdzv.engine.records import (
     LEADER_KEY,
     STATUS_KEY,
@@ -720,3 +721,135 @@ class TestMembership:
         harness.show(node)
         assert node.has_valid_lease()
         assert node.member_until() is None
+
+
+class TestNotices:
+    """Who drains, whose program failed first, who is quarantined, as one member sees it."""
+
+    @pytest.fixture
+    def harness(self) -> Harness:
+        harness = Harness()
+        harness.put(STATE_KEY, state("a", "b", round=3).encode())
+        return harness
+
+    def member(self, harness: Harness, name: str = "a") -> Node:
+        node = harness.registered(name)
+        node.round = 3
+        return node
+
+    def look(self, harness: Harness, node: Node) -> list[tuple[EventKind, int, str, str]]:
+        return reported(node.apply_snapshot(harness.client.read_all("control", harness.now)))
+
+    def test_each_is_reported_once(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
+        harness.put(failure_key(3), Failure("b", "exit code 1", False).encode())
+        harness.put(quarantine_key("b"), Quarantine(1, 3, 300.0, "again and again").encode())
+        assert self.look(harness, node) == [
+            (EventKind.NODE_DRAINS, 3, "b", "in 60 s: spot"),
+            (EventKind.NODE_FAILED, 3, "b", "exit code 1"),
+            (EventKind.NODE_QUARANTINED, 3, "b", "for 300 s: again and again"),
+        ]
+        harness.put(drain_key("c"), DrainNotice(5.0, "").encode())
+        assert [event[2] for event in self.look(harness, node)] == ["c"]
+        assert self.look(harness, node) == []
+
+    def test_what_a_node_finds_when_it_comes_is_no_news(self, harness: Harness) -> None:
+        harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
+        node = Node(harness.node().settings, "memory", harness.clock, id="x")
+        events = node.apply_snapshot(harness.client.read_all("control", harness.now))
+        assert EventKind.NODE_DRAINS not in {event.kind for event in events}
+        assert node.countdown.drains == {"b": harness.now + 60.0}
+
+    def test_without_a_round_none_is_news(self) -> None:
+        harness = Harness()
+        node = harness.registered()
+        harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
+        assert self.look(harness, node) == []
+
+    def test_own_failure_one_of_another_round_and_what_is_over_are_no_news(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.put(failure_key(2), Failure("b", "exit code 1", False).encode())
+        harness.put(quarantine_key("b"), Quarantine(0, 3, 0.0, "pardoned", over=True).encode())
+        harness.put(quarantine_key("c"), Quarantine(1, 3, 9.0, "waited out", over=True).encode())
+        assert self.look(harness, node) == []
+        harness.put(failure_key(3), Failure("a", "exit code 1", False).encode())
+        assert self.look(harness, node) == []
+        assert set(node.run.notices.failures) == {2, 3}
+
+    def test_node_goes_when_its_time_is_over(self, harness: Harness) -> None:
+        node = self.member(harness)
+        assert node.goes_at() == math.inf
+        harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        ends = harness.now + 60.0
+        assert (node.goes_at(), node.waiting(), node.drain_reason()) == (ends, 0, "drained: spot")
+        harness.now = ends - 1.0
+        assert not node.is_drained()
+        harness.now = ends
+        assert node.is_drained()
+        assert node.waiting() == 1
+        record = node.registration.record
+        assert record is not None
+        node.registration.record = replace(record, goes=True)
+        assert node.goes_at() == math.inf
+        assert node.is_drained()
+
+    def test_node_that_has_said_so_goes(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        record = node.registration.record
+        assert record is not None
+        node.registration.record = replace(record, goes=True)
+        assert node.is_drained()
+        node.registration.record = None
+        assert (node.is_drained(), node.goes_at()) == (False, math.inf)
+
+    @pytest.mark.parametrize(
+        ("drained", "round", "goes"), [(("a",), 3, True), (("b",), 3, False), (("a",), 2, False), ((), 3, False)]
+    )
+    def test_node_goes_when_the_leader_releases_it(
+        self, harness: Harness, drained: tuple[str, ...], round: int, goes: bool
+    ) -> None:
+        node = self.member(harness)
+        harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
+        harness.put(STATUS_KEY, RunStatus(round, "running", 2, 0, drained=drained).encode())
+        harness.show(node)
+        assert node.is_drained() is goes
+
+    def test_node_goes_when_the_others_have_gone_on(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        node.apply_state(versioned(state("b", "c", round=4).encode(), node.run.version))
+        assert node.is_drained()
+        # One that was in no world waits for one.
+        node.round = 0
+        assert not node.is_drained()
+
+    def test_node_goes_when_the_others_have_left(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        node.alone_since = harness.now
+        assert node.is_drained()
+
+    def test_node_that_does_not_drain_stays(self, harness: Harness) -> None:
+        node = self.member(harness)
+        node.alone_since = harness.now
+        harness.put(STATUS_KEY, RunStatus(3, "running", 2, 0, drained=("a",)).encode())
+        harness.show(node)
+        assert not node.is_drained()
+
+    def test_quarantine_is_in_words_for_as_long_as_it_lasts(self, harness: Harness) -> None:
+        node = self.member(harness)
+        assert node.quarantine() is None
+        harness.put(quarantine_key("a"), Quarantine(1, 3, 300.0, "it failed").encode())
+        harness.show(node)
+        harness.now += 100.0
+        assert node.quarantine() == "quarantined for another 200 s: it failed"
+        harness.now += 201.0
+        assert node.quarantine() == "quarantined for another 0 s: it failed"
+        assert node.countdown.serve(harness.now)
+        assert node.quarantine() is None

@@ -204,7 +204,7 @@ class Node:
         events += [
             self.event(EventKind.NODE_QUARANTINED, name, f"for {quarantine.cooldown:g} s: {quarantine.reason}")
             for name, quarantine in notices.quarantines.items()
-            if quarantine.times and before.quarantines.get(name) != quarantine
+            if not quarantine.over and before.quarantines.get(name) != quarantine
         ]
         return events
 
