@@ -825,7 +825,15 @@ class TestNotices:
         node.apply_state(versioned(state("b", "c", round=4).encode(), node.run.version))
         assert node.is_drained()
         # One that was in no world waits for one.
-        node.round = 0
+        for round, goes in ((0, False), (1, True), (4, False)):
+            node.round = round
+            assert node.is_drained() is goes
+
+    def test_node_that_the_others_have_taken_along_stays(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        node.apply_state(versioned(state("a", "b", round=4).encode(), node.run.version))
         assert not node.is_drained()
 
     def test_node_goes_when_the_others_have_left(self, harness: Harness) -> None:

@@ -186,13 +186,12 @@ class Node:
 
     def _apply_notices(self, notices: Notices) -> list[Event]:
         before, self.run.notices = self.run.notices, notices
-        if notices is before:
-            return []
         self.countdown.observe(before, notices, self.clock())
-        state, number = self.run.state, self.run.state.round if self.run.state else 0
+        state = self.run.state
         if self.run.snapshot is None or state is None:
             # What a node finds when it comes happened before.
             return []
+        number = state.round
         events = [
             self.event(EventKind.NODE_DRAINS, node, f"in {notice.seconds:g} s: {notice.reason}")
             for node, notice in notices.drains.items()
