@@ -8,7 +8,7 @@ import pytest
 
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import rules
-from rdzv.engine.eligibility import drained, eligible, is_fit, waited_out, with_due, without_progress
+from rdzv.engine.eligibility import drained, eligible, is_fit, is_suspect, waited_out, with_due, without_progress
 from rdzv.engine.notices import NONE, DrainNotice, Failure, Notices, Quarantine
 from rdzv.engine.records import Closed, LeaderRecord, NodeRecord, State
 
@@ -145,6 +145,27 @@ class TestDue:
         found, name = with_due(Notices(failures=failures(*3 * ["a.1"]), quarantines={"b": quarantine()}), 3, 3, 10.0)
         assert name == "a"
         assert set(found.quarantines) == {"a", "b"}
+
+
+class TestSuspect:
+    @pytest.mark.parametrize(
+        ("ids", "number", "after", "is_one"),
+        [
+            (("a.1", "a.2"), 3, 3, True),
+            (("a.1", "b.1"), 3, 3, False),
+            (("a.1", "a.1", "a.1"), 3, 3, False),
+            (("a.1", "a.1"), 4, 3, False),
+            (("a.1",), 2, 3, False),
+            (("b.1", "a.1", "a.1"), 4, 3, True),
+            ((), 7, 1, True),
+            ((), 7, 0, False),
+            (("a.1", "a.1"), 3, 0, False),
+        ],
+    )
+    def test_last_failure_before_a_quarantine_may_be_unknown(
+        self, ids: tuple[str, ...], number: int, after: int, is_one: bool
+    ) -> None:
+        assert is_suspect(Notices(failures=failures(*ids)), number, after) is is_one
 
 
 class TestWaitedOut:

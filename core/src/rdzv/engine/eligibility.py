@@ -90,6 +90,19 @@ def with_due(notices: Notices, number: int, after: int, cooldown: float) -> tupl
     return replace(notices, quarantines={**notices.quarantines, name: due}), name
 
 
+def is_suspect(notices: Notices, number: int, after: int) -> bool:
+    """Whether a failure in this round, of which nothing is known yet, may make a quarantine due.
+
+    Args:
+        notices: What stands in the service, as far as it is known.
+        number: The round that ran last.
+        after: Rounds, one after the other, in which a node failed first, that make it due; 0: none ever is.
+    """
+    before = [notices.failures.get(each) for each in range(number - after + 1, number)]
+    names = {name_of(failure.node) for failure in before if failure is not None}
+    return after > 0 and number not in notices.failures and None not in before and len(names) < 2
+
+
 def waited_out(nodes: Collection[NodeRecord], notices: Notices) -> Mapping[str, Quarantine]:
     """The quarantines that their nodes have waited out, by name, as they should be written now."""
     return {

@@ -19,7 +19,7 @@ from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLe
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
-from .notices import Notices, Quarantine, drain_key, failure_key, quarantine_key
+from .notices import Failure, Notices, Quarantine, drain_key, failure_key, quarantine_key
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
@@ -266,6 +266,7 @@ class _LeaderTerm:
     pages: Pages | None = None
     growth: Growth = field(init=False)
     written: dict[str, Quarantine] = field(default_factory=dict)
+    failures: dict[int, Failure] = field(default_factory=dict)
     gone_since: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -287,6 +288,7 @@ class _LeaderTerm:
         yield from self.quarantine(state, records)
         decision = self.decide(state, records)
         if isinstance(decision, rules.Publish):
+            yield from self.read_failure(state, records)
             if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
                 yield from _declare_pending_round(node, state, decision.state.round)
             # The snapshot may be older than the state: read again with the token in hand.
@@ -361,11 +363,20 @@ class _LeaderTerm:
         """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
         mine = self.node.settings
         return eligibility.with_due(
-            self.node.run.notices,
+            replace(self.node.run.notices, failures={**self.node.run.notices.failures, **self.failures}),
             state.round if state is not None else 0,
             mine.quarantine_after,
             mine.quarantine_cooldown.total_seconds(),
         )
+
+    def read_failure(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
+        """Read who failed first in the last round, if that may make a quarantine due: the watch may not show it yet."""
+        mine = self.node
+        if state is None or not eligibility.is_suspect(mine.run.notices, state.round, mine.settings.quarantine_after):
+            return
+        failure = read_record(Failure, (yield Read(failure_key(state.round), mine.background_deadline())))
+        self.failures = {} if failure is None else {state.round: failure}
+        yield from self.quarantine(state, records)
 
     def quarantine(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
         """Write down the quarantine that is due, and those that are over."""
