@@ -861,6 +861,17 @@ class TestNotices:
         lead.until(INTERVAL)
         assert self.quarantine_of(harness) == first
 
+    @pytest.mark.parametrize(("shown", "world"), [((5, 6), ("a", "c")), ((6,), ("a", "b", "c"))])
+    def test_the_last_failure_counts_although_the_watch_has_not_shown_it(
+        self, harness: Harness, lead: Leader, shown: tuple[int, ...], world: tuple[str, ...]
+    ) -> None:
+        self.fail(lead, *shown)
+        harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
+        write(harness, ["a", "b", "c"], last_round=7)
+        lead.until(1.0)
+        assert state_of(harness).world == world
+        assert (self.quarantine_of(harness) is not None) is (len(world) == 2)
+
     def test_one_that_was_waited_out_is_over_for_later_handlers_of_the_node(
         self, harness: Harness, lead: Leader
     ) -> None:
