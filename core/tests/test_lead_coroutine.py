@@ -861,16 +861,49 @@ class TestNotices:
         lead.until(INTERVAL)
         assert self.quarantine_of(harness) == first
 
-    @pytest.mark.parametrize(("shown", "world"), [((5, 6), ("a", "c")), ((6,), ("a", "b", "c"))])
+    @pytest.mark.parametrize(("shown", "reads", "world"), [((5, 6), True, ("a", "c")), ((6,), False, ("a", "b", "c"))])
     def test_the_last_failure_counts_although_the_watch_has_not_shown_it(
-        self, harness: Harness, lead: Leader, shown: tuple[int, ...], world: tuple[str, ...]
+        self, harness: Harness, lead: Leader, shown: tuple[int, ...], reads: bool, world: tuple[str, ...]
     ) -> None:
         self.fail(lead, *shown)
         harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
         write(harness, ["a", "b", "c"], last_round=7)
+        put = lead.coroutine.to_write(STATE_KEY)
+        assert decode(State, put.payload).world == world
+        read = [effect.key for effect in lead.coroutine.taken if isinstance(effect, Read)]
+        assert (failure_key(7) in read) is reads
+        assert (self.quarantine_of(harness) is not None) is reads
+
+    def test_a_round_in_which_no_program_failed_makes_none_due(self, harness: Harness, lead: Leader) -> None:
+        self.fail(lead, 5, 6)
+        write(harness, ["a", "b", "c"], last_round=7)
+        put = lead.coroutine.to_write(STATE_KEY)
+        assert decode(State, put.payload).world == ("a", "b", "c")
+
+    def test_the_log_says_who_is_quarantined_and_no_more(
+        self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.fail(lead, 5, 6, 7)
+        lead.until(INTERVAL)
+        because = "it failed first in 3 rounds running: failure 7"
+        assert caplog.messages == [f"node 'b' of 'run' is quarantined: {because}"]
+        record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=1)
+        harness.put(record.key, record.encode())
+        lead.until(INTERVAL)
+        assert caplog.messages[1:] == ["node 'b' of 'run' is not quarantined any more"]
+
+    def test_the_log_names_a_quarantined_node_of_a_world_that_needs_it(
+        self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        harness.put(quarantine_key("b"), Quarantine(1, 3, 60.0, "it failed").encode())
+        harness.show(lead.node)
+        write(harness, ["a", "b"], last_round=7)
+        write(harness, ["c"], left="done")
         lead.until(1.0)
-        assert state_of(harness).world == world
-        assert (self.quarantine_of(harness) is not None) is (len(world) == 2)
+        assert state_of(harness).world == ("a", "b")
+        assert (
+            "round 8 of 'run' has node 'b', which is quarantined or drains: the others are too few" in caplog.messages
+        )
 
     def test_one_that_was_waited_out_is_over_for_later_handlers_of_the_node(
         self, harness: Harness, lead: Leader
@@ -892,13 +925,16 @@ class TestNotices:
         lead.until(INTERVAL)
         assert not [key for key in harness.names() if key.startswith(QUARANTINES)]
 
-    def test_a_quarantine_that_another_leader_has_written_stands(self, harness: Harness, lead: Leader) -> None:
+    def test_a_quarantine_that_another_leader_has_written_stands(
+        self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture
+    ) -> None:
         self.fail(lead, 5, 6, 7)
         put = lead.coroutine.to_write(quarantine_key("b"))
         there = Quarantine(1, 7, 60.0, "of a leader with other options")
         harness.put(put.key, there.encode())
         lead.until(60.0)
         assert self.quarantine_of(harness) == there
+        assert not caplog.messages
 
     def test_a_member_that_goes_is_released_at_once(self, harness: Harness, lead: Leader) -> None:
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())

@@ -19,7 +19,7 @@ from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLe
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
-from .notices import Failure, Notices, Quarantine, drain_key, failure_key, quarantine_key
+from .notices import Failure, Notices, drain_key, failure_key, quarantine_key
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
@@ -179,26 +179,30 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
 def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | None) -> Coroutine[None]:
     state = yield from write_world(decision.state, f"{node.rng.getrandbits(64):016x}", node.background_deadline)
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
-    for unfit in decision.unfit if applied else ():
-        logger.warning(
-            "round %d of '%s' has node '%s', which is quarantined or drains: the others are too few",
-            decision.state.round,
-            node.settings.run,
-            unfit,
-        )
-    for member in decision.evicted if applied else ():
-        logger.warning(
-            "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
-            decision.state.round,
-            node.settings.run,
-            member.node,
-            member.rank,
-            member.cause,
-        )
+    if applied:
+        _log_choice(node, decision)
     yield from apply_and_emit(node, now, node.background_deadline())
     if now is None:
         # Trying again at once is of no use: first the keep-alive loop finds out what became of the state.
         yield WaitForChange(node.clock() + node.interval)
+
+
+def _log_choice(node: Node, decision: rules.Publish) -> None:
+    """Say which nodes a new world has or lacks that a user would not expect."""
+    number, run = decision.state.round, node.settings.run
+    for unfit in decision.unfit:
+        logger.warning(
+            "round %d of '%s' has node '%s', which is quarantined or drains: the others are too few", number, run, unfit
+        )
+    for member in decision.evicted:
+        logger.warning(
+            "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
+            number,
+            run,
+            member.node,
+            member.rank,
+            member.cause,
+        )
 
 
 def status_interval(nodes: int) -> float:
@@ -265,7 +269,6 @@ class _LeaderTerm:
     whole: State | None = None
     pages: Pages | None = None
     growth: Growth = field(init=False)
-    written: dict[str, Quarantine] = field(default_factory=dict)
     failures: dict[int, Failure] = field(default_factory=dict)
     gone_since: dict[str, float] = field(default_factory=dict)
 
@@ -382,16 +385,14 @@ class _LeaderTerm:
         """Write down the quarantine that is due, and those that are over."""
         notices, due = self.notices(state)
         snapshot = self.node.run.snapshot
+        assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
         changed = {**eligibility.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
         for name, quarantine in changed.items():
-            if snapshot is None or self.written.get(name) == quarantine:
-                continue
             key = quarantine_key(name)
             before = snapshot.raw(key)
             applied, _ = yield Put(key, quarantine.encode(), self.node.background_deadline(), previous=before)
-            # If not, the next snapshot shows what is there.
+            # If not, another leader has, or this one before: the next snapshot shows it.
             if applied:
-                self.written[name] = quarantine
                 what = "is not quarantined any more" if quarantine.over else f"is quarantined: {quarantine.reason}"
                 logger.warning("node '%s' of '%s' %s", name, self.node.settings.run, what)
 
@@ -408,7 +409,7 @@ class _LeaderTerm:
             if prefix not in self.removed:
                 yield Delete(prefix, self.node.background_deadline())
                 self.removed.add(prefix)
-        for key in self.outdated_notices(snapshot, state):
+        for key in self.outdated_notices(state):
             yield Delete(key, self.node.background_deadline())
         # After a service has forgotten its data the numbers jump: there is nothing far back. After a purge they begin
         # anew.
@@ -417,7 +418,7 @@ class _LeaderTerm:
             yield Delete(round_folder(number), self.node.background_deadline())
             self.swept = number
 
-    def outdated_notices(self, snapshot: DecodedSnapshot, state: State) -> list[str]:
+    def outdated_notices(self, state: State) -> list[str]:
         """The notices that no node needs any more."""
         now, notices = self.node.clock(), self.node.run.notices
         failures = [failure_key(number) for number in notices.failures if number <= state.round - ROUNDS_KEPT]
@@ -425,8 +426,7 @@ class _LeaderTerm:
         gone = notices.drains.keys() - self.known
         self.gone_since = {node: self.gone_since.get(node, now) for node in gone}
         drains = [drain_key(node) for node, since in self.gone_since.items() if now >= since + self.node.ttl]
-        there = frozenset(snapshot.names())
-        return [key for key in failures + drains if key in there]
+        return failures + drains
 
     def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""
