@@ -350,3 +350,74 @@ def test_a_port_is_kept_and_then_free(address: str, family: socket.AddressFamily
             take(one)
         assert taken.value.errno == errno.EADDRINUSE
     take(one)
+
+
+class TestNotices:
+    """What a node says of itself beside its record, and what it knows of others."""
+
+    @pytest.mark.parametrize("seconds", [-0.1, 1e9 + 1, float("nan"), float("inf")])
+    def test_seconds_that_no_clock_counts_are_refused(self, run: Run, seconds: float) -> None:
+        with pytest.raises(RendezvousParameterError, match="for a number of seconds from 0 to 1000000000, not"):
+            run.node(1, 1).drain(seconds, "spot")
+
+    @pytest.mark.parametrize("seconds", [0.0, 1e9])
+    def test_the_least_and_the_most_seconds_are_taken(self, run: Run, seconds: float) -> None:
+        node = run.node(1, 1)
+        run.gather(node)
+        node.drain(seconds, "spot")
+        assert node.is_drained is (seconds == 0)
+        assert [(drain.node, drain.reason) for drain in node.drains] == [(node.node_id, "spot")]
+
+    def test_drains_are_in_the_order_in_which_nodes_go(self, run: Run) -> None:
+        first, second = nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        first.drain(100.0, "later")
+        second.drain(50.0, "sooner")
+        wait_until(lambda: all(len(node.drains) == 2 for node in nodes))
+        for node in nodes:
+            assert [drain.reason for drain in node.drains] == ["sooner", "later"]
+            assert [40 < drain.seconds - more <= 50 for drain, more in zip(node.drains, (0, 50), strict=True)] == [
+                True
+            ] * 2
+
+    def test_a_drain_that_is_over_has_no_seconds_left(self, run: Run) -> None:
+        node = run.node(1, 1)
+        run.gather(node)
+        node.drain(0.0, "now")
+        assert [drain.seconds for drain in node.drains] == [0.0]
+        assert node.num_nodes_waiting() == 1
+        assert node.drain_reason == "drained: now"
+
+    def test_a_node_goes_as_soon_as_all_are_ready(self, run: Run) -> None:
+        nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        nodes[0].drain(600.0, "spot")
+        wait_until(lambda: all(node.drains for node in nodes))
+        for node in nodes:
+            node.ready_to_drain()
+        wait_until(lambda: nodes[0].is_drained)
+        assert not nodes[1].is_drained
+
+    def test_the_first_failure_of_a_round_is_known_to_all(self, run: Run) -> None:
+        first, second = nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        assert second.report_failure("exit code 1")
+        assert not first.report_failure("exit code 2", progressed=True)
+        wait_until(lambda: first.failures == second.failures and 1 in first.failures)
+        failure = first.failures[1]
+        assert (failure.node, failure.reason, failure.progressed) == (second.node_id, "exit code 1", False)
+        assert [number for number, _ in first.rounds_without_progress] == [1]
+
+    def test_a_run_may_be_given_up(self, run: Run) -> None:
+        first, second = nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        first.set_closed("3 rounds without progress", gave_up=True)
+        wait_until(second.is_closed)
+        assert second.closed == Closed(first.node_id, "3 rounds without progress", done=False, gave_up=True)
+
+    def test_a_run_that_is_closed_is_not_given_up(self, run: Run) -> None:
+        node = run.node(1, 1)
+        run.gather(node)
+        node.set_closed()
+        assert node.closed is not None
+        assert not node.closed.gave_up
