@@ -1,6 +1,7 @@
 """The coroutines of the leader, effect by effect: who is elected, what it publishes and removes, and when."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -873,6 +874,11 @@ class TestNotices:
         read = [effect.key for effect in lead.coroutine.taken if isinstance(effect, Read)]
         assert (failure_key(7) in read) is reads
         assert (self.quarantine_of(harness) is not None) is reads
+
+    def test_a_member_that_goes_is_urgent_news_even_if_the_others_cannot_go_on(self) -> None:
+        before = RunStatus(1, "running", 2, 0)
+        assert leader._pause_between(before, replace(before, drained=("b",))) == 0.0
+        assert leader._pause_between(before, replace(before, present=3)) > 0.0
 
     def test_a_round_in_which_no_program_failed_makes_none_due(self, harness: Harness, lead: Leader) -> None:
         self.fail(lead, 5, 6)

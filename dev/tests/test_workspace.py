@@ -29,7 +29,8 @@ def test_package_is_whole(package: Path) -> None:
 
 @each_package
 def test_test_folders_are_no_packages(package: Path) -> None:
-    # With an __init__.py, every package's tests would be the one package "tests" to pytest. The simulator is one, with another inside.
+    # With an __init__.py, every package's tests would be the one package "tests" to pytest. The simulator is one, and
+    # has one.
     packages = [str(path.parent.relative_to(package / "tests")) for path in (package / "tests").rglob("__init__.py")]
     assert sorted(packages) == (["simulator", "simulator/exhaustive"] if package.name == "core" else [])
 
