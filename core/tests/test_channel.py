@@ -156,10 +156,11 @@ def test_a_file_for_which_there_is_no_room_is_an_error_and_no_file(
 
 
 OFFERS = """
-import signal, sys
+import os, signal, sys
 from rdzv.channel import ProcessEnd
 if sys.argv[2] != "free":
-    signal.signal(signal.SIGRTMIN, lambda *_: print("mine", flush=True))
+    # The signal may come while "started" is printed, and print() is not reentrant.
+    signal.signal(signal.SIGRTMIN, lambda *_: os.write(1, b"mine\\n"))
 ProcessEnd(sys.argv[1]).progress(5)
 def is_stuck():
     print("started", flush=True)

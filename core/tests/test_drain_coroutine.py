@@ -1,5 +1,7 @@
 """The coroutines of a drain, effect by effect: a node announces it, gets ready for others, and goes."""
 
+from dataclasses import replace
+
 import pytest
 
 from rdzv.engine import drain, leave
@@ -119,6 +121,15 @@ class TestGo:
         assert record_of(harness).goes
         # It has said so.
         assert harness.stepper(drain.go(node)).effect is None
+
+    def test_a_record_that_came_meanwhile_stays(self, harness: Harness) -> None:
+        node = harness.registered()
+        node.countdown.announce(DrainNotice(0.0, "spot"), harness.now)
+        goes = harness.stepper(drain.go(node))
+        later = replace(record_of(harness), last_round=7)
+        node.registration.record = later
+        fail(goes)
+        assert node.registration.record is later
 
     def test_what_could_not_be_said_is_said_later(self, harness: Harness) -> None:
         node = harness.registered()

@@ -617,6 +617,15 @@ class TestGivingUp:
         assert self.message(harness, node).endswith("1 is missing. The last error: away")
 
 
+def test_a_node_that_stops_waits_no_more(harness: Harness) -> None:
+    node = harness.node("a")
+    joins = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+    joins.to(WaitForChange)
+    node.stop()
+    with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
+        joins.end()
+
+
 class TestQuarantine:
     """A node that is quarantined waits that out by its own clock."""
 

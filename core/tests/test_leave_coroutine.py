@@ -10,6 +10,7 @@ from rdzv.engine import leave, register
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
+from rdzv.engine.notices import drain_key, failure_key, quarantine_key
 from rdzv.engine.records import (
     LEADER_KEY,
     STATUS_KEY,
@@ -227,6 +228,18 @@ class TestCleaningUp:
             harness.now + 30.0
         }
         return harness.names()
+
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_notices_stay_while_the_run_is_open_and_quarantines_for_ever(
+        self, harness: Harness, node: Node, closed: bool
+    ) -> None:
+        keys = {drain_key("c"), failure_key(1)}
+        for key in (*keys, quarantine_key("c")):
+            harness.put(key, b"whatever it is")
+        state = running("a", "b", closed=Closed("a", "enough", done=False) if closed else None)
+        left = self.leave(harness, node, record("b", left="drained"), state=state)
+        assert quarantine_key("c") in left
+        assert left & keys == (set() if closed else keys)
 
     def test_where_no_world_ever_was_records_and_news_go(self, harness: Harness, node: Node) -> None:
         assert self.leave(harness, node, record("b", left="drained")) == set()

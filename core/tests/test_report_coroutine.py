@@ -52,6 +52,13 @@ def test_it_may_be_said_twice(harness: Harness) -> None:
     assert harness.writes(failure_key(1)) == 1
 
 
+def test_a_report_that_is_gone_at_once_is_none(harness: Harness) -> None:
+    a = member(harness, "a")
+    reports = harness.stepper(report.report_failure(a, "exit code 7", False, harness.now + 5.0))
+    assert reports.send((False, None)) is None
+    assert a.run.notices.failures == {}
+
+
 @pytest.mark.parametrize("number", [0, 2])
 def test_a_node_that_is_in_no_round_that_runs_reports_nothing(harness: Harness, number: int) -> None:
     a = member(harness, "a", number)
