@@ -421,3 +421,18 @@ class TestNotices:
         node.set_closed()
         assert node.closed is not None
         assert not node.closed.gave_up
+
+    @pytest.mark.parametrize("seconds", [0.0, 60.0])
+    def test_a_drain_is_announced_although_a_request_is_lost(self, run: Run, seconds: float) -> None:
+        first, second = nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        run.backends[0].fail("put", Fault.REQUEST_LOST)
+        first.drain(seconds, "spot")
+        wait_until(lambda: len(second.drains) == 1)
+
+    def test_a_failure_is_reported_although_a_request_is_lost(self, run: Run) -> None:
+        first, second = nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        run.backends[0].fail("put", Fault.REQUEST_LOST)
+        assert first.report_failure("exit code 1")
+        wait_until(lambda: 1 in second.failures)
