@@ -3,14 +3,13 @@
 import re
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from rdzv_conformance.servers import SERVERS, require_service
 
-from .agents import BUSY, Agent, Agents, agents_on, program
+from .agents import BUSY, Agent, Agents, program
 
 JOB = """
 import rdzv, signal, sys, time
@@ -35,18 +34,6 @@ LONG = 600.0
 """Seconds that no test waits for."""
 
 CALM = {"keep_alive_interval": "2", "last_call_timeout": "3"}
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Agents]:
-    with agents_on("sqlite", tmp_path) as agents:
-        yield agents
-
-
-@pytest.fixture(params=["sqlite", "etcd-v3", "consul"])
-def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
-    with agents_on(request.param, tmp_path) as agents:
-        yield agents
 
 
 def start(

@@ -4,12 +4,11 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .agents import Agents, agents_on, program, wait_until
+from .agents import Agents, program, wait_until
 
 BREAKS = """
 import os, pathlib, rdzv, sys, time
@@ -24,18 +23,6 @@ while sys.argv[2] == "stays" and world.world_size == 2 or not world.store.check(
         world.store.set("over", "")
     time.sleep(0.05)
 """
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Agents]:
-    with agents_on("sqlite", tmp_path) as agents:
-        yield agents
-
-
-@pytest.fixture(params=["sqlite", "etcd-v3", "consul"])
-def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
-    with agents_on(request.param, tmp_path) as agents:
-        yield agents
 
 
 def fit(path: Path) -> tuple[str, ...]:

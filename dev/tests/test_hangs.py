@@ -4,12 +4,11 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .agents import Agents, agents_on, program, wait_until
+from .agents import Agents, program, wait_until
 
 STEPS = """
 import os, rdzv, sys, threading, time
@@ -38,18 +37,6 @@ while not is_over():
 SILENT = "import rdzv, time; rdzv.current(); time.sleep(3)"
 
 HANG = ("--hang-timeout", "2")
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Agents]:
-    with agents_on("sqlite", tmp_path) as agents:
-        yield agents
-
-
-@pytest.fixture(params=["sqlite", "etcd-v3", "consul"])
-def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
-    with agents_on(request.param, tmp_path) as agents:
-        yield agents
 
 
 def test_the_world_goes_on_in_another_round(agents: Agents, tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
 """Nodes that fail again and again, and jobs that do."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-
-from .agents import Agents, agents_on, program, wait_until
+from .agents import Agents, program, wait_until
 
 FAILS = """
 import pathlib, rdzv, sys, time
@@ -32,18 +29,6 @@ sys.exit(7)
 
 CALM = {"keep_alive_interval": "2", "last_call_timeout": "3"}
 RESTARTS = ("--max-restarts", "99")
-
-
-@pytest.fixture
-def local(tmp_path: Path) -> Iterator[Agents]:
-    with agents_on("sqlite", tmp_path) as agents:
-        yield agents
-
-
-@pytest.fixture(params=["sqlite", "etcd-v3", "consul"])
-def agents(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Agents]:
-    with agents_on(request.param, tmp_path) as agents:
-        yield agents
 
 
 def test_after_three_failures_it_waits_until_it_is_pardoned(agents: Agents, tmp_path: Path) -> None:
