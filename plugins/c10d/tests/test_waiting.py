@@ -290,6 +290,35 @@ def test_a_writer_that_died_before_it_could_write_holds_up_no_other(
     assert run.read_all(connection, "nodes").entries["nodes/dead"] == put.entry
 
 
+def test_a_removal_takes_what_writers_that_died_have_announced(
+    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.1)
+    # One died before it could create its key, another amid the removal of one: it has emptied the value.
+    extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/0/new 1234"))
+    backend.put("nodes/0/old", b"x", expect=ANY, timeout=CALL)
+    store.set("rdzv/run/value/nodes/0/old", "")
+    assert len(KeyIndex.parse(store.get("rdzv/run/index/nodes")).names) == 2
+    backend.delete("nodes", timeout=CALL)
+    assert store.get("rdzv/run/index/nodes") == b""
+
+
+def test_a_writer_whose_announcement_a_removal_has_taken_makes_it_again(
+    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.1)
+    slow = Slow(store, "rdzv/run/value/nodes/0/a")
+    writer = C10dRendezvousBackend(slow, "run")
+    with in_background(lambda: writer.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)) as writing:
+        eventually(lambda: store.check(["rdzv/run/count/nodes"]), "the announcement")
+        backend.delete("nodes", timeout=CALL)
+        assert store.get("rdzv/run/index/nodes") == b""
+        slow.may_go_on.set()
+        assert writing.result(CALL).entry is not None
+    assert backend.read_all("nodes", timeout=CALL).entries.keys() == {"nodes/0/a"}
+    writer.close()
+
+
 def test_idle_waits_cost_nothing(shared_store: ForkedStore) -> None:
     with Processes() as processes:
 

@@ -49,7 +49,9 @@ _WATCHERS: Final = 1 << 32
 _LISTED: Final = 16
 """Of how many prefixes it is known what is there."""
 _UNSETTLED: Final = 1.0
-"""Seconds for which a key that is announced and missing is expected to appear: its writer is at it, or dead."""
+"""Seconds for which a key that is announced and missing is expected to appear: its writer is at it, or dead.
+
+A writer that took half of it announces the key again when it is there."""
 
 
 class Listing(NamedTuple):
@@ -148,10 +150,7 @@ class Run:
             if not (known or _matches(_entry(raw), expect)):
                 return PutResult(PutOutcome.CONFLICT, _entry(raw))
             if raw is None:
-                began = time.monotonic()
-                put, counted = self._create(connection, path, value, attempt)
-                # A client that began to watch after the count expects the key; but not for ever.
-                count = counted if time.monotonic() - began < _UNSETTLED / 2 else None
+                put, count = self._create(connection, path, value, attempt)
             else:
                 put, count = self._overwrite(store, path, raw, value, attempt), None
             if put.outcome is PutOutcome.APPLIED:
@@ -198,12 +197,15 @@ class Run:
 
         It is announced before it is there, so that no client that lists the keys can miss it for good; and
         counted in between, so that a process that begins to watch after the count has seen the announcement.
+
+        Returns:
+            The result, and the count by which to ring; None: it is no longer of use.
         """
         store = connection.store
+        began = time.monotonic()
         birth = nonce()
         name = f"{path} {birth}"
-        for folder in _folders(path):
-            extend(store, self._index(folder), KeyIndex.plus(name))
+        self._announce(store, path, name)
         count = store.add(self._count(path), 1)
         new = frame(value, birth, count % _WATCHERS)
         try:
@@ -215,7 +217,12 @@ class Run:
         if found != new.token.raw:
             self._withdraw(store, path, name)
             return PutResult(PutOutcome.CONFLICT, _entry(found)), count
-        return PutResult(PutOutcome.APPLIED, new), count
+        if time.monotonic() - began < _UNSETTLED / 2:
+            return PutResult(PutOutcome.APPLIED, new), count
+        # A purge may have taken the name for that of a dead writer; and a client that began to watch after the count
+        # expects the key no more.
+        self._announce(store, path, name)
+        return PutResult(PutOutcome.APPLIED, new), None
 
     def _overwrite(self, store: Store, path: str, there: bytes, value: bytes, attempt: Attempt) -> PutResult:
         old = read_frame(there)
@@ -238,6 +245,10 @@ class Run:
         self._withdraw(store, path, f"{path} {read_frame(raw).token.birth}")
         return True
 
+    def _announce(self, store: Store, path: str, name: str) -> None:
+        for folder in _folders(path):
+            extend(store, self._index(folder), KeyIndex.plus(name))
+
     def _withdraw(self, store: Store, path: str, name: str) -> None:
         for folder in _folders(path):
             extend(store, self._index(folder), KeyIndex.minus(name))
@@ -248,6 +259,12 @@ class Run:
         Its own key indexes become empty and stay, and so does its count: a writer may be about to lengthen them.
         """
         index = self._index(top)
+        if dead := _names(store, index):
+            # Their writers died between two calls, of a creation or of a removal, or are still at it.
+            time.sleep(_UNSETTLED)
+        for name in dead:
+            if peek(store, self._value(_path(name))) is None:
+                self._withdraw(store, _path(name), name)
         for key in store.list_keys():
             # A key is announced in the top folder first, and withdrawn from there first, too.
             idle = key.startswith(f"{index}/") and not {*_names(store, key)} & {*_names(store, index)}
