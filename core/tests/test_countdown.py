@@ -25,12 +25,12 @@ class TestDrains:
     def test_drain_counts_from_its_first_sight(self, mine: Countdown) -> None:
         mine.observe(NONE, drains(b=60.0), 100.0)
         mine.observe(drains(b=60.0), drains(b=60.0, c=5.0), 110.0)
-        assert mine.drains == {"b": 160.0, "c": 115.0}
+        assert mine.drains == {"b": (160.0, "spot"), "c": (115.0, "spot")}
 
     def test_another_announcement_counts_anew(self, mine: Countdown) -> None:
         mine.observe(NONE, drains(b=60.0), 100.0)
         mine.observe(drains(b=60.0), drains(b=90.0), 110.0)
-        assert mine.drains == {"b": 200.0}
+        assert mine.drains == {"b": (200.0, "spot")}
 
     def test_drain_that_is_over_is_forgotten(self, mine: Countdown) -> None:
         mine.observe(NONE, drains(b=60.0), 100.0)
@@ -40,23 +40,23 @@ class TestDrains:
     def test_own_drain_counts_from_its_announcement(self, mine: Countdown) -> None:
         mine.announce(DrainNotice(60.0, "spot"), 100.0)
         mine.observe(NONE, Notices(drains={"host.1": DrainNotice(60.0, "spot")}), 105.0)
-        assert mine.drains == {"host.1": 160.0}
+        assert mine.drains == {"host.1": (160.0, "spot")}
         # It goes, whatever became of the announcement.
         mine.observe(drains(), NONE, 110.0)
-        assert mine.drains == {"host.1": 160.0}
+        assert mine.drains == {"host.1": (160.0, "spot")}
 
     @pytest.mark.parametrize(("seconds", "moment"), [(10.0, 115.0), (90.0, 160.0)])
     def test_earliest_end_of_an_own_drain_counts(self, mine: Countdown, seconds: float, moment: float) -> None:
         mine.announce(DrainNotice(60.0, "spot"), 100.0)
         mine.observe(NONE, Notices(drains={"host.1": DrainNotice(seconds, "the operator")}), 105.0)
-        assert mine.drains == {"host.1": moment}
+        assert mine.goes_at() == moment
         mine.announce(DrainNotice(1.0, "now"), 106.0)
-        assert mine.drains == {"host.1": 107.0}
+        assert mine.drains == {"host.1": (107.0, "now")}
 
     def test_of_two_that_end_together_the_first_says_why(self, mine: Countdown) -> None:
         mine.announce(DrainNotice(60.0, "spot"), 100.0)
         mine.announce(DrainNotice(50.0, "again"), 110.0)
-        assert mine.reasons == {"host.1": "spot"}
+        assert mine.drains == {"host.1": (160.0, "spot")}
 
 
 class TestQuarantine:

@@ -52,7 +52,7 @@ class TestAnnounce:
         announced = harness.stepper(drain.announce(node, 100.0, "spot", harness.now + 100.0))
         # Whether the service takes it or not.
         assert isinstance(announced.effect, Put)
-        assert (node.countdown.drains, node.drain_reason()) == ({"a": harness.now + 100.0}, "drained: spot")
+        assert (node.countdown.goes_at(), node.drain_reason()) == (harness.now + 100.0, "drained: spot")
         announced.end()
         assert notice_of(harness) == DrainNotice(100.0, "spot")
 
@@ -61,7 +61,7 @@ class TestAnnounce:
         node = harness.registered()
         harness.run(drain.announce(node, 100.0, "spot", harness.now + 100.0))
         assert notice_of(harness) == DrainNotice(100.0, "spot")
-        assert node.countdown.drains == {"a": harness.now + 100.0}
+        assert node.countdown.goes_at() == harness.now + 100.0
 
     def test_it_goes_in_time_though_the_service_is_away(self, harness: Harness) -> None:
         node = harness.registered()

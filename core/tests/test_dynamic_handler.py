@@ -294,6 +294,15 @@ class TestRemoval:
 
 
 class TestAsking:
+    def test_the_first_question_waits_for_the_service(self, run: Run) -> None:
+        node = run.node(1, 1)
+        # It answers no call as long as this is held.
+        with run.service.changed:
+            asked = run.pool.submit(node.is_closed)
+            with pytest.raises(TimeoutError):
+                asked.result(0.3)
+        assert asked.result(5) is False
+
     def test_a_member_knows_until_when_it_is_certainly_one(self, run: Run) -> None:
         node = run.node(1, 1)
         assert (node.record, node.member_until) == (None, None)

@@ -759,7 +759,7 @@ class TestNotices:
         node = Node(harness.node().settings, "memory", harness.clock, id="x")
         events = node.apply_snapshot(harness.client.read_all("control", harness.now))
         assert EventKind.NODE_DRAINS not in {event.kind for event in events}
-        assert node.countdown.drains == {"b": harness.now + 60.0}
+        assert node.countdown.drains["b"].moment == harness.now + 60.0
 
     def test_without_a_round_none_is_news(self) -> None:
         harness = Harness()

@@ -23,6 +23,7 @@ from .engine.notices import (
     Quarantine,
     drain_key,
     name_of,
+    notice_keys,
     quarantine_key,
     read_notices,
 )
@@ -444,8 +445,7 @@ def _keys_beside(control: DecodedSnapshot, state: State) -> list[str]:
     """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
     old = [key for key, number in records.pending_rounds(control) if number is None or number <= state.round + 1]
     # At worst the leader of the next attempt loses the lead, and another is elected.
-    notices = [key for key in control.names() if key.startswith((f"{DRAINS}/", f"{FAILURES}/", f"{QUARANTINES}/"))]
-    return [*old, *notices, records.STATUS_KEY, records.LEADER_KEY]
+    return [*old, *notice_keys(control, DRAINS, FAILURES, QUARANTINES), records.STATUS_KEY, records.LEADER_KEY]
 
 
 def _describe(

@@ -553,7 +553,7 @@ while leads() and not node.stopped:
         "A further announcement puts off the end of a drain.",
         {14},
         Countdown.announce,
-        {"moment < self.drains.get(self.node, math.inf)": "True"},
+        {"end.moment < self.goes_at()": "True"},
         "drain",
         min_nodes=1,
         max_nodes=2,

@@ -21,8 +21,11 @@ from .machine import Machine, SimulationContext
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_HEARD = 1.0
+HEARD = 1.0
 """Seconds after which a leader that was never away knows what was written."""
+
+_NEVER = 0, -math.inf, 0.0
+"""The quarantine of a node that had none: how often, since when, and for how many seconds."""
 
 _NOTICES = (f"{DRAINS}/", f"{FAILURES}/", f"{QUARANTINES}/")
 _WATCHED = frozenset({STATE_KEY, STATUS_KEY, LEADER_KEY})
@@ -116,13 +119,13 @@ class Invariants:
         self._failed_at[number] = self._context.timeline.now
 
     def _check_quarantine(self, name: str, quarantine: Quarantine) -> None:
-        """A node is quarantined for three failures in three rounds running, and for each of them once."""
-        rounds = range(quarantine.round - 2, quarantine.round + 1)
+        """A node is quarantined for failures in so many rounds running, and for each of them once."""
+        rounds = self._rounds_until(quarantine.round)
         self._context.trace.log("{} is quarantined, for the time {}", name, quarantine.times)
         if self._context.data_lost or self._context.purged:
             # The numbers of the rounds began anew.
             return
-        if [self._failures.get(number) for number in rounds] != [name] * 3:
+        if {self._failures.get(number) for number in rounds} != {name}:
             raise Violation(15, f"{name} is quarantined for rounds {[*rounds]}, which failed by {self._failures}")
         if self._counted.get(name, 0) >= rounds[0]:
             raise Violation(15, f"{name} is quarantined twice for a failure up to round {self._counted[name]}")
@@ -141,27 +144,31 @@ class Invariants:
                 raise Violation(15, f"{name} is still quarantined")
 
     def _is_due(self, node: str, number: int) -> bool:
-        """Whether a node has failed first in three rounds running, of which this is the last and none has counted."""
-        rounds = range(number - 2, number + 1)
-        failed = [self._failures.get(each) for each in rounds] == [node] * 3
-        known = self._context.timeline.now - _HEARD
+        """Whether a node has failed first in enough rounds running, of which this is the last and none has counted."""
+        rounds = self._rounds_until(number)
+        failed = {self._failures.get(each) for each in rounds} == {node}
+        known = self._context.timeline.now - HEARD
         return failed and self._counted.get(node, 0) < rounds[0] and self._failed_at[number] < known
+
+    def _rounds_until(self, number: int) -> range:
+        """The rounds whose failures make a quarantine due, of which this is the last."""
+        return range(number - self._context.plan.quarantine_after + 1, number + 1)
 
     def is_unfit(self, machine: Machine) -> bool:
         """Whether a node drains, or is quarantined, and may be so by now."""
-        times, since, cooldown = self._quarantined.get(machine.name, (0, 0.0, 0.0))
+        times, since, cooldown = self._quarantined.get(machine.name, _NEVER)
         is_cooling = self._context.timeline.now < since + cooldown + 3 * self._context.plan.ttl
         return machine.name in self._drains_since or (machine.node.countdown.served < times and is_cooling)
 
     def _check_fitness(self, state: State, leader: str) -> None:
         """A world has a node that is quarantined or drains only if none is possible without."""
         machines = {machine.name: machine for machine in self._context.machines}
-        known = self._context.timeline.now - _HEARD
+        known = self._context.timeline.now - HEARD
         unfit = [
             node
             for node in state.world
             if self.is_unfit(machines[node])
-            and max(self._drains_since.get(node, 0.0), self._quarantined.get(node, (0, 0.0, 0.0))[1]) < known
+            and max(self._drains_since.get(node, -math.inf), self._quarantined.get(node, _NEVER)[1]) < known
         ]
         is_sure = not self._context.unreliable and leader in machines and not machines[leader].disturbed
         unfit += [node for node in state.world if self._is_due(node, state.round - 1)]

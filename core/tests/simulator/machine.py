@@ -122,6 +122,7 @@ class Machine:
             labels=self.labels if plan.rule is not None and plan.rule.group_by else {},
             wanted_timeout=timedelta(seconds=plan.wanted_timeout),
             grow_delay=timedelta(seconds=plan.grow_delay),
+            quarantine_after=plan.quarantine_after,
             quarantine_cooldown=timedelta(seconds=plan.cooldown),
             **({} if plan.rule is None else _options(plan.rule)),
         )
@@ -328,9 +329,12 @@ class Machine:
 
     def _get_ready(self) -> None:
         """Save the work after a while, and say so; or never."""
-        if self._rng.random() < 0.7:
-            seconds = self._rng.uniform(0.0, 2.0)
+        if (seconds := self._time_to_save()) is not None:
             self._context.timeline.after(seconds, self.process.does, self._say_ready)
+
+    def _time_to_save(self) -> float | None:
+        """Seconds that its program takes to save its work; None: it does not."""
+        return self._rng.uniform(0.0, 2.0) if self._rng.random() < 0.7 else None
 
     def _say_ready(self) -> None:
         if self.alive:

@@ -60,6 +60,7 @@ class Plan:
         rule: What else is asked of a world. Each node has a label ``rack``, of which there are `racks`.
         grow_delay: Seconds that a world runs at least before it is asked to grow.
         cooldown: Seconds of a first quarantine.
+        quarantine_after: Rounds running in which a node fails first until it is quarantined.
     """
 
     seed: str
@@ -83,6 +84,7 @@ class Plan:
     rule: AdmissionRule | None = None
     grow_delay: float = 0.0
     cooldown: float = 4.0
+    quarantine_after: int = 3
 
     @property
     def limits(self) -> Limits:

@@ -1,8 +1,10 @@
 """The exhaustive search: what it has learnt is true, it counts the same each time, and finds what is wrong."""
 
+import itertools
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from rdzv.admission import AdmissionRule
 
-from .bugs import put_back
+from .bugs import BUGS, put_back
 from .exhaustive import world
 from .exhaustive.bounds import Bounds
 from .exhaustive.exploration import explore
@@ -101,13 +103,23 @@ def test_equal_memories_have_equal_futures(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 _PAIRS, _RACKS = AdmissionRule(node_unit=2), AdmissionRule(group_by="rack", group_size=2)
+_FAIL, _DRAIN, _SHORT_DRAIN = {"fail": 1}, {"drain": 1}, {"short drain": 1}
 
-FOUND = {
+_Found = tuple[Bounds, int]
+
+
+def _begun(programs: Mapping[str, int], fault: str = "", **bounds: Any) -> Bounds:
+    """A search with two nodes from a first round on."""
+    faults = {fault: 1} if fault else {}
+    return Bounds(2, 1, 2, programs=programs, faults=faults, begins_together=True, **bounds)
+
+
+FOUND: dict[str, _Found] = {
     "own-address": (Bounds(2, 1, 2, 1), 1),
     "small-world": (Bounds(2, 2, 2, 1, faults={"crash": 1}), 3),
     "large-world": (Bounds(2, 1, 1, 1), 3),
     "spares-count-as-waiting": (Bounds(2, 1, 1), 5),
-    "no-exclusivity": (Bounds(2, 1, 2, programs={"fail": 1}), 2),
+    "no-exclusivity": (Bounds(2, 1, 2, programs=_FAIL), 2),
     "edited-world": (Bounds(2, 1, 2, faults={"crash": 1}), 5),
     "stale-address": (Bounds(2, 1, 2, faults={"crash": 1}), 1),
     "stale-port": (Bounds(2, 1, 2, faults={"crash": 1}), 1),
@@ -116,13 +128,65 @@ FOUND = {
     "forgotten-rule": (Bounds(3, 2, 3, 1, rule=_PAIRS), 4),
     "useless-news": (Bounds(3, 2, 3, rule=_PAIRS), 5),
     "part-of-a-group": (Bounds(3, 2, 4, 1, rule=_RACKS), 3),
+    "unconditional-resign": (_begun({"leave": 1}, "pause"), 7),
+    "forgotten-election": (Bounds(2, 1, 2, faults={"late reply": 1}), 4),
+    "drain-without-end": (_begun(_SHORT_DRAIN), 0),
+    "drain-put-off": (_begun(_SHORT_DRAIN | _DRAIN), 14),
+    "drain-too-early": (Bounds(programs=_DRAIN, begins_together=True), 14),
+    "quarantine-unread": (Bounds(programs=_FAIL, quarantine_after=1, begins_together=True), 15),
+    "quarantine-for-ever": (_begun(_FAIL, quarantine_after=1), 4),
+    "quarantine-too-soon": (_begun(_FAIL, quarantine_after=2), 15),
 }
 """Bugs of `BUGS` that show within small bounds, and the invariant that the shortest run violates."""
+
+SLOWLY_FOUND: dict[str, _Found] = {
+    "unfenced-state": (_begun({}, "pause"), 1),
+    "unfenced-return": (_begun({}, "pause"), 2),
+    "unannounced-round": (_begun({}, "pause"), 2),
+    "late-closing": (Bounds(programs={"close": 1, "leave": 1}, begins_together=True), 10),
+    "drain-again": (_begun(_DRAIN | _FAIL), 15),
+    "quarantine-of-others": (_begun({"fail": 2}, rounds=3, quarantine_after=2), 15),
+    "failures-removed": (_begun({"fail": 2}, rounds=3, quarantine_after=2), 15),
+}
+"""The same, for those that take longer."""
+
+BEYOND = {
+    "an outage": ("spares-take-places-of-silent-members", "old-contact", "leader-without-grace-period"),
+    "data that the service forgets": ("hasty-removal", "unforgotten", "unseen-removal"),
+    "a purge, or a next attempt": ("foreign-removal", "last-node-removes-next-attempt"),
+    "errors and bytes that none expects": ("keep-ends", "lead-ends", "token-of-old"),
+    "heartbeat leases": ("fresh-timeouts", "unreadable-heartbeat", "resting-observer", "drowsy-observer"),
+    "a register": ("unreadable-key", "no-answer-is-conflict"),
+    "pages, crowds, or the store of a round": (
+        *("pages-of-others", "page-unread", "only-candidates", "store-under-member", "lost-is-left"),
+    ),
+    "how long it takes, or when time is over": (
+        *("long-last-call", "unbounded-arrivals", "wanted-at-any-time", "hasty-growth", "delayed-loss"),
+        *("join-past-its-deadline", "timeout-closes-run", "wall-clock"),
+    ),
+    "more nodes, more rounds, or more faults in one run": (
+        *("scattered-group", "forgotten-leftovers", "quarantine-twice", "unconditional-record", "unfenced-rejoin"),
+    ),
+}
+"""The other bugs, by what they need that no search has."""
+
+
+def test_each_bug_is_within_the_bounds_of_a_search_or_beyond_for_a_reason() -> None:
+    assert sorted([*FOUND, *SLOWLY_FOUND, *itertools.chain(*BEYOND.values())]) == sorted(BUGS)
 
 
 @pytest.mark.parametrize("name", FOUND)
 def test_bug_is_found_by_the_shortest_run(name: str) -> None:
-    bounds, number = FOUND[name]
+    assert_found(name, *FOUND[name])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", SLOWLY_FOUND)
+def test_bug_is_found_by_the_shortest_run_in_the_end(name: str) -> None:
+    assert_found(name, *SLOWLY_FOUND[name])
+
+
+def assert_found(name: str, bounds: Bounds, number: int) -> None:
     with put_back(name):
         explored = explore(bounds, seconds=60)
     assert explored.found is not None, explored

@@ -3,8 +3,16 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .notices import DrainNotice, Notices, Quarantine, name_of
+
+
+class DrainEnd(NamedTuple):
+    """When a node that drains goes, by the clock of the node that counts, and why, in words."""
+
+    moment: float
+    reason: str
 
 
 @dataclass
@@ -13,25 +21,28 @@ class Countdown:
 
     Attributes:
         node: The node's id.
-        drains: When each node that drains goes; the node itself, too.
-        reasons: Why each goes, in words.
+        drains: The ends of the drains, by the id of the node that goes; the node itself, too.
         quarantine: The quarantine that it waits out, or has waited out last.
         cooled_at: When that is over.
         served: The number of its quarantines that it has waited out.
     """
 
     node: str
-    drains: dict[str, float] = field(default_factory=dict)
-    reasons: dict[str, str] = field(default_factory=dict)
+    drains: dict[str, DrainEnd] = field(default_factory=dict)
     quarantine: Quarantine | None = None
     cooled_at: float = math.inf
     served: int = 0
 
     def announce(self, notice: DrainNotice, now: float) -> None:
         """Drain, from this moment on; of several announcements the earliest end counts."""
-        moment = now + notice.seconds
-        if moment < self.drains.get(self.node, math.inf):
-            self.drains[self.node], self.reasons[self.node] = moment, notice.reason
+        end = DrainEnd(now + notice.seconds, notice.reason)
+        if end.moment < self.goes_at():
+            self.drains[self.node] = end
+
+    def goes_at(self) -> float:
+        """When this node goes; infinite: it does not drain."""
+        end = self.drains.get(self.node)
+        return math.inf if end is None else end.moment
 
     def observe(self, before: Notices, notices: Notices, now: float) -> None:
         """Note what is new.
@@ -57,7 +68,7 @@ class Countdown:
 
     def _observe_drains(self, before: Mapping[str, DrainNotice], drains: Mapping[str, DrainNotice], now: float) -> None:
         for node in self.drains.keys() - drains.keys() - {self.node}:
-            del self.drains[node], self.reasons[node]
+            del self.drains[node]
         for node, notice in drains.items():
             if before.get(node) == notice:
                 continue
@@ -65,4 +76,4 @@ class Countdown:
                 # What this node has announced it counts from then on, which is earlier.
                 self.announce(notice, now)
             else:
-                self.drains[node], self.reasons[node] = now + notice.seconds, notice.reason
+                self.drains[node] = DrainEnd(now + notice.seconds, notice.reason)

@@ -272,10 +272,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def drains(self) -> Sequence[Drain]:
         """The nodes that drain, as far as this node knows, with the seconds that each has left; this one, too."""
-        now, countdown = time.monotonic(), self._node.countdown
+        now, drains = time.monotonic(), self._node.countdown.drains
         return tuple(
-            Drain(node, max(0.0, moment - now), countdown.reasons[node])
-            for node, moment in sorted(countdown.drains.items(), key=lambda item: item[1])
+            Drain(node, max(0.0, end.moment - now), end.reason)
+            for node, end in sorted(drains.items(), key=lambda item: item[1])
         )
 
     @property

@@ -10,7 +10,7 @@ from . import leader, rules, worlds
 from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
 from .node import Node
-from .notices import DRAINS, FAILURES, drain_key
+from .notices import DRAINS, FAILURES, drain_key, notice_keys
 from .records import (
     CONTROL,
     HEARTBEATS,
@@ -140,9 +140,8 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         yield Delete(prefix, deadline)
     if node.closed() is not None:
         # Who is quarantined stays so in the next attempt.
-        for key in control.names():
-            if key.startswith((f"{DRAINS}/", f"{FAILURES}/")):
-                yield Delete(key, deadline)
+        for key in notice_keys(control, DRAINS, FAILURES):
+            yield Delete(key, deadline)
 
 
 def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:

@@ -265,7 +265,8 @@ class Node:
 
     def drain_reason(self) -> str:
         """Why this node drains, in words."""
-        return f"drained: {self.countdown.reasons.get(self.id, 'no reason given')}"
+        end = self.countdown.drains.get(self.id)
+        return f"drained: {'no reason given' if end is None else end.reason}"
 
     def quarantine(self) -> str | None:
         """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
@@ -278,12 +279,12 @@ class Node:
         """When this node has to say that it goes, as its drain is over; infinite: it does not drain, or has said it."""
         record = self.registration.record
         has_said = record is None or record.goes
-        return math.inf if has_said else self.countdown.drains.get(self.id, math.inf)
+        return math.inf if has_said else self.countdown.goes_at()
 
     def is_drained(self) -> bool:
         """Whether this node drains, and goes now: its time is over, all are ready, or the others left or went on."""
-        moment, record = self.countdown.drains.get(self.id), self.registration.record
-        if moment is None:
+        moment, record = self.countdown.goes_at(), self.registration.record
+        if moment == math.inf:
             return False
         state, status = self.run.state, self.run.status
         is_released = status is not None and status.round == self.round and self.id in status.drained

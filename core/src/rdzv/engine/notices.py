@@ -127,6 +127,11 @@ def name_of(node_id: str) -> str:
     return node_id.rpartition(".")[0] or node_id
 
 
+def notice_keys(control: DecodedSnapshot, *folders: str) -> list[str]:
+    """The keys of a snapshot of ``control`` that stand in one of these folders."""
+    return [key for key in control.names() if key.startswith(tuple(f"{folder}/" for folder in folders))]
+
+
 def read_notices(control: DecodedSnapshot) -> Notices:
     """The notices in a snapshot of ``control``. One that cannot be read is left out, and logged."""
     failures = {int(name): failure for name, failure in _read(Failure, control, FAILURES) if name.isdecimal()}
@@ -135,9 +140,7 @@ def read_notices(control: DecodedSnapshot) -> Notices:
 
 
 def _read(kind: type[_R], control: DecodedSnapshot, folder: str) -> Iterator[tuple[str, _R]]:
-    for key in control.names():
-        if not key.startswith(f"{folder}/"):
-            continue
+    for key in notice_keys(control, folder):
         try:
             versioned = control.get(key)
             if versioned is not None:

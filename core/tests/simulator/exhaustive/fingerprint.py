@@ -67,7 +67,7 @@ class _Walk:
             self.found.append(repr(one))
         elif kind is float:
             self.found.append(self._number(one))
-        elif kind is tuple:
+        elif isinstance(one, tuple):
             self._all("(", one)
         elif kind in TIMELESS:
             self.found.append(_text(one))
@@ -106,6 +106,8 @@ class _Walk:
 
     def _parts(self, one: Any) -> Iterator[Any]:
         match one:
+            case range():
+                yield from (one.start, one.stop, one.step)
             case dict():
                 yield from one.keys()
                 yield from one.values()

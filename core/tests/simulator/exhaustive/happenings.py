@@ -85,7 +85,7 @@ class _Program(_ToNode):
 
     order: str
     words: str
-    arguments: tuple[str, ...] = ()
+    arguments: tuple[str | float, ...] = ()
 
     def to_node(self, world: World, at: WorldAt, index: int) -> Iterator[Next]:
         """See `Happening`."""
@@ -105,6 +105,8 @@ HAPPENINGS: Final[dict[str, Happening]] = {
     "late put": _Late("put"),
     "fail": _Program("fail", "the program of {} fails, and joins again"),
     "leave": _Program("leave", "{} leaves", ("it had orders to",)),
+    "drain": _Program("drain", "{} drains: it goes in three seconds, and all are ready before", (3.0,)),
+    "short drain": _Program("drain", "{} drains: it goes in one second, before all are ready", (1.0,)),
     "close": _Program("close", "{} closes the run", ("enough",)),
     "shutdown": _Program("shut_down", "{} shuts down"),
 }

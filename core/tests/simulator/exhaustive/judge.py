@@ -14,7 +14,13 @@ from .learnt_node import Facts
 
 __all__ = ["Judge", "Judgement", "Shown"]
 
-_REMEMBERED = ("state", "late", "_leads", "_lost", "_seen", "_pages", "_worlds", "_failures")
+_REMEMBERED = (
+    *("state", "late", "_leads", "_lost", "_seen", "_pages", "_worlds"),
+    *("_failures", "_counted", "_failed_at", "_quarantined", "_drains_since"),
+)
+
+_EARLIER, _LONG_AGO = -0.1, -10.0
+"""Moments that stand for all before now, which is always 0, and for all so long ago that no quarantine lasts."""
 
 
 class Shown(NamedTuple):
@@ -42,6 +48,7 @@ class Judge:
         self._memories: list[Invariants] = []
         self._numbers: dict[str, int] = {}
         self._known: dict[Any, Judgement] = {}
+        self._later: dict[tuple[int, float], int] = {}
         self._remember(Invariants(self._context))
 
     def state(self, number: int) -> State | None:
@@ -55,12 +62,33 @@ class Judge:
             known = self._known[at] = self._judge(number, shown, what, *arguments)
         return known
 
-    def _judge(self, number: int, shown: tuple[Shown, ...], what: str, *arguments: Any) -> Judgement:
-        context = self._context
+    def passes(self, number: int, seconds: float) -> int:
+        """What is remembered when time has passed."""
+        before = self._memories[number]
+        if not (before._failed_at or before._quarantined or before._drains_since):
+            return number
+        at = number, seconds
+        if (known := self._later.get(at)) is None:
+            invariants = self._copy(number)
+            invariants._failed_at = {key: _earlier(since, seconds) for key, since in before._failed_at.items()}
+            invariants._drains_since = {key: _earlier(since, seconds) for key, since in before._drains_since.items()}
+            invariants._quarantined = {
+                key: (times, _earlier(since, seconds, _LONG_AGO), cooldown)
+                for key, (times, since, cooldown) in before._quarantined.items()
+            }
+            known = self._later[at] = self._remember(invariants)
+        return known
+
+    def _copy(self, number: int) -> Invariants:
         before = self._memories[number]
         invariants = copy.copy(before)
         for name in _REMEMBERED:
             setattr(invariants, name, copy.copy(getattr(before, name)))
+        return invariants
+
+    def _judge(self, number: int, shown: tuple[Shown, ...], what: str, *arguments: Any) -> Judgement:
+        context = self._context
+        invariants = self._copy(number)
         machines: list[Any] = [_machine(one, context.plan.racks) for one in shown]
         context.machines = machines
         context.closers = {one.name for one in shown if one.facts.closes}
@@ -77,11 +105,19 @@ class Judge:
 
     def _remember(self, invariants: Invariants) -> int:
         parts = [getattr(invariants, name) for name in _REMEMBERED]
-        key = repr([sorted(part) if isinstance(part, set) else part for part in parts])
+        key = repr([_in_order(part) for part in parts])
         number = self._numbers.setdefault(key, len(self._memories))
         if number == len(self._memories):
             self._memories.append(invariants)
         return number
+
+
+def _in_order(part: Any) -> Any:
+    return sorted(part.items()) if isinstance(part, dict) else sorted(part) if isinstance(part, set) else part
+
+
+def _earlier(moment: float, seconds: float, oldest: float = _EARLIER) -> float:
+    return max(round(moment - seconds, 6), oldest)
 
 
 def _machine(shown: Shown, racks: int) -> SimpleNamespace:
@@ -91,8 +127,7 @@ def _machine(shown: Shown, racks: int) -> SimpleNamespace:
         has_valid_lease=lambda: facts.has_valid_lease,
         is_evicted=lambda: facts.is_evicted,
         in_running_round=lambda: facts.in_running_round,
-        # No search has failures enough for a quarantine, and no node drains.
-        countdown=SimpleNamespace(served=0),
+        countdown=SimpleNamespace(served=facts.served),
     )
     return SimpleNamespace(
         **facts._asdict() | {"has_valid_lease": None},
@@ -103,7 +138,6 @@ def _machine(shown: Shown, racks: int) -> SimpleNamespace:
         runner=SimpleNamespace(hits=0),
         clock=lambda: 0.0,
         gives_up_at=1.0,
-        drains_at=math.inf,
-        ready_for=frozenset(),
+        drains_at=(0.0 if facts.drained else 1.0) if facts.drains else math.inf,
         settings=SimpleNamespace(attempt=0),
     )

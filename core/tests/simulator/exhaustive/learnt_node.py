@@ -4,6 +4,7 @@ A node and the service meet in messages alone. So what a node does next follows 
 reply, a moment, an order to its program. Its memory is a number here: two with the same fingerprint are one.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ from rdzv.engine.client import DecodedSnapshot
 from rdzv.engine.node import Node
 from rdzv.engine.records import State, node_key
 
+from .. import invariants
 from ..clock import NodeClock, Timeline
 from ..connection import Connection
 from ..machine import Machine, SimulationContext
@@ -46,6 +48,9 @@ class Answer:
 
 SILENCE: Final = Answer(None)
 """The reply that never came."""
+
+MOST_PIECES: Final = 1000
+"""How many pieces of a node may run one after the other at one moment, without a message."""
 
 INTERVAL: Final = timedelta(seconds=1)
 """The time between two keep-alives; all other times are multiples of it, so that much happens at the same moment."""
@@ -94,6 +99,10 @@ class Facts(NamedTuple):
     leading: bool
     waiting: int
     closes: bool
+    drains: bool
+    drained: bool
+    ready_for: frozenset[str]
+    served: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +385,10 @@ class _LearntMachine(Machine):
         # Twice an interval is the shortest time to live: moments are sooner long ago.
         return replace(super()._settings(), keep_alive_interval=INTERVAL, keep_alive_max_attempt=2)
 
+    def _time_to_save(self) -> float:
+        # Not all at the same moment.
+        return (1 + self.order % 2) * INTERVAL.total_seconds()
+
     def facts(self) -> Facts:
         node = self.node
         return Facts(
@@ -394,6 +407,10 @@ class _LearntMachine(Machine):
             node.leading,
             node.waiting(),
             bool(self._context.closers),
+            math.isfinite(self.drains_at),
+            self.clock() >= self.drains_at,
+            self.ready_for,
+            node.countdown.served,
         )
 
 
@@ -420,10 +437,14 @@ class _Live:
         what, *arguments = given
         _Live.running = self
         getattr(self, what)(*arguments)
-        while runs_on and self._machine.process.alive and self._due() == 1:
+        pieces = 0
+        while runs_on and self._machine.process.alive and self._due() == 1 and pieces < MOST_PIECES:
             self._watching.stepped(self._machine)
             self.wake(0)
+            pieces += 1
         self._watching.stepped(self._machine)
+        if pieces == MOST_PIECES:
+            self._watching.refused(self._machine, RuntimeError("it runs on and on while no time passes"))
         told, self._watching.told = tuple(self._watching.told), []
         return told
 
@@ -518,8 +539,15 @@ def _what(happen: Callable[..., None], *arguments: Any) -> tuple[Any, ...]:
 
 @contextmanager
 def as_learnt() -> Iterator[None]:
-    """Have nodes that can be learnt: what they write follows from what they know, and news does not gather."""
-    with patch.object(envelope.Envelope, "wrap", _wrap), patch.object(leader, "COALESCE", 0.0):
+    """Have nodes that can be learnt: what they write follows from what they know, and news does not gather.
+
+    No time passes as long as a node that can be reached has not heard of what was written.
+    """
+    with (
+        patch.object(envelope.Envelope, "wrap", _wrap),
+        patch.object(leader, "COALESCE", 0.0),
+        patch.object(invariants, "HEARD", 0.0),
+    ):
         yield
 
 

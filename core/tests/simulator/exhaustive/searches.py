@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from typing import Final
 
+from rdzv.admission import AdmissionRule
+
 from ..bugs import put_back
 from .bounds import Bounds
 from .exploration import Explored, explore
@@ -21,7 +23,13 @@ SEARCHES: Final[dict[str, Bounds]] = {
     "faults": Bounds(faults={"crash": 1, "lost reply": 1, "late delete": 1}),
     "pause": Bounds(faults={"pause": 1}, steps=17, begins_together=True),
     "ended-lease": Bounds(faults={"ended lease": 1}, steps=24, begins_together=True),
+    "drain": Bounds(programs={"drain": 1}, steps=29, begins_together=True),
+    "short-drain": Bounds(programs={"short drain": 1}, steps=25, begins_together=True),
+    "quarantine": Bounds(programs={"fail": 1}, quarantine_after=1, begins_together=True),
+    "admission": Bounds(programs={"fail": 1}, rule=AdmissionRule(node_unit=2)),
     "two-nodes": Bounds(2, 1, 2, faults=dict.fromkeys(FAULTS, 1), steps=18),
+    "two-nodes-pause": Bounds(2, 1, 2, faults={"pause": 1}, begins_together=True),
+    "two-nodes-ended-lease": Bounds(2, 1, 2, faults={"ended lease": 1}, begins_together=True),
     "all-faults": Bounds(faults=dict.fromkeys(FAULTS, 1), most=len(FAULTS), steps=9, begins_together=True),
 }
 """By name; see `Bounds`."""

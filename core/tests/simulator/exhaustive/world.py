@@ -167,6 +167,8 @@ class World:
             if node.mode is not Mode.DEAD
         }
         living = [one for one in facts.values() if one.alive]
+        if any(one.drains for one in living):
+            return False
         if state is not None and state.closed is not None:
             return not living
         working = {name: one for name, one in facts.items() if one.alive and one.working}
@@ -222,7 +224,8 @@ class World:
             for index, node in enumerate(at.nodes)
         ]
         content = self.service.tick(content, seconds)
-        return Next(at._replace(content=content.number, nodes=tuple(nodes)), None, seconds)
+        judged = self._judge.passes(at.judged, seconds)
+        return Next(at._replace(content=content.number, judged=judged, nodes=tuple(nodes)), None, seconds)
 
     def _recoveries(self, at: WorldAt) -> Iterator[Next]:
         """What was held up goes on, at any time."""
@@ -271,17 +274,20 @@ class World:
     def _settle(self, found: Next) -> Iterator[Next]:
         """Let all pieces of nodes run that can. The pieces of different nodes do not touch each other: one order will
         do; of those of one node, answers and moments come in any order."""
-        ahead, seen = [found], {found.then}
+        ahead, seen, settles = [found], {found.then}, False
         while ahead:
             found = ahead.pop()
             nexts = None if found.violation else self._pieces(found.then)
             if nexts is None:
+                settles = True
                 yield found
                 continue
             for each in nexts:
                 if each.violation or each.then not in seen:
                     seen.add(each.then)
                     ahead.append(_after(found, each))
+        if not settles:
+            yield found._replace(violation=Violation(0, "nodes run on and on while no time passes"))
 
     def _pieces(self, at: WorldAt) -> list[Next] | None:
         """What comes of the next answer, and of the next moment, of one node; None: all have settled."""
