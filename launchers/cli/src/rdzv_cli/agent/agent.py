@@ -6,12 +6,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass, field
-from datetime import timedelta
-from enum import Enum
-from types import FrameType
 from typing import TypeVar
 
 import rdzv
@@ -19,12 +16,15 @@ from rdzv.channel import Report
 from rdzv.current import variables
 from rdzv.handler import RendezvousInfo
 from rdzv.parameters import RendezvousParameters
-from rdzv.store import Store
 from rdzv.threads import start_thread
 
 from .channels import Channels
 from .drains import DrainNotices
+from .ending import AgentResult, ExitStatus
+from .failures import FailureDetection
+from .processes import PROCESSES, processes_of_rank_0
 from .progress import HangDetection
+from .signals import Asked, Signals
 from .workers import Guard, Worker, Workers, own_children, signal_name
 
 logger = logging.getLogger(__name__)
@@ -33,72 +33,6 @@ _T = TypeVar("_T")
 
 _POLL = 0.05
 """Seconds between two looks at the workers; nothing on the network is asked."""
-
-
-_DRAIN_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
-"""What schedulers send a while before they end a job."""
-
-_STACKS = 0.3
-"""Seconds that each worker gets to write its stacks, when one hangs."""
-
-_PROCESSES = "rdzv.processes"
-"""The key by which rank 0 tells the others how many processes it runs."""
-
-_LOOK_AGAIN = timedelta(seconds=10)
-"""How long one question for it waits; the first one after the end of the world is the last."""
-
-
-class ExitStatus(Enum):
-    """How it ends; the value is the exit code of the command."""
-
-    DONE = 0
-    FAILED = 1
-    UNUSABLE = 2
-    TIMED_OUT = 3
-    CLOSED = 4
-    SPARE = 5
-    UNREACHABLE = 6
-    ERROR = 7
-    DRAINED = 8
-    UNFIT = 9
-    GAVE_UP = 10
-    SIGNALLED = 128
-
-    @classmethod
-    def of(cls, error: rdzv.RendezvousError) -> "ExitStatus":
-        """The end that an error means."""
-        kinds = {
-            rdzv.RendezvousParameterError: cls.UNUSABLE,
-            rdzv.RendezvousTimeoutError: cls.TIMED_OUT,
-            rdzv.RendezvousClosedError: cls.CLOSED,
-            rdzv.RendezvousGracefulExitError: cls.SPARE,
-            # Before the error that it refines: to start again would be refused again.
-            rdzv.RendezvousDeniedError: cls.UNUSABLE,
-            rdzv.RendezvousConnectionError: cls.UNREACHABLE,
-        }
-        return next((exit_status for kind, exit_status in kinds.items() if isinstance(error, kind)), cls.ERROR)
-
-
-@dataclass(frozen=True)
-class AgentResult:
-    """How an agent ended, and why.
-
-    Attributes:
-        exit_status: The kind of end.
-        reason: In words.
-        signal: The signal that ended it, with `ExitStatus.SIGNALLED`.
-        summary: The reason in a few words, for the others of the run; empty: the reason itself.
-    """
-
-    exit_status: ExitStatus
-    reason: str
-    signal: int = 0
-    summary: str = ""
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code for a shell."""
-        return self.exit_status.value + self.signal
 
 
 @dataclass(eq=False)
@@ -141,17 +75,18 @@ class Agent:
     waiting: Callable[[float], None] = lambda seconds: None
     say: Callable[[str], None] = logger.info
     restarts: int = 0
+    _signals: Signals = field(init=False)
     _has_failed: bool = field(default=False, init=False)
-    _signal: int = field(default=0, init=False)
-    _drains: threading.Thread | None = field(default=None, init=False)
-    _is_asked_to_drain: bool = field(default=False, init=False)
-    _is_in_world: bool = field(default=False, init=False)
+    _draining: threading.Thread | None = field(default=None, init=False)
     _step: int = field(default=0, init=False)
-    _is_urgent: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        """Have taken no signal yet."""
+        self._signals = Signals(drains=self.drain is not None)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
-        with self._signal_handlers(), own_children(), contextlib.closing(Guard(self.environment)) as keeper:
+        with self._signals.handled(), own_children(), contextlib.closing(Guard(self.environment)) as keeper:
             try:
                 while (ending := self._one_round(keeper)) is None:
                     pass
@@ -166,20 +101,20 @@ class Agent:
             return ending
 
     def _one_round(self, keeper: Guard) -> AgentResult | None:
-        if self._has_failed and (unfit := self.check(lambda: bool(self._signal))):
+        if self._has_failed and (unfit := self.check(lambda: bool(self._signals.number))):
             return AgentResult(ExitStatus.UNFIT, unfit)
         self._has_failed = False
         info = self._run_until_signalled(self.handler.next_rendezvous, self.waiting)
         if info is None:
-            return AgentResult(ExitStatus.SIGNALLED, signal_name(self._signal), self._signal)
+            return self._signalled()
         if not self._agree_on_processes(info):
             return None
-        self._is_in_world = True
+        self._signals.in_world = True
         try:
             with contextlib.closing(Channels(self.processes, keeper)) as channels:
                 return self._run_command(info, channels, keeper)
         finally:
-            self._is_in_world = False
+            self._signals.in_world = False
 
     def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
         own = {"processes": self.processes, "restarts": self.restarts}
@@ -198,7 +133,7 @@ class Agent:
         try:
             return self._watch(workers, channels, notices, info)
         finally:
-            workers.stop(self.grace, self._signal or signal.SIGTERM, force=lambda: self._is_urgent)
+            workers.stop(self.grace, self._signals.number or signal.SIGTERM, force=self._is_urgent)
 
     def _place_in(self, info: RendezvousInfo) -> str:
         each, first = self.processes, info.rank * self.processes
@@ -220,21 +155,21 @@ class Agent:
             waiting: Called now and then with the seconds so far.
             is_over: Whether there is no point in waiting on, so that None is returned. The call then ends by itself.
         """
-        if self._signal:
+        if self._signals.number:
             # It came while nothing was asked, such as while the workers ended.
             return None
         started = time.monotonic()
         pool = ThreadPoolExecutor(1, "rdzv-agent")
         try:
             asked: Future[_T] = pool.submit(call)
-            while not self._signal:
+            while not self._signals.number:
                 if wait([asked], _POLL).done:
                     return asked.result()
                 if is_over():
                     return None
                 waiting(time.monotonic() - started)
             # Leaving ends the wait too.
-            self.handler.leave(signal_name(self._signal))
+            self.handler.leave(signal_name(self._signals.number))
             with contextlib.suppress(rdzv.RendezvousError):
                 asked.result()
             return None
@@ -248,12 +183,12 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            self._run_until_signalled(lambda: info.store.set(_PROCESSES, str(self.processes)))
-            return not self._signal
+            self._run_until_signalled(lambda: info.store.set(PROCESSES, str(self.processes)))
+            return not self._signals.number
         ended = threading.Event()
         try:
             first = self._run_until_signalled(
-                lambda: _processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
+                lambda: processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
             )
         finally:
             ended.set()
@@ -280,10 +215,16 @@ class Agent:
     ) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
         finished = False
-        hangs = HangDetection(self.hang_timeout)
+        failures = FailureDetection(
+            self.command[0],
+            info.rank * self.processes,
+            HangDetection(self.hang_timeout),
+            self.say,
+            self._is_urgent,
+        )
         while True:
-            if self._signal:
-                return AgentResult(ExitStatus.SIGNALLED, signal_name(self._signal), self._signal)
+            if self._signals.number:
+                return self._signalled()
             if closed := self.handler.closed:
                 if closed.done and finished:
                     return AgentResult(ExitStatus.DONE, closed.reason)
@@ -291,14 +232,14 @@ class Agent:
                 return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
             if self.handler.is_drained:
                 return self._drained()
-            if self._is_asked_to_drain and self._drains is None:
+            if self._signals.asked is Asked.DRAIN and self._draining is None:
                 self._announce_drain()
             # A world without one of its members is none, even if the others are too few for another.
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
                 return None
             seen, reports = workers.look(), channels.reports()
-            if failure := self._failure(seen, reports, hangs, info):
+            if failure := failures.look(seen, reports):
                 return self._failed(failure, info, progressed=self._progressed(reports))
             self._pass_on_drains(seen, notices)
             if not finished and all(worker.code == 0 for worker in seen):
@@ -306,33 +247,6 @@ class Agent:
                 if self._run_until_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
                     return AgentResult(ExitStatus.DONE, "every node has finished")
             time.sleep(_POLL)
-
-    def _failure(
-        self, seen: Sequence[Worker], reports: Sequence[Report], hangs: HangDetection, info: RendezvousInfo
-    ) -> str:
-        """The worker that has failed, and how, in words; empty: none has."""
-        for local_rank, worker in enumerate(seen):
-            if worker.code:
-                return f"{self._who(worker, local_rank, info)} ended with {worker.ending}"
-        hanging = hangs.look(reports, [worker.code is None for worker in seen], time.monotonic())
-        if hanging is None:
-            return ""
-        self._collect_stacks(seen, reports, info)
-        how = f"no progress for {self.hang_timeout:g} s, last step {reports[hanging].step}"
-        return f"{self._who(seen[hanging], hanging, info)} hangs: {how}"
-
-    def _who(self, worker: Worker, local_rank: int, info: RendezvousInfo) -> str:
-        rank = info.rank * self.processes + local_rank
-        return f"{self.command[0]} (rank {rank}, local rank {local_rank}, process {worker.pid})"
-
-    def _collect_stacks(self, seen: Sequence[Worker], reports: Sequence[Report], info: RendezvousInfo) -> None:
-        """Have all workers write their stacks, one after the other: one that hangs may wait for another."""
-        for local_rank, (worker, report) in enumerate(zip(seen, reports, strict=True)):
-            if not report.process or self._is_urgent:
-                continue
-            self.say(f"{self._who(worker, local_rank, info)} writes its stacks to its standard error")
-            if worker.send_to(report.process, report.signal):
-                time.sleep(_STACKS)
 
     def _progressed(self, reports: Sequence[Report]) -> bool:
         """Whether a worker has come further than any has come on this node in the rounds before."""
@@ -381,6 +295,13 @@ class Agent:
         self.handler.set_closed(reason, gave_up=True)
         return AgentResult(ExitStatus.GAVE_UP, reason)
 
+    def _is_urgent(self) -> bool:
+        return self._signals.asked is Asked.END_AT_ONCE
+
+    def _signalled(self) -> AgentResult:
+        number = self._signals.number
+        return AgentResult(ExitStatus.SIGNALLED, signal_name(number), number)
+
     def _drained(self) -> AgentResult:
         return AgentResult(ExitStatus.DRAINED, self.handler.drain_reason)
 
@@ -395,7 +316,7 @@ class Agent:
                 logger.warning("this node goes, and could not say so before: %s", error)
 
         self.say(f"asked to end: this node stays for {seconds:g} s, so that the others can save their work")
-        self._drains = start_thread(announce, name="rdzv-drain")
+        self._draining = start_thread(announce, name="rdzv-drain")
 
     def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
         """Tell the workers of the drains, and the run once all of them are ready."""
@@ -411,49 +332,3 @@ class Agent:
             self.handler.shutdown()
         else:
             self.handler.leave(ending.summary or ending.reason)
-
-    @contextlib.contextmanager
-    def _signal_handlers(self) -> Iterator[None]:
-        def take(number: int, frame: FrameType | None) -> None:
-            if (
-                number in _DRAIN_SIGNALS
-                and self.drain is not None
-                and self._is_in_world
-                and not self._is_asked_to_drain
-            ):
-                self._is_asked_to_drain = True
-                return
-            self._is_urgent = bool(self._signal)
-            self._signal = number
-
-        taken = [signal.SIGTERM] if self.drain is None else [*_DRAIN_SIGNALS]
-        # A shell and nohup have these ignored for what shall outlive a terminal; the command inherits that.
-        taken += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
-        previous = {number: signal.signal(number, take) for number in taken}
-        try:
-            yield
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-
-
-def _processes_of_rank_0(store: Store, ended: threading.Event) -> int | None:
-    """How many processes the node of rank 0 runs, as soon as it says so; None if the world ended before."""
-    patient = store
-    store = store.clone()
-    store.set_timeout(_LOOK_AGAIN)
-    while not ended.is_set():
-        try:
-            return int(store.get(_PROCESSES))
-        except ValueError as error:
-            raise rdzv.RendezvousStateError(
-                f"'{_PROCESSES}' in the store of the round is no number: {error}."
-            ) from error
-        except rdzv.RendezvousDeniedError:
-            raise
-        except (rdzv.RendezvousTimeoutError, rdzv.RendezvousConnectionError, RuntimeError):
-            # A service that is away gets all the time that the store gives it. (PyTorch's stores raise RuntimeErrors.)
-            patient.check([_PROCESSES])
-            # A store that fails at once, though it is there, is not asked without a pause.
-            ended.wait(_POLL)
-    return None

@@ -1,0 +1,59 @@
+"""How an agent ends: the kinds of ends, which are the exit codes of the command."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+import rdzv
+
+
+class ExitStatus(Enum):
+    """How it ends; the value is the exit code of the command."""
+
+    DONE = 0
+    FAILED = 1
+    UNUSABLE = 2
+    TIMED_OUT = 3
+    CLOSED = 4
+    SPARE = 5
+    UNREACHABLE = 6
+    ERROR = 7
+    DRAINED = 8
+    UNFIT = 9
+    GAVE_UP = 10
+    SIGNALLED = 128
+
+    @classmethod
+    def of(cls, error: rdzv.RendezvousError) -> "ExitStatus":
+        """The end that an error means."""
+        kinds = {
+            rdzv.RendezvousParameterError: cls.UNUSABLE,
+            rdzv.RendezvousTimeoutError: cls.TIMED_OUT,
+            rdzv.RendezvousClosedError: cls.CLOSED,
+            rdzv.RendezvousGracefulExitError: cls.SPARE,
+            # Before the error that it refines: to start again would be refused again.
+            rdzv.RendezvousDeniedError: cls.UNUSABLE,
+            rdzv.RendezvousConnectionError: cls.UNREACHABLE,
+        }
+        return next((exit_status for kind, exit_status in kinds.items() if isinstance(error, kind)), cls.ERROR)
+
+
+@dataclass(frozen=True)
+class AgentResult:
+    """How an agent ended, and why.
+
+    Attributes:
+        exit_status: The kind of end.
+        reason: In words.
+        signal: The signal that ended it, with `ExitStatus.SIGNALLED`.
+        summary: The reason in a few words, for the others of the run; empty: the reason itself.
+    """
+
+    exit_status: ExitStatus
+    reason: str
+    signal: int = 0
+    summary: str = ""
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code for a shell."""
+        return self.exit_status.value + self.signal

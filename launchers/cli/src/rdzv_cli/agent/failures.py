@@ -1,0 +1,58 @@
+"""Which worker of a round has failed: it has ended, or it hangs."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rdzv.channel import Report
+
+from .progress import HangDetection
+from .workers import Worker
+
+_STACKS: Final = 0.3
+"""Seconds that each worker gets to write its stacks, when one hangs."""
+
+
+@dataclass(frozen=True)
+class FailureDetection:
+    """The workers of one round, by local rank.
+
+    Attributes:
+        program: What they run.
+        first_rank: The global rank of the first.
+        hangs: Finds those that hang.
+        say: Takes what the user should know.
+        is_urgent: Whether there is no time for stacks.
+    """
+
+    program: str
+    first_rank: int
+    hangs: HangDetection
+    say: Callable[[str], None]
+    is_urgent: Callable[[], bool]
+
+    def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> str:
+        """The worker that has failed, and how, in words; empty: none has. All write their stacks if one hangs."""
+        for local_rank, worker in enumerate(workers):
+            if worker.code:
+                return f"{self._name(worker, local_rank)} ended with {worker.ending}"
+        hanging = self.hangs.look(reports, [worker.code is None for worker in workers], time.monotonic())
+        if hanging is None:
+            return ""
+        self._collect_stacks(workers, reports)
+        how = f"no progress for {self.hangs.timeout:g} s, last step {reports[hanging].step}"
+        return f"{self._name(workers[hanging], hanging)} hangs: {how}"
+
+    def _name(self, worker: Worker, local_rank: int) -> str:
+        rank = self.first_rank + local_rank
+        return f"{self.program} (rank {rank}, local rank {local_rank}, process {worker.pid})"
+
+    def _collect_stacks(self, workers: Sequence[Worker], reports: Sequence[Report]) -> None:
+        """Have all workers write their stacks, one after the other: one that hangs may wait for another."""
+        for local_rank, (worker, report) in enumerate(zip(workers, reports, strict=True)):
+            if not report.process or self.is_urgent():
+                continue
+            self.say(f"{self._name(worker, local_rank)} writes its stacks to its standard error")
+            if worker.send_to(report.process, report.signal):
+                time.sleep(_STACKS)

@@ -1,0 +1,39 @@
+"""How many processes each node runs: rank 0 says so in the store of the round, and the others look there."""
+
+import threading
+from datetime import timedelta
+from typing import Final
+
+import rdzv
+from rdzv.store import Store
+
+PROCESSES: Final = "rdzv.processes"
+"""The key in the store."""
+
+_LOOK_AGAIN: Final = timedelta(seconds=10)
+"""How long one question for it waits; the first one after the end of the world is the last."""
+
+_PAUSE: Final = 0.05
+"""Seconds between two questions to a store that fails at once."""
+
+
+def processes_of_rank_0(store: Store, ended: threading.Event) -> int | None:
+    """How many processes the node of rank 0 runs, as soon as it says so; None if the world ended before."""
+    patient = store
+    store = store.clone()
+    store.set_timeout(_LOOK_AGAIN)
+    while not ended.is_set():
+        try:
+            return int(store.get(PROCESSES))
+        except ValueError as error:
+            raise rdzv.RendezvousStateError(
+                f"'{PROCESSES}' in the store of the round is no number: {error}."
+            ) from error
+        except rdzv.RendezvousDeniedError:
+            raise
+        except (rdzv.RendezvousTimeoutError, rdzv.RendezvousConnectionError, RuntimeError):
+            # A service that is away gets all the time that the store gives it. (PyTorch's stores raise RuntimeErrors.)
+            patient.check([PROCESSES])
+            # A store that fails at once, though it is there, is not asked without a pause.
+            ended.wait(_PAUSE)
+    return None

@@ -1,0 +1,61 @@
+"""What signals ask of an agent."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from types import FrameType
+from typing import Final
+
+_DRAIN_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
+"""What schedulers send a while before they end a job."""
+
+
+class Asked(IntEnum):
+    """What the signals so far ask for; each is more than the one before."""
+
+    NOTHING = 0
+    DRAIN = 1
+    """To leave the world after a while."""
+    END = 2
+    """To end, with the time that the command gets to do so."""
+    END_AT_ONCE = 3
+
+
+@dataclass
+class Signals:
+    """The signals of one agent.
+
+    Attributes:
+        drains: Whether the first signal of a scheduler asks for a drain, while there is a world to drain from.
+        in_world: Whether there is one.
+        asked: What they ask for.
+        number: The last signal that asked to end; 0: none did.
+    """
+
+    drains: bool
+    in_world: bool = False
+    asked: Asked = Asked.NOTHING
+    number: int = 0
+
+    @contextlib.contextmanager
+    def handled(self) -> Iterator[None]:
+        """Take the signals of this process; call it on the main thread."""
+        taken = [*_DRAIN_SIGNALS] if self.drains else [signal.SIGTERM]
+        # A shell and nohup have these ignored for what shall outlive a terminal; the command inherits that.
+        taken += [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) != signal.SIG_IGN]
+        previous = {number: signal.signal(number, self._take) for number in taken}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def _take(self, number: int, frame: FrameType | None) -> None:
+        may_drain = self.drains and self.in_world and number in _DRAIN_SIGNALS
+        if may_drain and self.asked is Asked.NOTHING:
+            self.asked = Asked.DRAIN
+            return
+        self.number = number
+        self.asked = Asked.END if self.asked < Asked.END else Asked.END_AT_ONCE
