@@ -30,7 +30,14 @@ from rdzv.settings import RendezvousSettings
 from .memory import Fault, MemoryBackend, MemoryService
 from .test_rendezvous import LeaselessBackend, wait_until
 
-OPTIONS = {"keep_alive_interval": 0.1, "join_timeout": 10.0, "last_call_timeout": 0.2, "close_timeout": 5.0}
+OPTIONS = {
+    "keep_alive_interval": 0.1,
+    "keep_alive_max_attempt": 20,
+    "join_timeout": 10.0,
+    "last_call_timeout": 0.2,
+    "close_timeout": 5.0,
+}
+"""A lease ends after two seconds: a busy machine stops a process for longer than the usual three intervals."""
 WHERE = ("--backend", "shared", "--run-id", "run")
 UNREADABLE = [Envelope(b'{"schema":4}', "new", "1").pack(), b'{"rdzv":2}\n', b"not ours"]
 """A state of another version, one in an envelope of another version, and no state."""

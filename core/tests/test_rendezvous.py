@@ -25,7 +25,9 @@ from rdzv.settings import RendezvousSettings, RendezvousTimeout
 from .memory import Fault, MemoryBackend, MemoryService
 
 INTERVAL = 0.1
-TTL = 3 * INTERVAL
+MISSED = 20
+"""How many intervals without a keep-alive end a lease: a busy machine stops a process for longer than three of them."""
+TTL = MISSED * INTERVAL
 
 
 def seconds(number: float) -> timedelta:
@@ -79,13 +81,10 @@ class Run:
 
     Args:
         kind: What the service can do.
-        missed: How many keep-alive intervals end a lease. A test in which no lease may end takes many:
-            a busy machine stops a process for longer than three of them.
     """
 
-    def __init__(self, kind: str, missed: int = 3) -> None:
+    def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._missed = missed
         self.service = MemoryService()
         self._register: dict[str, Any] = {"lock": threading.Lock()}
         self.handlers: list[DynamicRendezvousHandler] = []
@@ -116,7 +115,7 @@ class Run:
             high,
             RendezvousTimeout(seconds(join), seconds(last_call), seconds(close), seconds(2), seconds(alone)),
             seconds(INTERVAL),
-            self._missed,
+            MISSED,
             **more,
         )
         self.backends.append(self.backend())
@@ -526,15 +525,13 @@ class TestFaults:
             simple.service.write("run/nodes/evil", b"\x80\x04K\x01.", None)
         assert {info.world_size for info in simple.gather(*simple.nodes(2, 2, 2))} == {2}
 
-    def test_a_removed_run_counts_as_closed(self) -> None:
-        # A node that registers again, because its lease has ended, takes the removal for a loss of data.
-        with contextlib.closing(Run("memory", missed=20)) as run:
-            nodes = run.nodes(2, 2, 2)
-            run.gather(*nodes)
-            with run.service.changed:
-                run.service.remove("run/control")
-            wait_until(lambda: all(node.is_closed() for node in nodes))
-            assert "removed" in nodes[0].closed.reason
+    def test_a_removed_run_counts_as_closed(self, simple: Run) -> None:
+        nodes = simple.nodes(2, 2, 2)
+        simple.gather(*nodes)
+        with simple.service.changed:
+            simple.service.remove("run/control")
+        wait_until(lambda: all(node.is_closed() for node in nodes))
+        assert "removed" in nodes[0].closed.reason
 
     def test_a_service_that_lost_its_data_gets_the_state_again(self, simple: Run) -> None:
         nodes = simple.nodes(2, 2, 2)
@@ -717,19 +714,17 @@ class TestCost:
         waits = sum(backend.calls["wait"] for backend in simple.backends)
         assert calls - waits <= 5 * count + 10, [dict(backend.calls) for backend in simple.backends]
 
-    def test_an_idle_node_only_keeps_its_lease(self) -> None:
-        # A node whose lease has ended is not idle.
-        with contextlib.closing(Run("memory", missed=20)) as run:
-            nodes = run.nodes(3, 3, 3)
-            run.gather(*nodes)
-            before = [backend.calls.copy() for backend in run.backends]
-            wait_until(
-                lambda: all(
-                    b.calls["keep_alive"] > c["keep_alive"] + 5 for b, c in zip(run.backends, before, strict=True)
-                )
+    def test_an_idle_node_only_keeps_its_lease(self, simple: Run) -> None:
+        nodes = simple.nodes(3, 3, 3)
+        simple.gather(*nodes)
+        before = [backend.calls.copy() for backend in simple.backends]
+        wait_until(
+            lambda: all(
+                b.calls["keep_alive"] > c["keep_alive"] + 5 for b, c in zip(simple.backends, before, strict=True)
             )
-            for backend, calls in zip(run.backends, before, strict=True):
-                assert {name for name, _ in (backend.calls - calls).items()} <= {"keep_alive", "wait"}
+        )
+        for backend, calls in zip(simple.backends, before, strict=True):
+            assert {name for name, _ in (backend.calls - calls).items()} <= {"keep_alive", "wait"}
 
 
 def test_two_threads_do_not_wait_as_one_node(simple: Run) -> None:
