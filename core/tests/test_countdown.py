@@ -13,7 +13,10 @@ def drains(**seconds: float) -> Notices:
 
 
 def quarantine(times: int, cooldown: float = 10.0, name: str = "host") -> Notices:
-    return Notices(quarantines={name: Quarantine(times, 3, cooldown, "it failed")})
+    return Notices(quarantines={name: Quarantine(times, 3 * times, cooldown, "it failed")})
+
+
+PARDONED = Notices(quarantines={"host": Quarantine(0, 4, 0.0, "pardoned", over=True)})
 
 
 @pytest.fixture
@@ -27,10 +30,11 @@ class TestDrains:
         mine.observe(drains(b=60.0), drains(b=60.0, c=5.0), 110.0)
         assert mine.drains == {"b": (160.0, "spot"), "c": (115.0, "spot")}
 
-    def test_another_announcement_counts_anew(self, mine: Countdown) -> None:
+    @pytest.mark.parametrize(("seconds", "moment"), [(10.0, 120.0), (90.0, 160.0)])
+    def test_earliest_end_counts(self, mine: Countdown, seconds: float, moment: float) -> None:
         mine.observe(NONE, drains(b=60.0), 100.0)
-        mine.observe(drains(b=60.0), drains(b=90.0), 110.0)
-        assert mine.drains == {"b": (200.0, "spot")}
+        mine.observe(drains(b=60.0), drains(b=seconds), 110.0)
+        assert mine.drains == {"b": (moment, "spot")}
 
     def test_drain_that_is_over_is_forgotten(self, mine: Countdown) -> None:
         mine.observe(NONE, drains(b=60.0), 100.0)
@@ -65,7 +69,7 @@ class TestQuarantine:
         assert mine.cooled_at == 110.0
         assert not mine.serve(109.0)
         assert mine.serve(110.0)
-        assert (mine.served, mine.cooled_at) == (1, math.inf)
+        assert (mine.served, mine.cooled_at) == (3, math.inf)
         assert not mine.serve(111.0)
         mine.observe(quarantine(1), quarantine(1), 112.0)
         assert not mine.serve(200.0)
@@ -80,9 +84,16 @@ class TestQuarantine:
         mine.observe(quarantine(1), quarantine(2, 20.0), 105.0)
         assert mine.cooled_at == 125.0
         assert mine.serve(125.0)
-        assert mine.served == 2
+        assert mine.served == 6
 
-    @pytest.mark.parametrize("after", [NONE, quarantine(0)])
+    def test_first_one_after_a_pardon_begins(self, mine: Countdown) -> None:
+        mine.observe(NONE, quarantine(1), 100.0)
+        assert mine.serve(110.0)
+        later = Notices(quarantines={"host": Quarantine(1, 9, 10.0, "it failed")})
+        mine.observe(PARDONED, later, 200.0)
+        assert mine.cooled_at == 210.0
+
+    @pytest.mark.parametrize("after", [NONE, PARDONED])
     def test_pardon_ends_it(self, mine: Countdown, after: Notices) -> None:
         mine.observe(NONE, quarantine(1), 100.0)
         mine.observe(quarantine(1), after, 101.0)

@@ -49,7 +49,7 @@ def fail(coroutine: Stepper[None]) -> None:
 class TestAnnounce:
     def test_it_drains_from_the_first_moment_on(self, harness: Harness) -> None:
         node = harness.registered()
-        announced = harness.stepper(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        announced = harness.stepper(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))
         # Whether the service takes it or not.
         assert isinstance(announced.effect, Put)
         assert (node.countdown.goes_at(), node.drain_reason()) == (harness.now + 100.0, "drained: spot")
@@ -59,13 +59,13 @@ class TestAnnounce:
     def test_it_takes_the_place_of_what_an_operator_has_asked_for(self, harness: Harness) -> None:
         harness.put(drain_key("a"), DrainNotice(600.0, "the rack").encode())
         node = harness.registered()
-        harness.run(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        harness.run(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))
         assert notice_of(harness) == DrainNotice(100.0, "spot")
         assert node.countdown.goes_at() == harness.now + 100.0
 
     def test_it_goes_in_time_though_the_service_is_away(self, harness: Harness) -> None:
         node = harness.registered()
-        announced = harness.stepper(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        announced = harness.stepper(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))
         fail(announced)
         assert not node.is_drained()
         harness.now += 100.0
@@ -73,7 +73,7 @@ class TestAnnounce:
 
     def test_what_it_has_announced_goes_with_it(self, harness: Harness) -> None:
         node = harness.registered()
-        harness.run(drain.announce(node, 100.0, "spot", harness.now + 100.0))
+        harness.run(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))
         harness.run(leave.leave(node, "drained", harness.now + 5.0))
         assert drain_key("a") not in harness.names()
 

@@ -25,7 +25,7 @@ def nodes(names: str, **fields: Any) -> list[NodeRecord]:
 
 
 def quarantine(times: int = 1) -> Quarantine:
-    return Quarantine(times, 3, 60.0, "it failed")
+    return Quarantine(times, 3 * times, 60.0, "it failed")
 
 
 def failures(*ids: str, progressed: bool = False, first: int = 1) -> dict[int, Failure]:
@@ -66,8 +66,8 @@ class TestEligible:
 
     def test_one_that_has_waited_out_its_quarantine_is_fit(self) -> None:
         notices = Notices(quarantines={"a": quarantine(2)})
-        assert not is_fit(node("a", served=1), notices)
-        assert is_fit(node("a", served=2), notices)
+        assert not is_fit(node("a", served=5), notices)
+        assert is_fit(node("a", served=6), notices)
 
     def test_quarantine_is_of_a_name(self) -> None:
         notices = Notices(quarantines={"host.example": quarantine()})
@@ -172,30 +172,35 @@ class TestWaitedOut:
     def test_node_that_says_so_has_waited_it_out(self) -> None:
         notices = Notices(quarantines={"a": quarantine(1), "b": quarantine(1), "d": quarantine(2)})
         there = [
-            node("a.1", served=1),
+            node("a.1", served=3),
             node("a.2"),
             node("b.1", served=0),
-            node("c.1", served=1),
-            node("d.1", served=3),
+            node("c.1", served=3),
+            node("d.1", served=9),
         ]
         found = waited_out(there, notices)
         assert found == {name: replace(notices.quarantines[name], over=True) for name in "ad"}
 
     def test_earlier_one_does_not_count_and_what_is_over_stays_so(self) -> None:
         notices = Notices(quarantines={"a": quarantine(2)})
-        assert waited_out([node("a.1", served=1)], notices) == {}
-        over = Notices(quarantines={"a": Quarantine(2, 3, 60.0, "", over=True), "b": Quarantine(0, 3, 0.0, "")})
-        assert waited_out([node("a.1", served=2), node("b.1", served=1)], over) == {}
+        assert waited_out([node("a.1", served=3)], notices) == {}
+        over = Notices(quarantines={"a": Quarantine(2, 6, 60.0, "", over=True)})
+        assert waited_out([node("a.1", served=6)], over) == {}
         assert is_fit(node("a.2"), over)
 
 
 class TestWithoutProgress:
     def test_rounds_running_that_end_with_this_one(self) -> None:
         there = failures("a", "b", "c", "d")
-        assert [number for number, _ in without_progress(there, 4)] == [1, 2, 3, 4]
+        assert [number for number, _ in without_progress(there, 0, 4)] == [1, 2, 3, 4]
         there[2] = Failure("b", "", True)
-        assert [(number, one.node) for number, one in without_progress(there, 4)] == [(3, "c"), (4, "d")]
-        assert not without_progress(there, 5)
+        assert [(number, one.node) for number, one in without_progress(there, 0, 4)] == [(3, "c"), (4, "d")]
+        assert not without_progress(there, 0, 5)
+
+    def test_rounds_of_an_earlier_attempt_do_not_count(self) -> None:
+        there = failures("a", "b", "c")
+        there[3] = Failure("c", "", False, attempt=1)
+        assert [number for number, _ in without_progress(there, 1, 3)] == [3]
 
 
 class TestDecisions:

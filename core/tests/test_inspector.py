@@ -513,7 +513,7 @@ class TestFitness:
         node.next_rendezvous()
         assert node.report_failure("exit code 7")
         with RunInspector(shared.params()) as observer:
-            quarantine = "bad: for 300 s by its own clock, for the time 1: it failed first in a round: exit code 7"
+            quarantine = "bad: quarantine 1, for 60 s by its own clock: it failed first in a round: exit code 7"
             wait_until(lambda: observer.status(5.0).quarantines)
             status = observer.status(5.0)
             assert (status.quarantines, status.failed_first) == (

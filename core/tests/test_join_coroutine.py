@@ -647,19 +647,19 @@ class TestQuarantine:
             joins.go()
         while node.countdown.served == 0 or self.served(harness) == 0:
             joins.go()
-        assert (harness.now, self.served(harness), node.quarantine()) == (began + 100.0, 2, None)
+        assert (harness.now, self.served(harness), node.quarantine()) == (began + 100.0, 3, None)
 
     def test_the_next_record_says_so_too(self, harness: Harness) -> None:
         node = self.quarantined(harness, cooldown=0.0)
         with pytest.raises(RendezvousTimeoutError):
             harness.run(join.join(node, "a.host", 1, harness.now + 10.0))
         joins = harness.stepper(join.join(node, "a.host", 1, harness.now + 10.0))
-        assert decode(NodeRecord, joins.to_write(f"{NODES}/0/a.1").payload).served == 1
+        assert decode(NodeRecord, joins.to_write(f"{NODES}/0/a.1").payload).served == 3
 
     def test_a_pardon_ends_it(self, harness: Harness) -> None:
         node = self.quarantined(harness)
         assert node.quarantine() == "quarantined for another 100 s: it failed first in 3 rounds running: exit code 7"
-        harness.put(quarantine_key("a"), Quarantine(0, 3, 0.0, "pardoned by the operator").encode())
+        harness.put(quarantine_key("a"), Quarantine(0, 3, 0.0, "pardoned by the operator", over=True).encode())
         harness.show(node)
         assert node.quarantine() is None
 

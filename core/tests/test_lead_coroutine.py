@@ -853,7 +853,7 @@ class TestNotices:
         assert self.quarantine_of(harness) is None
         self.fail(lead, 5)
         lead.until(INTERVAL)
-        first = Quarantine(1, 7, 300.0, "it failed first in 3 rounds running: failure 7")
+        first = Quarantine(1, 7, 60.0, "it failed first in 3 rounds running: failure 7")
         assert self.quarantine_of(harness) == first
         lead.until(60.0)
         assert harness.writes(quarantine_key("b")) == 1
@@ -893,7 +893,7 @@ class TestNotices:
         lead.until(INTERVAL)
         because = "it failed first in 3 rounds running: failure 7"
         assert caplog.messages == [f"node 'b' of 'run' is quarantined: {because}"]
-        record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=1)
+        record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=7)
         harness.put(record.key, record.encode())
         lead.until(INTERVAL)
         assert caplog.messages[1:] == ["node 'b' of 'run' is not quarantined any more"]
@@ -919,7 +919,7 @@ class TestNotices:
         harness.show(lead.node)
         lead.until(INTERVAL)
         assert self.quarantine_of(harness) == there
-        record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=2)
+        record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=3)
         harness.put(record.key, record.encode())
         lead.until(60.0)
         assert self.quarantine_of(harness) == Quarantine(2, 3, 60.0, "it failed", over=True)

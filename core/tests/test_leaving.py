@@ -156,7 +156,7 @@ def test_node_whose_world_has_left_for_good_waits_no_longer_than_its_alone_timeo
 
 
 def test_node_whose_world_is_lost_waits_as_long_as_joining_may_take(run: Run) -> None:
-    dies, waits = nodes = run.nodes(2, 2, 2, join=3.0, alone=0.1)
+    dies, waits = nodes = run.nodes(2, 2, 2, join=8.0, alone=0.1)
     run.gather(*nodes)
     run.crash(dies)
     with pytest.raises(RendezvousTimeoutError) as raised:

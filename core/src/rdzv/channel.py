@@ -114,7 +114,8 @@ class AgentEnd:
     def close(self) -> None:
         """Remove the file; the process may go on using its end."""
         os.close(self._file)
-        with contextlib.suppress(FileNotFoundError):
+        # A process may have put anything in its place.
+        with contextlib.suppress(OSError):
             self.path.unlink()
 
 

@@ -12,16 +12,17 @@ from .backend import STATE_KEY, KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.codec import Record, decode
-from .engine.envelope import Envelope, OtherVersionError
+from .engine.envelope import OtherVersionError
 from .engine.handler import adapt
 from .engine.notices import (
     DRAINS,
     FAILURES,
     QUARANTINES,
-    DrainNotice,
     Notices,
     Quarantine,
     drain_key,
+    drain_notice,
+    name_in_id,
     name_of,
     notice_keys,
     quarantine_key,
@@ -50,8 +51,6 @@ _LAST_LOOK: Final = 1.0
 _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
 """Stands for the state where none is published."""
 _PURGED: Final = Closed("a purge", "its keys are being removed", done=False)
-_UNREAD: Final = Envelope(b"", "", "")
-"""Stands for an envelope that is written over, whatever it is."""
 _DIGITS: Final = 20
 """A name with so many digits is no number of rdzv's."""
 
@@ -257,19 +256,20 @@ class RunInspector:
             The ids of the nodes that drain.
 
         Raises:
-            RendezvousParameterError: No such node is here.
+            RendezvousParameterError: No such node is here, or no clock counts so many seconds.
             RendezvousConnectionError: The service could not be reached.
         """
+        notice = drain_notice(seconds, reason)
         deadline = time.monotonic() + timeout
         live = _living(self._nodes(deadline))
-        drained = tuple(one for one in live if node in (one, name_of(one), unescape(name_of(one))))
+        drained = tuple(one for one in live if node == one or name_of(one) in (node, name_in_id(node)))
         if not drained:
             raise RendezvousParameterError(
                 f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; here are: "
                 f"{', '.join(live) or 'none'}."
             )
         for one in drained:
-            self._write(drain_key(one), DrainNotice(seconds, reason), deadline)
+            self._write(drain_key(one), notice, deadline)
         return drained
 
     def pardon(self, node: str, by: str, timeout: float) -> bool:
@@ -289,7 +289,7 @@ class RunInspector:
         deadline = time.monotonic() + timeout
         control = self._client.read_all(records.CONTROL, deadline)
         state, there = read_record(State, control.get(STATE_KEY)), read_notices(control).quarantines
-        names = [name for name in there if node in (name, unescape(name)) or name == name_of(node)]
+        names = [name for name in there if name in (node, name_of(node), name_in_id(node))]
         for name in names:
             pardon = Quarantine(0, state.round if state else 0, 0.0, f"pardoned by {by}", over=True)
             self._write(quarantine_key(name), pardon, deadline)
@@ -358,12 +358,10 @@ class RunInspector:
             read_record(State, snapshot.raw(STATE_KEY))
             # It has been put back.
             return
-        entry = snapshot.encoded.entries[STATE_KEY]
         attempt = self._highest_number((records.NODES, records.HEARTBEATS), deadline)
         last = self._highest_number((records.ROUNDS, records.PENDING), deadline)
         closed = State(attempt, last, (), "", 0, 1, 1, _PURGED)
-        unread = VersionedValue(_UNREAD, entry.token, entry.order)
-        self._client.put(STATE_KEY, closed.encode(), deadline, previous=unread)
+        self._client.put(STATE_KEY, closed.encode(), deadline, previous=snapshot.replaceable(STATE_KEY))
 
     def _highest_number(self, prefixes: Iterable[str], deadline: float) -> int:
         """The highest number that names a folder under one of these prefixes."""
@@ -477,7 +475,7 @@ def _describe(
         state.closed.reason if state.closed else None,
         tuple(f"round {number}: {one.node} ({one.reason})" for number, one in sorted(notices.failures.items())),
         tuple(
-            f"{unescape(name)}: for {one.cooldown:g} s by its own clock, for the time {one.times}: {one.reason}"
+            f"{unescape(name)}: quarantine {one.times}, for {one.cooldown:g} s by its own clock: {one.reason}"
             for name, one in sorted(notices.quarantines.items())
             if not one.over
         ),

@@ -9,6 +9,7 @@ from typing import Final, Literal, Self
 
 from .admission import AdmissionRule, Limits
 from .errors import RendezvousParameterError
+from .handler import ROUNDS_KEPT
 from .options import Option, parse_options
 from .parameters import RendezvousParameters, check_limits
 from .text import printable
@@ -69,7 +70,7 @@ CORE_OPTIONS: Final = (
     Option(
         "quarantine_cooldown",
         "seconds",
-        300.0,
+        60.0,
         "How long a first quarantine takes; each further one takes twice as long, up to eight times.",
     ),
     Option(
@@ -196,10 +197,10 @@ class RendezvousSettings:
             )
         if self.attempt < 0:
             raise RendezvousParameterError(f"The attempt ({self.attempt}) must not be negative.")
-        if self.quarantine_after < 0 or self.quarantine_cooldown <= timedelta(0):
+        if not 0 <= self.quarantine_after <= ROUNDS_KEPT or self.quarantine_cooldown <= timedelta(0):
             raise RendezvousParameterError(
-                f"The quarantine_after ({self.quarantine_after}) must not be negative, and the quarantine_cooldown "
-                f"({self.quarantine_cooldown}) must be positive."
+                f"The quarantine_after ({self.quarantine_after}) must be from 0 to {ROUNDS_KEPT}, and the "
+                f"quarantine_cooldown ({self.quarantine_cooldown}) must be positive."
             )
         self._check_rule()
 

@@ -471,7 +471,7 @@ while leads() and not node.stopped:
         (
             Change(
                 join._register_to_join,
-                {"yield from register(node, deadline)": "yield from register(node, float('inf'))"},
+                {"min(deadline, node.countdown.goes_at())": "float('inf')"},
             ),
             Change(join.join, {"_ensure_leader(node, deadline)": "_ensure_leader(node, float('inf'))"}),
         ),
@@ -552,8 +552,8 @@ while leads() and not node.stopped:
     "drain-put-off": _bug(
         "A further announcement puts off the end of a drain.",
         {14},
-        Countdown.announce,
-        {"end.moment < self.goes_at()": "True"},
+        Countdown._note,
+        {"end.moment < known.moment": "True"},
         "drain",
         min_nodes=1,
         max_nodes=2,
@@ -562,7 +562,7 @@ while leads() and not node.stopped:
         "A node that drains goes as soon as one member is ready for it.",
         {14},
         eligibility.drained,
-        {"all(node.id": "any(node.id"},
+        {"frozenset.intersection(*": "frozenset().union(*"},
         "drain",
     ),
     "drain-again": _bug(
@@ -610,7 +610,7 @@ while leads() and not node.stopped:
         "A node that has waited out its quarantine does not say so.",
         {4, 15},
         Countdown.serve,
-        {"self.served, self.cooled_at = self.quarantine.times, math.inf": "self.cooled_at = math.inf"},
+        {"self.served, self.cooled_at = self.quarantine.round, math.inf": "self.cooled_at = math.inf"},
         "fail_again",
         min_nodes=1,
         max_nodes=8,

@@ -25,7 +25,7 @@ HEARD = 1.0
 """Seconds after which a leader that was never away knows what was written."""
 
 _NEVER = 0, -math.inf, 0.0
-"""The quarantine of a node that had none: how often, since when, and for how many seconds."""
+"""The quarantine of a node that had none: its round, since when, and for how many seconds."""
 
 _NOTICES = (f"{DRAINS}/", f"{FAILURES}/", f"{QUARANTINES}/")
 _WATCHED = frozenset({STATE_KEY, STATUS_KEY, LEADER_KEY})
@@ -121,7 +121,7 @@ class Invariants:
     def _check_quarantine(self, name: str, quarantine: Quarantine) -> None:
         """A node is quarantined for failures in so many rounds running, and for each of them once."""
         rounds = self._rounds_until(quarantine.round)
-        self._context.trace.log("{} is quarantined, for the time {}", name, quarantine.times)
+        self._context.trace.log("{} is quarantined: {}", name, quarantine.times)
         if self._context.data_lost or self._context.purged:
             # The numbers of the rounds began anew.
             return
@@ -130,17 +130,17 @@ class Invariants:
         if self._counted.get(name, 0) >= rounds[0]:
             raise Violation(15, f"{name} is quarantined twice for a failure up to round {self._counted[name]}")
         self._counted[name] = quarantine.round
-        self._quarantined[name] = quarantine.times, self._context.timeline.now, quarantine.cooldown
+        self._quarantined[name] = quarantine.round, self._context.timeline.now, quarantine.cooldown
         ends = quarantine.cooldown + self._context.plan.ttl
-        self._context.timeline.after(ends, self._see_that_it_is_served, name, quarantine.times)
+        self._context.timeline.after(ends, self._see_that_it_is_served, name, quarantine.round)
 
-    def _see_that_it_is_served(self, name: str, times: int) -> None:
+    def _see_that_it_is_served(self, name: str, number: int) -> None:
         """A node that waits, and was never away, knows when its quarantine is over, unless a further one has begun."""
-        if self._quarantined[name][0] != times:
+        if self._quarantined[name][0] != number:
             return
         for machine in self._context.machines:
             is_sure = machine.joining and not (machine.disturbed or self._context.unreliable)
-            if machine.name == name and is_sure and machine.node.countdown.served < times:
+            if machine.name == name and is_sure and machine.node.countdown.served < number:
                 raise Violation(15, f"{name} is still quarantined")
 
     def _is_due(self, node: str, number: int) -> bool:
@@ -156,9 +156,9 @@ class Invariants:
 
     def is_unfit(self, machine: Machine) -> bool:
         """Whether a node drains, or is quarantined, and may be so by now."""
-        times, since, cooldown = self._quarantined.get(machine.name, _NEVER)
+        number, since, cooldown = self._quarantined.get(machine.name, _NEVER)
         is_cooling = self._context.timeline.now < since + cooldown + 3 * self._context.plan.ttl
-        return machine.name in self._drains_since or (machine.node.countdown.served < times and is_cooling)
+        return machine.name in self._drains_since or (machine.node.countdown.served < number and is_cooling)
 
     def _check_fitness(self, state: State, leader: str) -> None:
         """A world has a node that is quarantined or drains only if none is possible without."""

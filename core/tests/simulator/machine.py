@@ -11,6 +11,7 @@ from rdzv.admission import AdmissionRule
 from rdzv.engine import drain, join, keep_alive, leave, report, watch
 from rdzv.engine.effects import Coroutine, Put
 from rdzv.engine.node import Node
+from rdzv.engine.notices import DrainNotice
 from rdzv.engine.records import State, round_folder
 
 from .clock import NodeClock, Timeline
@@ -202,7 +203,8 @@ class Machine:
     def drain(self, seconds: float) -> None:
         """Call ``drain``, and end when that is over."""
         self.drains_at = min(self.drains_at, self.clock() + seconds)
-        self.runner.start(drain.announce(self.node, seconds, "its machine ends", self.clock() + seconds), _tolerate)
+        notice = DrainNotice(seconds, "its machine ends")
+        self.runner.start(drain.announce(self.node, notice, self.clock() + seconds), _tolerate)
         self._context.timeline.after(self.clock.seconds_until(self.drains_at), self.process.does, self._see_the_end)
 
     def _see_the_end(self) -> None:

@@ -201,13 +201,13 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
             f"{LONG}' is neither a number from 1 to 999999999",
         ),
         (["run", *RUN, "--max-restarts", 5000 * "9", "--", "true"], f"{LONG}' is no whole number from 0 to 999999999"),
-        (["run", *RUN, "--grace", 5000 * "9", "--", "true"], f"{LONG}' is no number of seconds"),
+        (["run", *RUN, "--grace", 5000 * "9", "--", "true"], f"{LONG}' is not from 0 to 1000000000 seconds"),
         (["run", *RUN, "--grace", "soon", "--", "true"], "'soon' is no number of seconds, such as 2.5"),
         (
             ["run", *RUN, "--hang-timeout", "0", "--", "true"],
             "'0' is no time at all; give a number of seconds, such as 2.5",
         ),
-        (["run", *RUN, "--check-cooldown", "-1", "--", "true"], "'-1' is no number of seconds, such as 2.5"),
+        (["run", *RUN, "--check-cooldown", "-1", "--", "true"], "'-1' is not from 0 to 1000000000 seconds"),
         (
             ["run", *RUN, "--on-drain", "USR3", "--", "true"],
             "no signal that a program can handle, such as SIGUSR1;",

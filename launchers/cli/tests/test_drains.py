@@ -12,6 +12,7 @@ import pytest
 from core.tests.memory import MemoryBackend
 from rdzv import Drain, DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
 from rdzv.channel import ProcessEnd
+from rdzv.errors import RendezvousConnectionError
 
 from rdzv_cli.agent import Agent, ExitStatus
 from rdzv_cli.agent.channels import Channels
@@ -74,7 +75,10 @@ def test_they_are_answered_once_every_worker_is_ready_for_all(
     processes[0].ready()
     assert not notices.are_answered(workers)
     processes[1].ready()
+    # Until the run knows.
     assert notices.are_answered(workers)
+    assert notices.are_answered(workers)
+    notices.answered = notices.asked
     assert not notices.are_answered(workers)
     notices.show([SPOT, RACK])
     processes[0].ready()
@@ -133,17 +137,20 @@ def test_without_room_for_the_files_the_command_runs_on(
 
 
 class Draining(DynamicRendezvousHandler):
-    """A node of a run that another one leaves in a minute; `answers` are those of this node."""
+    """A node that leaves its run in a minute, and another does that is not in its world; `answers` are its own."""
 
     _until = time.monotonic() + 60
     answers = 0
 
     @property
     def drains(self) -> tuple[Drain, ...]:
-        return (Drain("a.1", self._until - time.monotonic(), "spot"),)
+        seconds = self._until - time.monotonic()
+        return (Drain("spare.1", seconds, "rack"), Drain(self.node_id, seconds, "spot"))
 
     def ready_to_drain(self) -> None:
         self.answers += 1
+        if self.answers == 1:
+            raise RendezvousConnectionError("an outage")
 
 
 SAVES = """
@@ -158,6 +165,7 @@ while not (heard if sys.argv[1] == "signal" else world.drains):
     time.sleep(0.01)
 print("saves for", world.drains[0].node, world.drains[0].reason, flush=True)
 world.ready_to_drain()
+time.sleep(1)
 """
 
 
@@ -170,5 +178,6 @@ def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.C
     agent = Agent(handler, params, command, processes=2, on_drain=signal.SIGUSR1 if way == "signal" else 0)
     ending = agent.run()
     assert ending.exit_status is ExitStatus.DONE, ending.reason
-    assert capfd.readouterr().out.splitlines() == ["saves for a.1 spot"] * 2
-    assert handler.answers == 1
+    assert capfd.readouterr().out.splitlines() == [f"saves for {handler.node_id} spot"] * 2
+    # The first was lost.
+    assert handler.answers == 2

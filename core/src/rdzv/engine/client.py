@@ -62,6 +62,10 @@ def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bo
     return (one and one.token) == (other and other.token)
 
 
+_UNREAD: Final = Envelope(b"", "", "")
+"""Stands for an envelope that is written over, whatever it is."""
+
+
 class DecodedSnapshot:
     """A snapshot whose entries are unwrapped when they are asked for, and only once."""
 
@@ -96,6 +100,14 @@ class DecodedSnapshot:
         if key not in self._versioned:
             self._versioned[key] = unwrap(entry)
         return self._versioned[key]
+
+    def replaceable(self, key: str) -> VersionedValue | None:
+        """The same, to be written over whatever it is: bytes that are not ours have no past."""
+        try:
+            return self.raw(key)
+        except RendezvousStateError:
+            entry = self.encoded.entries[key]
+            return VersionedValue(_UNREAD, entry.token, entry.order)
 
     def valid_entries(self) -> Mapping[str, VersionedValue]:
         """Everything here that exists and is ours. What is corrupt is left out, and logged."""

@@ -24,7 +24,7 @@ class Countdown:
         drains: The ends of the drains, by the id of the node that goes; the node itself, too.
         quarantine: The quarantine that it waits out, or has waited out last.
         cooled_at: When that is over.
-        served: The number of its quarantines that it has waited out.
+        served: The round of the last quarantine that it has waited out; 0: none.
     """
 
     node: str
@@ -34,10 +34,14 @@ class Countdown:
     served: int = 0
 
     def announce(self, notice: DrainNotice, now: float) -> None:
-        """Drain, from this moment on; of several announcements the earliest end counts."""
-        end = DrainEnd(now + notice.seconds, notice.reason)
-        if end.moment < self.goes_at():
-            self.drains[self.node] = end
+        """Drain, from this moment on."""
+        self._note(self.node, notice, now)
+
+    def _note(self, node: str, notice: DrainNotice, now: float) -> None:
+        """Of several announcements of one node the earliest end counts."""
+        end, known = DrainEnd(now + notice.seconds, notice.reason), self.drains.get(node)
+        if known is None or end.moment < known.moment:
+            self.drains[node] = end
 
     def goes_at(self) -> float:
         """When this node goes; infinite: it does not drain."""
@@ -54,7 +58,7 @@ class Countdown:
         """
         self._observe_drains(before.drains, notices.drains, now)
         quarantine = notices.quarantines.get(name_of(self.node))
-        if quarantine is None or quarantine.over or quarantine.times <= self.served:
+        if quarantine is None or quarantine.over or quarantine.round <= self.served:
             self.quarantine, self.cooled_at = None, math.inf
         elif quarantine != self.quarantine:
             self.quarantine, self.cooled_at = quarantine, now + quarantine.cooldown
@@ -63,17 +67,12 @@ class Countdown:
         """Whether a quarantine is over now; it is counted once."""
         if self.quarantine is None or now < self.cooled_at:
             return False
-        self.served, self.cooled_at = self.quarantine.times, math.inf
+        self.served, self.cooled_at = self.quarantine.round, math.inf
         return True
 
     def _observe_drains(self, before: Mapping[str, DrainNotice], drains: Mapping[str, DrainNotice], now: float) -> None:
         for node in self.drains.keys() - drains.keys() - {self.node}:
             del self.drains[node]
         for node, notice in drains.items():
-            if before.get(node) == notice:
-                continue
-            if node == self.node:
-                # What this node has announced it counts from then on, which is earlier.
-                self.announce(notice, now)
-            else:
-                self.drains[node] = DrainEnd(now + notice.seconds, notice.reason)
+            if before.get(node) != notice:
+                self._note(node, notice, now)

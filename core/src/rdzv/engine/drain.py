@@ -9,9 +9,8 @@ from .records import NodeRecord
 from .register import register
 
 
-def announce(node: Node, seconds: float, reason: str, deadline: float) -> Coroutine[None]:
-    """Announce that this node goes after so many seconds. It goes then, whether the service takes that or not."""
-    notice = DrainNotice(seconds, reason)
+def announce(node: Node, notice: DrainNotice, deadline: float) -> Coroutine[None]:
+    """Announce that this node goes. It does so in time, whether the service takes that or not."""
     node.countdown.announce(notice, node.clock())
     applied, there = yield Put(drain_key(node.id), notice.encode(), deadline, previous=None)
     while not applied:

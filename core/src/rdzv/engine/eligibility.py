@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Final
 
 from ..admission import Limits
-from .notices import Failure, Notices, Quarantine, name_of
+from .notices import MOST_SECONDS, Failure, Notices, Quarantine, name_of
 from .records import NodeRecord
 
-_DOUBLED: Final = 4
-"""The cooldown of a node doubles each time, so often at most."""
+_LAST_DOUBLED: Final = 4
+"""Each quarantine of a node takes twice as long as the one before, up to this one."""
 
 
 def eligible(
@@ -46,7 +46,7 @@ def is_fit(node: NodeRecord, notices: Notices) -> bool:
 
 def _burden(node: NodeRecord, notices: Notices) -> tuple[bool, int]:
     quarantine = notices.quarantines.get(name_of(node.id))
-    times = 0 if quarantine is None or quarantine.over or quarantine.times <= node.served else quarantine.times
+    times = 0 if quarantine is None or quarantine.over or quarantine.round <= node.served else quarantine.times
     return node.id in notices.drains, times
 
 
@@ -57,11 +57,8 @@ def drained(inside: Collection[NodeRecord], notices: Notices) -> frozenset[str]:
         inside: The members that are in the round.
         notices: What the run knows of them.
     """
-    return frozenset(
-        node.id
-        for node in inside
-        if node.goes or (node.id in notices.drains and all(node.id in other.ready for other in inside))
-    )
+    awaited = frozenset.intersection(*(frozenset(node.ready) for node in inside)) if inside else frozenset()
+    return frozenset(node.id for node in inside if node.goes or (node.id in notices.drains and node.id in awaited))
 
 
 def with_due(notices: Notices, number: int, after: int, cooldown: float) -> tuple[Notices, str | None]:
@@ -84,7 +81,7 @@ def with_due(notices: Notices, number: int, after: int, cooldown: float) -> tupl
         # No failure counts twice.
         return notices, None
     times = before.times + 1 if before else 1
-    seconds = cooldown * 2 ** (min(times, _DOUBLED) - 1)
+    seconds = min(cooldown * 2 ** (min(times, _LAST_DOUBLED) - 1), MOST_SECONDS)
     running = f"{after} rounds running" if after > 1 else "a round"
     due = Quarantine(times, number, seconds, f"it failed first in {running}: {failures[-1].reason}")
     return replace(notices, quarantines={**notices.quarantines, name: due}), name
@@ -108,15 +105,20 @@ def waited_out(nodes: Collection[NodeRecord], notices: Notices) -> Mapping[str, 
     return {
         name: replace(quarantine, over=True)
         for name, quarantine in notices.quarantines.items()
-        if not quarantine.over
-        and any(name_of(node.id) == name and 0 < quarantine.times <= node.served for node in nodes)
+        if not quarantine.over and any(name_of(node.id) == name and quarantine.round <= node.served for node in nodes)
     }
 
 
-def without_progress(failures: Mapping[int, Failure], number: int) -> Sequence[tuple[int, Failure]]:
-    """The rounds without progress, one after the other, of which this one is the last; each with its first failure."""
+def without_progress(failures: Mapping[int, Failure], attempt: int, number: int) -> Sequence[tuple[int, Failure]]:
+    """The rounds of an attempt without progress, one after the other, each with its first failure.
+
+    Args:
+        failures: By the number of the round.
+        attempt: The attempt.
+        number: The last round.
+    """
     found: list[tuple[int, Failure]] = []
-    while (failure := failures.get(number)) is not None and not failure.progressed:
+    while (failure := failures.get(number)) is not None and failure.attempt == attempt and not failure.progressed:
         found.append((number, failure))
         number -= 1
     return found[::-1]

@@ -17,7 +17,6 @@ from ..errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
-    RendezvousParameterError,
     RendezvousStateError,
 )
 from ..handler import Drain, RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
@@ -29,7 +28,7 @@ from .client import RetryingClient
 from .eligibility import without_progress
 from .heartbeats import HeartbeatLeases
 from .node import Node
-from .notices import MOST_SECONDS, Failure
+from .notices import Failure, drain_notice
 from .records import ROUNDS, Closed, NodeRecord, RunStatus, State
 from .register_adapter import RegisterAdapter
 from .runner import Runner
@@ -261,13 +260,10 @@ class DynamicRendezvousHandler(RendezvousHandler):
             RendezvousParameterError: The seconds are no number of zero or above.
             RendezvousConnectionError: The service could not be reached in that time. The node goes all the same.
         """
-        if not 0 <= seconds <= MOST_SECONDS:
-            raise RendezvousParameterError(
-                f"A node drains for a number of seconds from 0 to {MOST_SECONDS:.0f}, not {seconds}."
-            )
+        notice = drain_notice(seconds, reason)
         self._start()
         patience = max(seconds, self._settings.timeout.heartbeat.total_seconds())
-        self._runner.run(drain.announce(self._node, float(seconds), reason, time.monotonic() + patience))
+        self._runner.run(drain.announce(self._node, notice, time.monotonic() + patience))
 
     @property
     def drains(self) -> Sequence[Drain]:
@@ -321,7 +317,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def rounds_without_progress(self) -> Sequence[tuple[int, Failure]]:
         """The rounds without progress, running, up to the one that this node joined last; each with its first
         failure. At most `ROUNDS_KEPT` are known."""
-        return without_progress(self._node.run.notices.failures, self._node.round)
+        return without_progress(self._node.run.notices.failures, self._settings.attempt, self._node.round)
 
     @property
     def quarantine(self) -> str | None:

@@ -84,10 +84,12 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
 def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
     """Write the record of a node that joins."""
     try:
-        yield from register(node, deadline)
+        # A node that drains goes in time, whether the service answers or not.
+        yield from register(node, min(deadline, node.countdown.goes_at()))
     except RendezvousError as error:
         if not is_passing(error):
             raise
+        refusals.raise_if_cannot_join(node)
         if node.connection.since_last_contact() > node.clock() - started:
             yield from _probe_service(node, started)
         raise refusals.unregistered(node, started, error) from error

@@ -377,7 +377,11 @@ class _LeaderTerm:
         mine = self.node
         if state is None or not eligibility.is_suspect(mine.run.notices, state.round, mine.settings.quarantine_after):
             return
-        failure = read_record(Failure, (yield Read(failure_key(state.round), mine.background_deadline())))
+        try:
+            failure = read_record(Failure, (yield Read(failure_key(state.round), mine.background_deadline())))
+        except RendezvousStateError:
+            # The watch says so in the log.
+            failure = None
         self.failures = {} if failure is None else {state.round: failure}
         yield from self.quarantine(state, records)
 
@@ -389,7 +393,7 @@ class _LeaderTerm:
         changed = {**eligibility.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
         for name, quarantine in changed.items():
             key = quarantine_key(name)
-            before = snapshot.raw(key)
+            before = snapshot.replaceable(key)
             applied, _ = yield Put(key, quarantine.encode(), self.node.background_deadline(), previous=before)
             # If not, another leader has, or this one before: the next snapshot shows it.
             if applied:

@@ -10,14 +10,13 @@ from typing import Final
 
 from ..backend import STATE_KEY
 from ..hooks import Event, EventKind
-from ..keys import escape
 from ..settings import RendezvousSettings
 from . import rules
 from .client import DecodedSnapshot, VersionedValue, backoff
 from .connection import Connection
 from .countdown import Countdown
 from .failures import LEAD, Failures
-from .notices import Notices, read_notices
+from .notices import Notices, name_in_id, read_notices
 from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStatus, decode_state, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
@@ -85,7 +84,7 @@ class Node:
         """Give the node its id."""
         if not self.id:
             name = self.settings.node_name or os.uname().nodename
-            self.id = f"{escape(name)[:32]}.{secrets.token_hex(6)}"
+            self.id = f"{name_in_id(name)}.{secrets.token_hex(6)}"
         self.connection = Connection(self.settings.run, self.backend, self.clock, self.interval, self.ttl)
         self.failures = Failures(self.clock)
         self.countdown = Countdown(self.id)
@@ -123,7 +122,7 @@ class Node:
         events = self.apply_leader(read_record(LeaderRecord, snapshot.get(LEADER_KEY)))
         events += self.apply_state(snapshot.get(STATE_KEY), page)
         events += self._apply_status(read_record(RunStatus, snapshot.get(STATUS_KEY)))
-        events += self._apply_notices(read_notices(snapshot))
+        events += self.apply_notices(read_notices(snapshot))
         # Last, so that what cannot be read is looked at again.
         self.run.snapshot = snapshot
         return events
@@ -184,7 +183,8 @@ class Node:
             if departure not in known and departure.node != self.id
         ]
 
-    def _apply_notices(self, notices: Notices) -> list[Event]:
+    def apply_notices(self, notices: Notices) -> list[Event]:
+        """Apply the notices of the run; returns what is new to this node."""
         before, self.run.notices = self.run.notices, notices
         self.countdown.observe(before, notices, self.clock())
         state = self.run.state

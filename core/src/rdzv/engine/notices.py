@@ -7,9 +7,11 @@ A node drains; the program of a node failed first in a round; a node is quaranti
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Final, TypeVar
 
-from ..errors import RendezvousStateError
+from ..errors import RendezvousParameterError, RendezvousStateError
+from ..keys import escape
 from .client import DecodedSnapshot
 from .codec import Record, decode
 from .records import CONTROL
@@ -25,6 +27,12 @@ QUARANTINES: Final = f"{CONTROL}/quarantines"
 
 MOST_SECONDS: Final = 1e9
 """No drain and no quarantine is longer: locks and sockets overflow somewhere above this."""
+
+MOST_REASON: Final = 1000
+"""Characters of the reason of a drain: every process of the run gets all of them."""
+
+_LONGEST_NAME: Final = 32
+"""Characters of a node's name in its id: ids stand in every page of a world."""
 
 _R = TypeVar("_R", bound=Record)
 
@@ -59,11 +67,13 @@ class Failure(Record):
         node: The id of its node.
         reason: In words.
         progressed: Whether the programs of that node had made progress in that round.
+        attempt: The attempt that the round belongs to.
     """
 
     node: str
     reason: str
     progressed: bool
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +117,23 @@ class Notices:
 NONE: Final = Notices()
 
 
+def drain_notice(seconds: float, reason: str) -> DrainNotice:
+    """The notice of a drain that a caller asks for.
+
+    Raises:
+        RendezvousParameterError: No clock counts so many seconds, or the reason is too long.
+    """
+    if len(reason) > MOST_REASON:
+        raise RendezvousParameterError(
+            f"The reason of a drain has at most {MOST_REASON:,} characters, and this one {len(reason):,}."
+        )
+    if not 0 <= seconds <= MOST_SECONDS:
+        raise RendezvousParameterError(
+            f"A node drains for a number of seconds from 0 to {MOST_SECONDS:.0f}, not {seconds}."
+        )
+    return DrainNotice(float(seconds), reason)
+
+
 def drain_key(node_id: str) -> str:
     """Where it stands that a node drains."""
     return f"{DRAINS}/{node_id}"
@@ -130,6 +157,17 @@ def name_of(node_id: str) -> str:
 def notice_keys(control: DecodedSnapshot, *folders: str) -> list[str]:
     """The keys of a snapshot of ``control`` that stand in one of these folders."""
     return [key for key in control.names() if key.startswith(tuple(f"{folder}/" for folder in folders))]
+
+
+def name_in_id(name: str) -> str:
+    """What stands for a node's name in its id: the name itself, or of a long one the beginning and a hash."""
+    escaped = escape(name)
+    if len(escaped) <= _LONGEST_NAME:
+        return escaped
+    digest = blake2b(escaped.encode(), digest_size=4).hexdigest()
+    while len(escape(name)) > _LONGEST_NAME - len(digest) - 1:
+        name = name[:-1]
+    return f"{escape(name)}-{digest}"
 
 
 def read_notices(control: DecodedSnapshot) -> Notices:

@@ -207,7 +207,7 @@ class NodeRecord(_LimitedRecord):
         rule: What else it asks of a world.
         ready: The ids of the draining nodes that it can go on without: its program has saved its work.
         goes: It drains, and its time is over: it leaves its round, whether the others are ready or not.
-        served: How many of its quarantines it has waited out.
+        served: The round of the last quarantine that it has waited out; 0: none.
         order: The service's creation order of the record: the arrival order. Not written.
     """
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from .effects import Coroutine, Put
+from .effects import Coroutine, Emit, Put
 from .node import Node
 from .notices import Failure, failure_key
 from .records import read_record
@@ -17,10 +17,12 @@ def report_failure(node: Node, reason: str, progressed: bool, deadline: float) -
     if state is None or state.round != number:
         # The round is over: why it ended was reported in time, if at all.
         return False
-    failure = Failure(node.id, reason, progressed)
+    failure = Failure(node.id, reason, progressed, node.settings.attempt)
     _, there = yield Put(failure_key(number), failure.encode(), deadline, previous=None)
     first = read_record(Failure, there)
     if first is not None:
         notices = node.run.notices
-        node.run.notices = replace(notices, failures={**notices.failures, number: first})
+        events = node.apply_notices(replace(notices, failures={**notices.failures, number: first}))
+        if events:
+            yield Emit(tuple(events))
     return first == failure

@@ -73,8 +73,8 @@ class Judge:
             invariants._failed_at = {key: _earlier(since, seconds) for key, since in before._failed_at.items()}
             invariants._drains_since = {key: _earlier(since, seconds) for key, since in before._drains_since.items()}
             invariants._quarantined = {
-                key: (times, _earlier(since, seconds, _LONG_AGO), cooldown)
-                for key, (times, since, cooldown) in before._quarantined.items()
+                key: (number, _earlier(since, seconds, _LONG_AGO), cooldown)
+                for key, (number, since, cooldown) in before._quarantined.items()
             }
             known = self._later[at] = self._remember(invariants)
         return known

@@ -21,6 +21,9 @@ from rdzv.text import printable
 MOST: Final = 999_999_999
 """The highest number that the command line takes."""
 
+_MOST_SECONDS: Final = 1e9
+"""The longest time that the command line takes: locks and sockets overflow somewhere above this."""
+
 _SHORT: Final = ("nnodes", "min", "max")
 """What the numbers of nodes are also called where parameters are written."""
 
@@ -134,10 +137,10 @@ def seconds(text: str) -> float:
     """A number of seconds, for argparse."""
     try:
         number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of seconds, such as 2.5")
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of seconds, such as 2.5") from error
+    if not 0 <= number <= _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"'{printable(text)}' is not from 0 to {_MOST_SECONDS:.0f} seconds")
     return number
 
 

@@ -78,6 +78,7 @@ class Agent:
     _signals: Signals = field(init=False)
     _has_failed: bool = field(default=False, init=False)
     _draining: threading.Thread | None = field(default=None, init=False)
+    _answering: threading.Thread | None = field(default=None, init=False)
     _step: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -91,9 +92,7 @@ class Agent:
                 while (ending := self._one_round(keeper)) is None:
                     pass
             except rdzv.RendezvousError as error:
-                ending = AgentResult(ExitStatus.of(error), str(error), summary=error.summary)
-                if self.handler.is_drained:
-                    ending = self._drained()
+                ending = self._ended_by(error)
             except BaseException as error:
                 self.handler.leave(f"its agent failed: {type(error).__name__}: {error}")
                 raise
@@ -109,12 +108,8 @@ class Agent:
             return self._signalled()
         if not self._agree_on_processes(info):
             return None
-        self._signals.in_world = True
-        try:
-            with contextlib.closing(Channels(self.processes, keeper)) as channels:
-                return self._run_command(info, channels, keeper)
-        finally:
-            self._signals.in_world = False
+        with contextlib.closing(Channels(self.processes, keeper)) as channels:
+            return self._run_command(info, channels, keeper)
 
     def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
         own = {"processes": self.processes, "restarts": self.restarts}
@@ -130,9 +125,11 @@ class Agent:
             reason = f"cannot start {self.command[0]!r}: {error.strerror}"
             self._report_failure(reason, progressed=False)
             return AgentResult(ExitStatus.FAILED, reason)
+        self._signals.in_world = True
         try:
             return self._watch(workers, channels, notices, info)
         finally:
+            self._signals.in_world = False
             workers.stop(self.grace, self._signals.number or signal.SIGTERM, force=self._is_urgent)
 
     def _place_in(self, info: RendezvousInfo) -> str:
@@ -167,6 +164,7 @@ class Agent:
                     return asked.result()
                 if is_over():
                     return None
+                self._drain_if_asked()
                 waiting(time.monotonic() - started)
             # Leaving ends the wait too.
             self.handler.leave(signal_name(self._signals.number))
@@ -232,8 +230,7 @@ class Agent:
                 return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
             if self.handler.is_drained:
                 return self._drained()
-            if self._signals.asked is Asked.DRAIN and self._draining is None:
-                self._announce_drain()
+            self._drain_if_asked()
             # A world without one of its members is none, even if the others are too few for another.
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
@@ -241,10 +238,13 @@ class Agent:
             seen, reports = workers.look(), channels.reports()
             if failure := failures.look(seen, reports):
                 return self._failed(failure, info, progressed=self._progressed(reports))
-            self._pass_on_drains(seen, notices)
+            self._pass_on_drains(seen, notices, info)
             if not finished and all(worker.code == 0 for worker in seen):
                 finished = True
-                if self._run_until_signalled(lambda: info.store.add("rdzv.finished", 1)) == info.world_size:
+                count = self._run_until_signalled(
+                    lambda: info.store.add("rdzv.finished", 1), is_over=lambda: self.handler.is_drained
+                )
+                if count == info.world_size:
                     return AgentResult(ExitStatus.DONE, "every node has finished")
             time.sleep(_POLL)
 
@@ -271,7 +271,16 @@ class Agent:
         """Whether a node that drains goes now: the workers of the others fail when its workers end."""
         status = self.handler.status
         released = status.drained if status is not None and status.round == info.round else ()
-        return bool(released) or any(not drain.seconds for drain in self.handler.drains)
+        return bool(released) or any(not drain.seconds for drain in self._drains_in(info))
+
+    def _drains_in(self, info: RendezvousInfo) -> Sequence[rdzv.Drain]:
+        """The drains of members of this world: on other nodes its programs do not depend."""
+        drains = self.handler.drains
+        try:
+            return [drain for drain in drains if drain.node in info.nodes]
+        except rdzv.RendezvousError:
+            # The ids of a large world are read from the service, which is away.
+            return drains
 
     def _report_failure(self, reason: str, *, progressed: bool) -> None:
         """Tell the run of the first failure on this node in this round.
@@ -295,6 +304,14 @@ class Agent:
         self.handler.set_closed(reason, gave_up=True)
         return AgentResult(ExitStatus.GAVE_UP, reason)
 
+    def _ended_by(self, error: rdzv.RendezvousError) -> AgentResult:
+        if self.handler.is_drained:
+            return self._drained()
+        closed = self.handler.closed
+        has_given_up = isinstance(error, rdzv.RendezvousClosedError) and closed is not None and closed.gave_up
+        kind = ExitStatus.GAVE_UP if has_given_up else ExitStatus.of(error)
+        return AgentResult(kind, str(error), summary=error.summary)
+
     def _is_urgent(self) -> bool:
         return self._signals.asked is Asked.END_AT_ONCE
 
@@ -305,9 +322,12 @@ class Agent:
     def _drained(self) -> AgentResult:
         return AgentResult(ExitStatus.DRAINED, self.handler.drain_reason)
 
-    def _announce_drain(self) -> None:
+    def _drain_if_asked(self) -> None:
         """Announce that this node drains, beside the command: it goes in time, whether the service answers or not."""
-        seconds = self.drain or 0.0
+        if self._signals.asked is not Asked.DRAIN or self._draining is not None:
+            return
+        # The time runs from the signal on.
+        seconds = max(0.0, (self.drain or 0.0) - (time.monotonic() - self._signals.drain_since))
 
         def announce() -> None:
             try:
@@ -318,14 +338,19 @@ class Agent:
         self.say(f"asked to end: this node stays for {seconds:g} s, so that the others can save their work")
         self._draining = start_thread(announce, name="rdzv-drain")
 
-    def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
+    def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices, info: RendezvousInfo) -> None:
         """Tell the workers of the drains, and the run once all of them are ready."""
-        notices.send(seen, notices.show(self.handler.drains))
-        if notices.are_answered(seen):
-            try:
-                self.handler.ready_to_drain()
-            except rdzv.RendezvousError as error:
-                logger.warning("the others do not know that this node is ready for the drain: %s", error)
+        notices.send(seen, notices.show(self._drains_in(info)))
+        if notices.are_answered(seen) and (self._answering is None or not self._answering.is_alive()):
+            self._answering = start_thread(lambda: self._say_ready(notices), name="rdzv-ready")
+
+    def _say_ready(self, notices: DrainNotices) -> None:
+        asked = notices.asked
+        try:
+            self.handler.ready_to_drain()
+            notices.answered = asked
+        except rdzv.RendezvousError as error:
+            logger.warning("the others do not know yet that this node is ready for the drain: %s", error)
 
     def _shut_down(self, ending: AgentResult) -> None:
         if ending.exit_status is ExitStatus.DONE:

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import os
 import re
+import shutil
 import signal
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from rdzv.near import near_name
 from rdzv.text import printable
 
 from . import probes
@@ -80,6 +82,11 @@ def parse_check(text: str) -> Check:
     if not text.strip():
         raise argparse.ArgumentTypeError("an empty text is no check; give a command line, disk, port, gpu or host")
     if kind not in _OURS:
+        near = near_name(kind.lower(), _OURS)
+        if near is not None and ":" in text and shutil.which(kind) is None:
+            raise argparse.ArgumentTypeError(
+                f"'{printable(kind)}' is no command, and no kind of check; did you mean {_OURS[near][1]}?"
+            )
         return Check(text, ("/bin/sh", "-c", text))
     pattern, form = _OURS[kind]
     found = re.fullmatch(pattern, text)

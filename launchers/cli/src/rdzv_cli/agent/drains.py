@@ -21,13 +21,15 @@ class DrainNotices:
     Attributes:
         channels: The way to the workers.
         signal: The signal that they are sent when there is another drain; 0: none.
+        asked: The number of the drains for which they were last asked to get ready; 0: none.
+        answered: The number of those for which the run knows that they are.
     """
 
     channels: Channels
     signal: int = 0
+    asked: int = 0
+    answered: int = 0
     _known: dict[str, tuple[float, str]] = field(default_factory=dict, init=False)
-    _asked: int = field(default=0, init=False)
-    _answered: int = field(default=0, init=False)
     _to_signal: set[int] = field(default_factory=set, init=False)
 
     def show(self, drains: Sequence[Drain]) -> bool:
@@ -39,15 +41,19 @@ class DrainNotices:
         Returns:
             Whether there is another drain, or one of those has another moment or reason.
         """
-        now = time.monotonic()
-        found = {drain.node: (now + drain.seconds, drain.reason) for drain in drains}
+        found = {drain.node: (self._moment(drain), drain.reason) for drain in drains}
         is_new = any(node not in self._known or _differ(self._known[node], drain) for node, drain in found.items())
         if is_new or found.keys() != self._known.keys():
             number = self.channels.show((node, *drain) for node, drain in found.items())
             # A drain that is over asks nothing more of a worker that was ready for it.
-            self._asked = number if is_new else self._asked if found else 0
+            self.asked = number if is_new else self.asked if found else 0
             self._known = found
         return is_new
+
+    def _moment(self, drain: Drain) -> float:
+        """The moment at which a node goes. Of one whose time is over, the seconds do not say how long ago that was."""
+        is_over = drain.seconds == 0 and drain.node in self._known
+        return self._known[drain.node][0] if is_over else time.monotonic() + drain.seconds
 
     def send(self, workers: Sequence[Worker], is_new: bool) -> None:
         """Send the signal to the workers that have not had it, each as soon as its program has a handler for it.
@@ -61,19 +67,18 @@ class DrainNotices:
         self._to_signal = {rank for rank in self._to_signal if not workers[rank].send_if_handled(self.signal)}
 
     def are_answered(self, workers: Sequence[Worker]) -> bool:
-        """Whether every worker has checkpointed for all drains, or has ended; true once for each set of drains.
+        """Whether every worker has checkpointed for all drains, or has ended; true until that has been said.
 
         Args:
             workers: The workers, by local rank.
         """
         reports = self.channels.reports()
-        if not reports or self._asked == self._answered:
+        if not reports or self.asked == self.answered:
             return False
         for worker, report in zip(workers, reports, strict=True):
-            if worker.code is None and report.ready < self._asked:
+            if worker.code is None and report.ready < self.asked:
                 return False
-        self._answered = self._asked
-        return self._asked > 0
+        return self.asked > 0
 
 
 def _differ(one: tuple[float, str], other: tuple[float, str]) -> bool:

@@ -1,7 +1,9 @@
 """What signals ask of an agent."""
 
 import contextlib
+import math
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -31,12 +33,14 @@ class Signals:
         drains: Whether the first signal of a scheduler asks for a drain, while there is a world to drain from.
         in_world: Whether there is one.
         asked: What they ask for.
+        drain_since: When they asked for a drain, on the monotonic clock.
         number: The last signal that asked to end; 0: none did.
     """
 
     drains: bool
     in_world: bool = False
     asked: Asked = Asked.NOTHING
+    drain_since: float = math.inf
     number: int = 0
 
     @contextlib.contextmanager
@@ -55,7 +59,7 @@ class Signals:
     def _take(self, number: int, frame: FrameType | None) -> None:
         may_drain = self.drains and self.in_world and number in _DRAIN_SIGNALS
         if may_drain and self.asked is Asked.NOTHING:
-            self.asked = Asked.DRAIN
+            self.asked, self.drain_since = Asked.DRAIN, time.monotonic()
             return
         self.number = number
         self.asked = Asked.END if self.asked < Asked.END else Asked.END_AT_ONCE
