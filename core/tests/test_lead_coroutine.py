@@ -925,6 +925,24 @@ class TestNotices:
         assert self.quarantine_of(harness) == Quarantine(2, 3, 60.0, "it failed", over=True)
         assert harness.writes(quarantine_key("b")) == 2
 
+    @pytest.mark.parametrize("key", [quarantine_key("b"), failure_key(7)])
+    def test_what_cannot_be_read_is_written_over_or_left_out(
+        self, harness: Harness, lead: Leader, key: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        self.fail(lead, 5, 6)
+        with harness.memory.changed:
+            harness.memory.write(f"run/{key}", b"not ours", None)
+        self.fail(lead, *(() if key == failure_key(7) else (7,)))
+        write(harness, ["a", "b", "c"], last_round=7)
+        lead.until(INTERVAL)
+        if key == failure_key(7):
+            assert self.quarantine_of(harness) is None
+        else:
+            quarantine = self.quarantine_of(harness)
+            assert quarantine is not None
+            assert quarantine.times == 1
+        assert state_of(harness).round == 8
+
     def test_two_nodes_in_turn_are_none(self, harness: Harness, lead: Leader) -> None:
         self.fail(lead, 5, 7)
         self.fail(lead, 6, node="c")

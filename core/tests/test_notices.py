@@ -9,12 +9,15 @@ from rdzv.engine.notices import (
     Failure,
     Quarantine,
     drain_key,
+    drain_notice,
     failure_key,
+    name_in_id,
     name_of,
     quarantine_key,
     read_notices,
 )
-from rdzv.errors import RendezvousStateError
+from rdzv.errors import RendezvousParameterError, RendezvousStateError
+from rdzv.keys import unescape
 
 from .coroutines import Harness
 
@@ -66,3 +69,29 @@ def test_seconds_that_no_clock_counts_are_refused(seconds: str) -> None:
 @pytest.mark.parametrize(("node", "name"), [("host.a1b2", "host"), ("a.b.c1", "a.b"), ("host", "host")])
 def test_name_is_what_stands_before_the_random_part(node: str, name: str) -> None:
     assert name_of(node) == name
+
+
+@pytest.mark.parametrize("name", ["host-1.example", "x" * 32, "a/b"])
+def test_short_name_stands_in_the_id(name: str) -> None:
+    assert unescape(name_in_id(name)) == name
+
+
+@pytest.mark.parametrize("name", ["my-long-training-job-name-worker-", "\u8282\u70b9" * 9, "x" * 253])
+def test_long_names_stay_different_in_the_id(name: str) -> None:
+    names = {name_in_id(f"{name}{number}") for number in range(20)}
+    assert len(names) == 20
+    for one in names:
+        assert len(one) <= 32
+        assert unescape(one)[:2] == name[:2]
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 1e10, float("inf"), float("nan")])
+def test_no_clock_counts_every_number_of_seconds(seconds: float) -> None:
+    with pytest.raises(RendezvousParameterError, match="from 0 to 1000000000"):
+        drain_notice(seconds, "spot")
+
+
+def test_reason_of_a_drain_is_bounded() -> None:
+    assert drain_notice(2, "x" * 1000) == DrainNotice(2.0, "x" * 1000)
+    with pytest.raises(RendezvousParameterError, match="at most 1,000 characters, and this one 1,001"):
+        drain_notice(2, "x" * 1001)

@@ -4,10 +4,12 @@ import pytest
 
 from rdzv.engine import report
 from rdzv.engine.codec import decode
+from rdzv.engine.effects import Emit
 from rdzv.engine.node import Node
 from rdzv.engine.notices import Failure, failure_key
 from rdzv.engine.records import State
 from rdzv.errors import RendezvousConnectionError
+from rdzv.hooks import EventKind
 
 from .coroutines import Harness
 
@@ -36,6 +38,14 @@ def test_the_first_report_of_a_round_stands(harness: Harness) -> None:
     assert decode(Failure, versioned.payload) == first
     # Both know it at once: they may decide by it before the watch tells them.
     assert [dict(node.run.notices.failures) for node in (a, b)] == [{1: first}, {1: first}]
+
+
+def test_node_that_reports_second_hears_who_was_first(harness: Harness) -> None:
+    a, b = member(harness, "a"), member(harness, "b")
+    harness.run(report.report_failure(a, "exit code 7", False, harness.now + 5.0))
+    reports = harness.stepper(report.report_failure(b, "its peer is gone", True, harness.now + 5.0))
+    heard = reports.to(Emit)
+    assert [(event.kind, event.node) for event in heard.events] == [(EventKind.NODE_FAILED, "a")]
 
 
 def test_of_two_at_the_same_time_one_is_first(harness: Harness) -> None:

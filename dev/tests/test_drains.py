@@ -106,6 +106,27 @@ def test_143_at_a_second_signal(local: Agents, tmp_path: Path) -> None:
     assert nodes[1].ends() == 0
 
 
+def test_143_at_a_first_signal_while_its_world_ends(local: Agents, tmp_path: Path) -> None:
+    stubborn = program(
+        tmp_path,
+        """
+import signal, time
+signal.signal(signal.SIGTERM, lambda *_: print("goes on", flush=True))
+print("works", flush=True)
+while True:
+    time.sleep(600)
+""",
+    )
+    arguments = ("--drain", "600", "--grace", "3")
+    nodes = [local.start(*stubborn, nnodes="2", arguments=arguments, options=CALM) for _ in range(2)]
+    all_say(nodes, "works")
+    nodes[1].process.kill()
+    nodes[0].says("goes on")
+    # Its programs have the time to end: there is no world to drain from.
+    nodes[0].process.terminate()
+    assert nodes[0].ends() == 128 + signal.SIGTERM
+
+
 def test_all_of_a_world_may_drain_at_once(local: Agents, tmp_path: Path) -> None:
     nodes = start(local, tmp_path, "a", "b", nnodes="2", ends=False)
     all_say(nodes, "round 1: rank . of 2")

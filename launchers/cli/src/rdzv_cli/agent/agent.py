@@ -326,8 +326,8 @@ class Agent:
         """Announce that this node drains, beside the command: it goes in time, whether the service answers or not."""
         if self._signals.asked is not Asked.DRAIN or self._draining is not None:
             return
-        # The time runs from the signal on.
-        seconds = max(0.0, (self.drain or 0.0) - (time.monotonic() - self._signals.drain_since))
+        # The time runs from the signal on; tenths are all that its users read.
+        seconds = round(max(0.0, (self.drain or 0.0) - (time.monotonic() - self._signals.drain_since)), 1)
 
         def announce() -> None:
             try:
