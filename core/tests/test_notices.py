@@ -16,6 +16,7 @@ from rdzv.engine.notices import (
     quarantine_key,
     read_notices,
 )
+from rdzv.engine.rules import _natural
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv.keys import unescape
 
@@ -82,7 +83,13 @@ def test_long_names_stay_different_in_the_id(name: str) -> None:
     assert len(names) == 20
     for one in names:
         assert len(one) <= 32
-        assert unescape(one)[:2] == name[:2]
+        assert unescape(one)[:1] == name[:1]
+
+
+@pytest.mark.parametrize("prefix", ["my-long-training-job-name-worker-", "a" * 20 + "7" * 20, "\u8282" * 40])
+def test_long_names_are_in_the_order_of_the_numbers_at_their_ends(prefix: str) -> None:
+    ids = [name_in_id(f"{prefix}-{number}") for number in range(1, 1000)]
+    assert sorted(ids, key=_natural) == ids
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 1e10, float("inf"), float("nan")])

@@ -5,6 +5,7 @@ A node drains; the program of a node failed first in a round; a node is quaranti
 """
 
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -160,14 +161,17 @@ def notice_keys(control: DecodedSnapshot, *folders: str) -> list[str]:
 
 
 def name_in_id(name: str) -> str:
-    """What stands for a node's name in its id: the name itself, or of a long one the beginning and a hash."""
+    """What stands for a node's name in its id: the name itself, or of a long one its beginning, the number at its end,
+    by which ranks are ordered, and a hash."""
     escaped = escape(name)
     if len(escaped) <= _LONGEST_NAME:
         return escaped
     digest = blake2b(escaped.encode(), digest_size=4).hexdigest()
-    while len(escape(name)) > _LONGEST_NAME - len(digest) - 1:
-        name = name[:-1]
-    return f"{escape(name)}-{digest}"
+    begin, number, _ = re.split(r"(\D?\d{0,9})\Z", name, maxsplit=1)
+    # What is cut sorts behind what is whole: a name with a longer number is cut sooner.
+    while len(short := escape(f"{begin}~{number}")) > _LONGEST_NAME - len(digest) - 1:
+        begin = begin[:-1]
+    return f"{short}-{digest}"
 
 
 def read_notices(control: DecodedSnapshot) -> Notices:
