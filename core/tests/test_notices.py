@@ -86,6 +86,12 @@ def test_long_names_stay_different_in_the_id(name: str) -> None:
         assert unescape(one)[:1] == name[:1]
 
 
+def test_long_name_keeps_its_beginning_and_its_number() -> None:
+    assert name_in_id("my-long-training-job-name-worker-12") == "my-long-training-jo~-12-36bc72eb"
+    # All that is kept of it is the number.
+    assert name_in_id(9 * "\u8282" + "\U0001f600123456789") == "~=F0=9F=98=80123456789-2ea502c4"
+
+
 @pytest.mark.parametrize("prefix", ["my-long-training-job-name-worker-", "a" * 20 + "7" * 20, "\u8282" * 40])
 def test_long_names_are_in_the_order_of_the_numbers_at_their_ends(prefix: str) -> None:
     ids = [name_in_id(f"{prefix}-{number}") for number in range(1, 1000)]
@@ -99,6 +105,7 @@ def test_no_clock_counts_every_number_of_seconds(seconds: float) -> None:
 
 
 def test_reason_of_a_drain_is_bounded() -> None:
-    assert drain_notice(2, "x" * 1000) == DrainNotice(2.0, "x" * 1000)
+    for seconds in (0, 2, 1e9):
+        assert drain_notice(seconds, "x" * 1000) == DrainNotice(float(seconds), "x" * 1000)
     with pytest.raises(RendezvousParameterError, match="at most 1,000 characters, and this one 1,001"):
         drain_notice(2, "x" * 1001)

@@ -169,9 +169,8 @@ def name_in_id(name: str) -> str:
     digest = blake2b(escaped.encode(), digest_size=4).hexdigest()
     begin, number, _ = re.split(r"(\D?\d{0,9})\Z", name, maxsplit=1)
     # What is cut sorts behind what is whole: a name with a longer number is cut sooner.
-    while len(short := escape(f"{begin}~{number}")) > _LONGEST_NAME - len(digest) - 1:
-        begin = begin[:-1]
-    return f"{short}-{digest}"
+    shorter = [f"{escape(f'{begin[:length]}~{number}')}-{digest}" for length in range(len(begin))]
+    return [short for short in shorter if len(short) <= _LONGEST_NAME][-1]
 
 
 def read_notices(control: DecodedSnapshot) -> Notices:
