@@ -22,7 +22,5 @@ def report_failure(node: Node, reason: str, progressed: bool, deadline: float) -
     first = read_record(Failure, there)
     if first is not None:
         notices = node.run.notices
-        events = node.apply_notices(replace(notices, failures={**notices.failures, number: first}))
-        if events:
-            yield Emit(tuple(events))
+        yield Emit(tuple(node.apply_notices(replace(notices, failures={**notices.failures, number: first}))))
     return first == failure
