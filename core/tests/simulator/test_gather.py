@@ -10,7 +10,8 @@ def test_many_nodes_gather_within_the_budget() -> None:
     cost = gather.gather(500)
     first, again, without = cost.calls
     assert first <= 8
-    assert again <= 4.5
+    # Two of them report the failure: all programs fail at once.
+    assert again <= 6.5
     assert without <= 7
     assert max(cost.took[:2]) < 1.5
     assert cost.idle.keys() == {"keep_alive", "wait"}
