@@ -26,33 +26,33 @@ def mine() -> Countdown:
 
 class TestDrains:
     def test_drain_counts_from_its_first_sight(self, mine: Countdown) -> None:
-        mine.observe(NONE, drains(b=60.0), 100.0)
-        mine.observe(drains(b=60.0), drains(b=60.0, c=5.0), 110.0)
+        mine.observe(drains(b=60.0), 100.0)
+        mine.observe(drains(b=60.0, c=5.0), 110.0)
         assert mine.drains == {"b": (160.0, "spot"), "c": (115.0, "spot")}
 
     @pytest.mark.parametrize(("seconds", "moment"), [(10.0, 120.0), (90.0, 160.0)])
     def test_earliest_end_counts(self, mine: Countdown, seconds: float, moment: float) -> None:
-        mine.observe(NONE, drains(b=60.0), 100.0)
-        mine.observe(drains(b=60.0), drains(b=seconds), 110.0)
+        mine.observe(drains(b=60.0), 100.0)
+        mine.observe(drains(b=seconds), 110.0)
         assert mine.drains == {"b": (moment, "spot")}
 
     def test_drain_that_is_over_is_forgotten(self, mine: Countdown) -> None:
-        mine.observe(NONE, drains(b=60.0), 100.0)
-        mine.observe(drains(b=60.0), NONE, 110.0)
+        mine.observe(drains(b=60.0), 100.0)
+        mine.observe(NONE, 110.0)
         assert mine.drains == {}
 
     def test_own_drain_counts_from_its_announcement(self, mine: Countdown) -> None:
         mine.announce(DrainNotice(60.0, "spot"), 100.0)
-        mine.observe(NONE, Notices(drains={"host.1": DrainNotice(60.0, "spot")}), 105.0)
+        mine.observe(Notices(drains={"host.1": DrainNotice(60.0, "spot")}), 105.0)
         assert mine.drains == {"host.1": (160.0, "spot")}
         # It goes, whatever became of the announcement.
-        mine.observe(drains(), NONE, 110.0)
+        mine.observe(NONE, 110.0)
         assert mine.drains == {"host.1": (160.0, "spot")}
 
     @pytest.mark.parametrize(("seconds", "moment"), [(10.0, 115.0), (90.0, 160.0)])
     def test_earliest_end_of_an_own_drain_counts(self, mine: Countdown, seconds: float, moment: float) -> None:
         mine.announce(DrainNotice(60.0, "spot"), 100.0)
-        mine.observe(NONE, Notices(drains={"host.1": DrainNotice(seconds, "the operator")}), 105.0)
+        mine.observe(Notices(drains={"host.1": DrainNotice(seconds, "the operator")}), 105.0)
         assert mine.goes_at() == moment
         mine.announce(DrainNotice(1.0, "now"), 106.0)
         assert mine.drains == {"host.1": (107.0, "now")}
@@ -65,45 +65,53 @@ class TestDrains:
 
 class TestQuarantine:
     def test_it_is_waited_out_once(self, mine: Countdown) -> None:
-        mine.observe(NONE, quarantine(1), 100.0)
+        mine.observe(quarantine(1), 100.0)
         assert mine.cooled_at == 110.0
         assert not mine.serve(109.0)
         assert mine.serve(110.0)
         assert (mine.served, mine.cooled_at) == (3, math.inf)
         assert not mine.serve(111.0)
-        mine.observe(quarantine(1), quarantine(1), 112.0)
+        mine.observe(quarantine(1), 112.0)
         assert not mine.serve(200.0)
 
+    def test_it_is_not_begun_again(self, mine: Countdown) -> None:
+        mine.observe(quarantine(1), 100.0)
+        assert mine.serve(110.0)
+        # For a moment the service shows something else.
+        mine.observe(NONE, 111.0)
+        mine.observe(quarantine(1), 112.0)
+        assert (mine.quarantine, mine.cooled_at) == (None, math.inf)
+
     def test_other_news_do_not_begin_it_anew(self, mine: Countdown) -> None:
-        mine.observe(NONE, quarantine(1), 100.0)
-        mine.observe(quarantine(1), quarantine(1), 105.0)
+        mine.observe(quarantine(1), 100.0)
+        mine.observe(quarantine(1), 105.0)
         assert mine.cooled_at == 110.0
 
     def test_further_one_begins_anew(self, mine: Countdown) -> None:
-        mine.observe(NONE, quarantine(1), 100.0)
-        mine.observe(quarantine(1), quarantine(2, 20.0), 105.0)
+        mine.observe(quarantine(1), 100.0)
+        mine.observe(quarantine(2, 20.0), 105.0)
         assert mine.cooled_at == 125.0
         assert mine.serve(125.0)
         assert mine.served == 6
 
     def test_first_one_after_a_pardon_begins(self, mine: Countdown) -> None:
-        mine.observe(NONE, quarantine(1), 100.0)
+        mine.observe(quarantine(1), 100.0)
         assert mine.serve(110.0)
         later = Notices(quarantines={"host": Quarantine(1, 9, 10.0, "it failed")})
-        mine.observe(PARDONED, later, 200.0)
+        mine.observe(later, 200.0)
         assert mine.cooled_at == 210.0
 
     @pytest.mark.parametrize("after", [NONE, PARDONED])
     def test_pardon_ends_it(self, mine: Countdown, after: Notices) -> None:
-        mine.observe(NONE, quarantine(1), 100.0)
-        mine.observe(quarantine(1), after, 101.0)
+        mine.observe(quarantine(1), 100.0)
+        mine.observe(after, 101.0)
         assert (mine.quarantine, mine.cooled_at) == (None, math.inf)
         assert not mine.serve(200.0)
 
     def test_one_that_is_over_is_not_begun(self, mine: Countdown) -> None:
-        mine.observe(NONE, Notices(quarantines={"host": Quarantine(1, 3, 10.0, "it failed", over=True)}), 100.0)
+        mine.observe(Notices(quarantines={"host": Quarantine(1, 3, 10.0, "it failed", over=True)}), 100.0)
         assert (mine.quarantine, mine.cooled_at) == (None, math.inf)
 
     def test_it_is_one_of_the_name(self, mine: Countdown) -> None:
-        mine.observe(NONE, quarantine(1, name="host.1"), 100.0)
+        mine.observe(quarantine(1, name="host.1"), 100.0)
         assert mine.quarantine is None

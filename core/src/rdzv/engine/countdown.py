@@ -38,7 +38,7 @@ class Countdown:
         self._note(self.node, notice, now)
 
     def _note(self, node: str, notice: DrainNotice, now: float) -> None:
-        """Of several announcements of one node the earliest end counts."""
+        """Of several announcements of one node the earliest end counts; one that is seen again changes nothing."""
         end, known = DrainEnd(now + notice.seconds, notice.reason), self.drains.get(node)
         if known is None or end.moment < known.moment:
             self.drains[node] = end
@@ -48,15 +48,9 @@ class Countdown:
         end = self.drains.get(self.node)
         return math.inf if end is None else end.moment
 
-    def observe(self, before: Notices, notices: Notices, now: float) -> None:
-        """Note what is new.
-
-        Args:
-            before: The notices that were known.
-            notices: Those of now.
-            now: The moment.
-        """
-        self._observe_drains(before.drains, notices.drains, now)
+    def observe(self, notices: Notices, now: float) -> None:
+        """Begin to count what is new in the run's notices, and forget what they no longer hold."""
+        self._observe_drains(notices.drains, now)
         quarantine = notices.quarantines.get(name_of(self.node))
         if quarantine is None or quarantine.over or quarantine.round <= self.served:
             self.quarantine, self.cooled_at = None, math.inf
@@ -70,9 +64,8 @@ class Countdown:
         self.served, self.cooled_at = self.quarantine.round, math.inf
         return True
 
-    def _observe_drains(self, before: Mapping[str, DrainNotice], drains: Mapping[str, DrainNotice], now: float) -> None:
+    def _observe_drains(self, drains: Mapping[str, DrainNotice], now: float) -> None:
         for node in self.drains.keys() - drains.keys() - {self.node}:
             del self.drains[node]
         for node, notice in drains.items():
-            if before.get(node) != notice:
-                self._note(node, notice, now)
+            self._note(node, notice, now)

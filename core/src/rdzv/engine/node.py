@@ -186,7 +186,7 @@ class Node:
     def apply_notices(self, notices: Notices) -> list[Event]:
         """Apply the notices of the run; returns what is new to this node."""
         before, self.run.notices = self.run.notices, notices
-        self.countdown.observe(before, notices, self.clock())
+        self.countdown.observe(notices, self.clock())
         state = self.run.state
         if self.run.snapshot is None or state is None:
             # What a node finds when it comes happened before.
