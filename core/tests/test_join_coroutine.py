@@ -630,7 +630,7 @@ class TestQuarantine:
     """A node that is quarantined waits that out by its own clock."""
 
     def quarantined(self, harness: Harness, cooldown: float = 100.0, times: int = 1) -> Node:
-        quarantine = Quarantine(times, 3, cooldown, "it failed first in 3 rounds running: exit code 7")
+        quarantine = Quarantine(times, 3, cooldown, "it failed first in 3 consecutive rounds: exit code 7")
         harness.put(quarantine_key("a"), quarantine.encode())
         return harness.node("a.1")
 
@@ -658,7 +658,9 @@ class TestQuarantine:
 
     def test_a_pardon_ends_it(self, harness: Harness) -> None:
         node = self.quarantined(harness)
-        assert node.quarantine() == "quarantined for another 100 s: it failed first in 3 rounds running: exit code 7"
+        assert (
+            node.quarantine() == "quarantined for another 100 s: it failed first in 3 consecutive rounds: exit code 7"
+        )
         harness.put(quarantine_key("a"), Quarantine(0, 3, 0.0, "pardoned by the operator", over=True).encode())
         harness.show(node)
         assert node.quarantine() is None

@@ -853,7 +853,7 @@ class TestNotices:
         assert self.quarantine_of(harness) is None
         self.fail(lead, 5)
         lead.until(INTERVAL)
-        first = Quarantine(1, 7, 60.0, "it failed first in 3 rounds running: failure 7")
+        first = Quarantine(1, 7, 60.0, "it failed first in 3 consecutive rounds: failure 7")
         assert self.quarantine_of(harness) == first
         lead.until(60.0)
         assert harness.writes(quarantine_key("b")) == 1
@@ -891,7 +891,7 @@ class TestNotices:
     ) -> None:
         self.fail(lead, 5, 6, 7)
         lead.until(INTERVAL)
-        because = "it failed first in 3 rounds running: failure 7"
+        because = "it failed first in 3 consecutive rounds: failure 7"
         assert caplog.messages == [f"node 'b' of 'run' is quarantined: {because}"]
         record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, served=7)
         harness.put(record.key, record.encode())
@@ -907,9 +907,7 @@ class TestNotices:
         write(harness, ["c"], left="done")
         lead.until(1.0)
         assert state_of(harness).world == ("a", "b")
-        assert (
-            "round 8 of 'run' has node 'b', which is quarantined or drains: the others are too few" in caplog.messages
-        )
+        assert "round 8 of 'run' has node 'b' although it is quarantined: the others are too few" in caplog.messages
 
     def test_one_that_was_waited_out_is_over_for_later_handlers_of_the_node(
         self, harness: Harness, lead: Leader

@@ -62,6 +62,15 @@ def test_it_may_be_said_twice(harness: Harness) -> None:
     assert harness.writes(failure_key(1)) == 1
 
 
+def test_a_node_that_has_heard_who_was_first_writes_nothing(harness: Harness) -> None:
+    a, b = member(harness, "a"), member(harness, "b")
+    harness.run(report.report_failure(a, "exit code 7", False, harness.now + 5.0))
+    harness.show(b)
+    with pytest.raises(StopIteration) as ended:
+        next(report.report_failure(b, "its peer is gone", False, harness.now + 5.0))
+    assert ended.value.value is False
+
+
 def test_a_report_that_is_gone_at_once_is_none(harness: Harness) -> None:
     a = member(harness, "a")
     reports = harness.stepper(report.report_failure(a, "exit code 7", False, harness.now + 5.0))

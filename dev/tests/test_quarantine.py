@@ -37,7 +37,7 @@ def test_after_three_failures_it_waits_until_it_is_pardoned(agents: Agents, tmp_
     bad = agents.start(*job, "fails", "ends", nnodes="1:2", options={**CALM, "node_name": "bad"}, arguments=RESTARTS)
     for number in (1, 2, 3):
         good.says(rf"node failed: bad\S+ \(round {number}\): .* ended with exit code 7$")
-    good.says(r"node quarantined: bad \(round 3\): for 60 s: it failed first in 3 rounds running: ")
+    good.says(r"node quarantined: bad \(round 3\): for 60 s: it failed first in 3 consecutive rounds: ")
     good.says("round 4: world size 1")
     bad.says(r"waiting for 1 to 2 nodes \(quarantined for another \d+ s: it failed first")
     assert not re.search("round 4: rank", bad.said)
@@ -74,7 +74,7 @@ def test_a_world_that_needs_it_takes_it(local: Agents, tmp_path: Path) -> None:
     bad = local.start(*job, "fails", "ends", nnodes="2", options={**CALM, "node_name": "bad"}, arguments=RESTARTS)
     wait_until(lambda: "round 5: rank" in bad.said)
     assert any(
-        re.search(r"round \d of 'job' has node 'bad\S+', which is quarantined or drains: the others are too few", said)
+        re.search(r"round \d of 'job' has node 'bad\S+' although it is quarantined: the others are too few", said)
         for said in (good.said, bad.said)
     )
     (tmp_path / "repaired").touch()

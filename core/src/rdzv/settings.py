@@ -65,7 +65,7 @@ CORE_OPTIONS: Final = (
         "quarantine_after",
         "integer",
         3,
-        "In how many rounds running the program of a node fails first until the node is quarantined; 0: it never is.",
+        "In how many consecutive rounds a node's program fails first until the node is quarantined; 0: it never is.",
     ),
     Option(
         "quarantine_cooldown",
@@ -156,7 +156,7 @@ class RendezvousSettings:
         wanted: The number of nodes for which a world waits longer than the last call.
         wanted_timeout: How long it waits for them.
         grow_delay: How long a world runs at least before it is asked to let more nodes in.
-        quarantine_after: In how many rounds running a node fails first until it is quarantined; 0: it never is.
+        quarantine_after: In how many consecutive rounds a node fails first until it is quarantined; 0: it never is.
         quarantine_cooldown: How long a first quarantine takes.
     """
 

@@ -12,7 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from rdzv.admission import AdmissionRule, Limits
-from rdzv.engine import eligibility, heartbeats, join, keep_alive, leader, leave, register, register_adapter, rules
+from rdzv.engine import (
+    eligibility,
+    heartbeats,
+    join,
+    keep_alive,
+    leader,
+    leave,
+    notices,
+    quarantine,
+    register,
+    register_adapter,
+    rules,
+)
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.countdown import Countdown
@@ -569,7 +581,7 @@ while leads() and not node.stopped:
         "The next world has a node that drains, as long as it is there.",
         {5, 15},
         eligibility._burden,
-        {"return node.id in notices.drains, times": "return False, times"},
+        {"return node.id in notices.drains, 0": "return False, 0"},
         "drain",
         "fail",
         min_nodes=1,
@@ -577,7 +589,7 @@ while leads() and not node.stopped:
     "quarantine-twice": _bug(
         "A failure that has counted for a quarantine counts for the next one.",
         {15},
-        eligibility.with_due,
+        quarantine.with_due,
         {"before.round >= rounds[0]": "before.round >= number"},
         "fail_again",
         min_nodes=4,
@@ -586,7 +598,7 @@ while leads() and not node.stopped:
     "quarantine-of-others": _bug(
         "A node is quarantined for the failures of others.",
         {15},
-        eligibility.with_due,
+        quarantine.with_due,
         {" or len(names) > 1": ""},
         "fail_again",
         "fail",
@@ -594,7 +606,7 @@ while leads() and not node.stopped:
     "quarantine-too-soon": _bug(
         "A quarantine is due although fewer rounds have failed.",
         {15},
-        eligibility.with_due,
+        quarantine.with_due,
         {"len(failures) < after": "not failures"},
         "fail_again",
     ),
@@ -615,6 +627,30 @@ while leads() and not node.stopped:
         min_nodes=1,
         max_nodes=8,
         patience=(600.0,),
+    ),
+    "pardon-unheard": _bug(
+        "A node that is pardoned waits out its quarantine.",
+        {15},
+        Countdown.observe,
+        {
+            "if quarantine is None:": "if quarantine is self.quarantine is None:",
+            "elif quarantine != self.quarantine:": "elif quarantine not in (None, self.quarantine):",
+        },
+        "fail_again",
+        "pardon",
+        min_nodes=1,
+        level="leases",
+        quarantine_after=1,
+        cooldown=20.0,
+    ),
+    "unreadable-notice": _bug(
+        "A notice that cannot be read keeps nodes from reading the others.",
+        {4, 7},
+        notices._read,
+        {"except RendezvousStateError as error": "except ZeroDivisionError as error"},
+        "fail_again",
+        "drain",
+        "garble_notice",
     ),
     "failures-removed": _bug(
         "A leader removes the failures of the last rounds.",

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from rdzv.backend import STATE_KEY
+from rdzv.backend import ANY, STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Effect, Put, ReadAll
 from rdzv.engine.envelope import Envelope
+from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Quarantine
 from rdzv.engine.records import CONTROL, HEARTBEATS, State, pending_key, round_folder
 
 from .connection import garbled, names, state_key
@@ -249,6 +250,19 @@ def garble(context: SimulationContext, event: FaultEvent) -> None:
         context.service.overwrite(*garbled(level, one, there))
 
 
+def garble_notice(context: SimulationContext, event: FaultEvent) -> None:
+    """Another client writes over a notice: a drain, a first failure, or a quarantine."""
+    level, there = context.plan.level, context.service.everything()
+    if there.get(state_key(level), b"not ours") in _GARBAGE:
+        return
+    notices = sorted(key for key in names(level, there) if key.startswith((DRAINS, FAILURES, QUARANTINES)))
+    if notices:
+        key = notices[int(event.who * len(notices))]
+        context.trace.log("{} is overwritten", key)
+        context.notices_garbled = True
+        context.service.overwrite(*garbled(level, key, there))
+
+
 def unexpected(context: SimulationContext, event: FaultEvent) -> None:
     """Calls of one loop of a node raise what no backend should, a few times; what they ask is done, or is not."""
     if one := victim(context, event, _meets_no_error):
@@ -312,6 +326,26 @@ def drain(context: SimulationContext, event: FaultEvent) -> None:
         seconds = 4 * event.amount
         context.trace.log("{} drains, and goes in {:.1f} s", one.name, seconds)
         one.process.does(one.drain, seconds)
+
+
+def pardon(context: SimulationContext, event: FaultEvent) -> None:
+    """An operator lifts the quarantine of a node. Where the adapters put more around a value, a pardon is the same."""
+    service = context.service
+    if service.down or context.plan.level != "leases":
+        return
+    values = {key: value for key, value in service.everything().items() if value not in _GARBAGE}
+    keys = [key for key in sorted(values) if key.startswith(QUARANTINES) and not _quarantine(values[key]).over]
+    if keys and STATE_KEY in values:
+        key = keys[int(event.who * len(keys))]
+        number = decode(State, Envelope.unpack(values[STATE_KEY]).payload).round
+        context.trace.log("{} is lifted in round {}", key, number)
+        lifted = Quarantine(0, number, 0.0, "pardoned", over=True).encode()
+        envelope = Envelope.wrap(lifted, writer="pardon", previous=Envelope.unpack(values[key]))
+        service.put(key, envelope.pack(), expect=ANY, timeout=1.0)
+
+
+def _quarantine(value: bytes) -> Quarantine:
+    return decode(Quarantine, Envelope.unpack(value).payload)
 
 
 def fail_many(context: SimulationContext, event: FaultEvent) -> None:
@@ -404,6 +438,7 @@ FAULTS: Final[dict[str, Fault]] = {
         forget,
         corrupt,
         garble,
+        garble_notice,
         unexpected,
         slow,
         jump,
@@ -411,6 +446,7 @@ FAULTS: Final[dict[str, Fault]] = {
         drain,
         fail,
         fail_again,
+        pardon,
         fail_many,
         interrupt,
         close,

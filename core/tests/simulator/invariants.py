@@ -74,6 +74,7 @@ class Invariants:
         self._paged: tuple[Pages, tuple[str, ...]] | None = None
         self._failures: dict[int, str] = {}
         self._counted: dict[str, int] = {}
+        self._times: dict[str, int] = {}
         self._quarantined: dict[str, tuple[int, float, float]] = {}
         self._failed_at: dict[int, float] = {}
         self._drains_since: dict[str, float] = {}
@@ -106,7 +107,9 @@ class Invariants:
             self._failed(int(name), decode(Failure, envelope.payload).node)
         if key.startswith(QUARANTINES):
             quarantine = decode(Quarantine, envelope.payload)
-            if not quarantine.over:
+            if not quarantine.times:
+                self._pardoned(name, quarantine.round)
+            elif not quarantine.over:
                 self._check_quarantine(name, quarantine)
 
     def _failed(self, number: int, node: str) -> None:
@@ -119,16 +122,19 @@ class Invariants:
         self._failed_at[number] = self._context.timeline.now
 
     def _check_quarantine(self, name: str, quarantine: Quarantine) -> None:
-        """A node is quarantined for failures in so many rounds running, and for each of them once."""
+        """A node is quarantined for failures in so many consecutive rounds, and for each of them once."""
         rounds = self._rounds_until(quarantine.round)
         self._context.trace.log("{} is quarantined: {}", name, quarantine.times)
-        if self._context.data_lost or self._context.purged:
-            # The numbers of the rounds began anew.
+        if self._context.data_lost or self._context.purged or self._context.notices_garbled:
+            # The numbers of the rounds began anew, or what has counted is not known any more.
             return
         if {self._failures.get(number) for number in rounds} != {name}:
             raise Violation(15, f"{name} is quarantined for rounds {[*rounds]}, which failed by {self._failures}")
         if self._counted.get(name, 0) >= rounds[0]:
             raise Violation(15, f"{name} is quarantined twice for a failure up to round {self._counted[name]}")
+        self._times[name] = self._times.get(name, 0) + 1
+        if quarantine.times != self._times[name]:
+            raise Violation(15, f"quarantine {self._times[name]} of {name} counts as number {quarantine.times}")
         self._counted[name] = quarantine.round
         self._quarantined[name] = quarantine.round, self._context.timeline.now, quarantine.cooldown
         ends = quarantine.cooldown + self._context.plan.ttl
@@ -136,15 +142,32 @@ class Invariants:
 
     def _see_that_it_is_served(self, name: str, number: int) -> None:
         """A node that waits, and was never away, knows when its quarantine is over, unless a further one has begun."""
-        if self._quarantined[name][0] != number:
+        if self._quarantined.get(name, _NEVER)[0] != number:
             return
-        for machine in self._context.machines:
-            is_sure = machine.joining and not (machine.disturbed or self._context.unreliable)
-            if machine.name == name and is_sure and machine.node.countdown.served < number:
+        for machine in self._sure_of_what_they_see(name):
+            if machine.joining and machine.node.countdown.served < number:
                 raise Violation(15, f"{name} is still quarantined")
 
+    def _pardoned(self, name: str, number: int) -> None:
+        """What a node has failed until that round does not count any more."""
+        self._counted[name], self._times[name] = max(number, self._counted.get(name, 0)), 0
+        self._quarantined.pop(name, None)
+        self._context.timeline.after(self._context.plan.ttl, self._see_that_it_is_free, name)
+
+    def _see_that_it_is_free(self, name: str) -> None:
+        """A node that was pardoned waits for nothing, unless it was quarantined again."""
+        for machine in self._sure_of_what_they_see(name):
+            if name not in self._quarantined and math.isfinite(machine.node.countdown.cooled_at):
+                raise Violation(15, f"{name} is still quarantined although it is pardoned")
+
+    def _sure_of_what_they_see(self, name: str) -> "list[Machine]":
+        """The machine of that name, if it was never away and what stands in the service is what was written."""
+        context = self._context
+        is_sure = not (context.unreliable or context.data_lost or context.purged or context.notices_garbled)
+        return [one for one in context.machines if one.name == name and one.alive and is_sure and not one.disturbed]
+
     def _is_due(self, node: str, number: int) -> bool:
-        """Whether a node has failed first in enough rounds running, of which this is the last and none has counted."""
+        """Whether a node has failed first in enough consecutive rounds up to this one, none of which has counted."""
         rounds = self._rounds_until(number)
         failed = {self._failures.get(each) for each in rounds} == {node}
         known = self._context.timeline.now - HEARD
@@ -170,7 +193,8 @@ class Invariants:
             if self.is_unfit(machines[node])
             and max(self._drains_since.get(node, -math.inf), self._quarantined.get(node, _NEVER)[1]) < known
         ]
-        is_sure = not self._context.unreliable and leader in machines and not machines[leader].disturbed
+        is_sure = not (self._context.unreliable or self._context.notices_garbled)
+        is_sure = is_sure and leader in machines and not machines[leader].disturbed
         unfit += [node for node in state.world if self._is_due(node, state.round - 1)]
         if unfit and is_sure and self._context.plan.limits.largest(len(state.world) - 1):
             raise Violation(15, f"{unfit} are in a world of {len(state.world)}, and a smaller one is possible")

@@ -373,6 +373,7 @@ class SimulationContext:
         unreliable: The network is, or was, such that even a node that was never disturbed may have been
             out of touch for a time to live.
         corrupt: The state was overwritten for a while, so nodes may have to say so.
+        notices_garbled: A notice was overwritten, so what it said is not known any more.
         closers: The ids of the nodes that had orders to close the run.
         data_lost: The service has forgotten what it had confirmed: who relied on it may be wrong.
         purged: The state was removed, and the numbers of rounds began anew.
@@ -393,6 +394,7 @@ class SimulationContext:
     unreliable: bool = False
     corrupt: bool = False
     closers: set[str] = field(default_factory=set)
+    notices_garbled: bool = False
     data_lost: bool = False
     purged: bool = False
     stores: bool = True

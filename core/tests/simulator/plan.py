@@ -60,7 +60,7 @@ class Plan:
         rule: What else is asked of a world. Each node has a label ``rack``, of which there are `racks`.
         grow_delay: Seconds that a world runs at least before it is asked to grow.
         cooldown: Seconds of a first quarantine.
-        quarantine_after: Rounds running in which a node fails first until it is quarantined.
+        quarantine_after: Consecutive rounds in which a node fails first until it is quarantined.
     """
 
     seed: str
@@ -143,7 +143,7 @@ _FAULT_EVENTS = (
     "come", "interrupt", "jump", "corrupt", "unexpected",
 )  # fmt: skip
 _ENDING = ("close", "shutdown", "relaunch")
-_LATER = {"garble": 0.2, "purge": 0.1, "drain": 0.2, "fail_again": 0.2}
+_LATER = {"garble": 0.2, "purge": 0.1, "drain": 0.2, "fail_again": 0.2, "pardon": 0.3, "garble_notice": 0.1}
 _OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, **dict.fromkeys(_ENDING, 0.25)}
 
 

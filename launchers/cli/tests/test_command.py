@@ -18,7 +18,7 @@ from core.tests.test_rendezvous import Run, wait_until
 from rdzv import BackendPlugin, DynamicRendezvousHandler, RendezvousParameters, registered_backends
 from rdzv.text import printable
 
-from rdzv_cli import main, run
+from rdzv_cli import log, main, run
 from rdzv_cli.common import signal_number
 from rdzv_cli.devices import processes
 
@@ -79,6 +79,14 @@ except ZeroDivisionError:
     lines = capfd.readouterr().err.splitlines()
     assert len(lines) > 3
     assert all(re.match(LINE, line) for line in lines)
+
+
+def test_what_others_say_disturbs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    log.say("node drains: b: \x1b[2Jit is over\rnot so\nexit code 0\tno\u202enoitcurtsni")
+    escaped = r"rdzv: node drains: b: \x1b[2Jit is over", "rdzv: not so", r"rdzv: exit code 0\tno\u202enoitcurtsni"
+    assert capsys.readouterr().err.splitlines() == [*escaped]
+    log.say("x" * 10_000)
+    assert len(capsys.readouterr().err) < 9_000
 
 
 def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ class FitnessConformance(NodesConformance):
         last.ask("ready")
         eventually(lambda: all(node.ask("drained") for node in members), "the nodes to go", FORM)
 
-    @feature("quarantine", "a node whose program fails first in three rounds running waits, until it is pardoned")
+    @feature("quarantine", "a node whose program fails first in three consecutive rounds waits, until it is pardoned")
     def test_a_node_that_fails_again_and_again_is_quarantined(self, nodes: Nodes) -> None:
         """Invariant 15: the others go on without it, and take it in again once it is pardoned."""
         rule: dict[str, Any] = {"quarantine_cooldown": timedelta(seconds=_LONG)}

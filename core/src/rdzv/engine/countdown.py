@@ -5,7 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .notices import DrainNotice, Notices, Quarantine, name_of
+from .notices import DrainNotice, Notices, Quarantine
+from .quarantine import quarantine_of
 
 
 class DrainEnd(NamedTuple):
@@ -51,8 +52,8 @@ class Countdown:
     def observe(self, notices: Notices, now: float) -> None:
         """Begin to count what is new in the run's notices, and forget what they no longer hold."""
         self._observe_drains(notices.drains, now)
-        quarantine = notices.quarantines.get(name_of(self.node))
-        if quarantine is None or quarantine.over or quarantine.round <= self.served:
+        quarantine = quarantine_of(self.node, self.served, notices)
+        if quarantine is None:
             self.quarantine, self.cooled_at = None, math.inf
         elif quarantine != self.quarantine:
             self.quarantine, self.cooled_at = quarantine, now + quarantine.cooldown

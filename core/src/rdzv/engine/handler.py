@@ -25,10 +25,10 @@ from ..settings import RendezvousSettings, RendezvousTimeout
 from ..store import KeyValueStore, PrefixStore, Store
 from . import drain, join, keep_alive, leave, report, rules, watch
 from .client import RetryingClient
-from .eligibility import without_progress
 from .heartbeats import HeartbeatLeases
 from .node import Node
 from .notices import Failure, drain_notice
+from .progress import without_progress
 from .records import ROUNDS, Closed, NodeRecord, RunStatus, State
 from .register_adapter import RegisterAdapter
 from .runner import Runner

@@ -13,7 +13,7 @@ from ..backend import STATE_KEY, Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from ..handler import ROUNDS_KEPT
 from ..hooks import Event, EventKind
-from . import eligibility, rules
+from . import quarantine, rules
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
 from .failures import LEAD
@@ -190,10 +190,8 @@ def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | No
 def _log_choice(node: Node, decision: rules.Publish) -> None:
     """Say which nodes a new world has or lacks that a user would not expect."""
     number, run = decision.state.round, node.settings.run
-    for unfit in decision.unfit:
-        logger.warning(
-            "round %d of '%s' has node '%s', which is quarantined or drains: the others are too few", number, run, unfit
-        )
+    for node_id, why in decision.objections.items():
+        logger.warning("round %d of '%s' has node '%s' although %s: the others are too few", number, run, node_id, why)
     for member in decision.evicted:
         logger.warning(
             "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
@@ -365,7 +363,7 @@ class _LeaderTerm:
     def notices(self, state: State | None) -> tuple[Notices, str | None]:
         """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
         mine = self.node.settings
-        return eligibility.with_due(
+        return quarantine.with_due(
             replace(self.node.run.notices, failures={**self.node.run.notices.failures, **self.failures}),
             state.round if state is not None else 0,
             mine.quarantine_after,
@@ -375,7 +373,7 @@ class _LeaderTerm:
     def read_failure(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
         """Read who failed first in the last round, if that may make a quarantine due: the watch may not show it yet."""
         mine = self.node
-        if state is None or not eligibility.is_suspect(mine.run.notices, state.round, mine.settings.quarantine_after):
+        if state is None or not quarantine.is_suspect(mine.run.notices, state.round, mine.settings.quarantine_after):
             return
         try:
             failure = read_record(Failure, (yield Read(failure_key(state.round), mine.background_deadline())))
@@ -390,14 +388,14 @@ class _LeaderTerm:
         notices, due = self.notices(state)
         snapshot = self.node.run.snapshot
         assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
-        changed = {**eligibility.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
-        for name, quarantine in changed.items():
+        changed = {**quarantine.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
+        for name, changed_to in changed.items():
             key = quarantine_key(name)
             before = snapshot.replaceable(key)
-            applied, _ = yield Put(key, quarantine.encode(), self.node.background_deadline(), previous=before)
+            applied, _ = yield Put(key, changed_to.encode(), self.node.background_deadline(), previous=before)
             # If not, another leader has, or this one before: the next snapshot shows it.
             if applied:
-                what = "is not quarantined any more" if quarantine.over else f"is quarantined: {quarantine.reason}"
+                what = "is not quarantined any more" if changed_to.over else f"is quarantined: {changed_to.reason}"
                 logger.warning("node '%s' of '%s' %s", name, self.node.settings.run, what)
 
     def collect_garbage(self) -> Coroutine[None]:

@@ -95,7 +95,7 @@ class Closed:
         by: The id of the node (or the command) that closed it.
         reason: In words; the first one is kept.
         done: The job finished: a node that was only waiting ends with a graceful exit.
-        gave_up: The job made no progress in several rounds, one after the other: to start it again is of no use.
+        gave_up: The job made no progress in several consecutive rounds: to start it again is of no use.
     """
 
     by: str

@@ -7,7 +7,7 @@ ask them: the leader (`decide`) and each node for itself (`membership`).
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
@@ -35,12 +35,12 @@ class Publish:
         evicted: The members of the world before that have not left, and that the new one is formed without.
             One of them might be coming back at this very moment, so the leader says first what it
             is about to do, and then looks once more.
-        unfit: The ids of the nodes that the new one has although they are quarantined or drain.
+        objections: What speaks against nodes that the new one has because the others are too few, by their ids.
     """
 
     state: State
     evicted: tuple[Departure, ...] = ()
-    unfit: tuple[str, ...] = ()
+    objections: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +204,8 @@ def decide(
     remaining = _remaining(state, waiting, len(chosen), quorum_for, since_arrival, last_call, wanted)
     if remaining <= 0:
         evicted = tuple(departure for departure in departed.values() if not departure.left)
-        unfit = tuple(node.id for node in chosen if not eligibility.is_fit(node, notices))
-        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted, unfit)
+        objections = {node.id: why for node in chosen if (why := eligibility.objection(node, notices))}
+        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted, objections)
     return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=remaining)
 
 
@@ -370,7 +370,8 @@ def _status(
     else:
         # One that is only silent keeps its place: it may come back, and then no other has to move.
         kept = len(state.world) - len(departed) - len(drained)
-        counts = [node for node in waiting if eligibility.is_fit(node, notices) and (due is None or node.id in due)]
+        preferred = [node for node in waiting if eligibility.objection(node, notices) is None]
+        counts = [node for node in preferred if due is None or node.id in due]
         new = [node for node in counts if node.id not in members]
         arrivals = _room_for(state, [*staying, *returned, *new], len(new), kept)
         # Spares beyond the room disturb no member; a loss counts when the others can go on without.

@@ -16,7 +16,7 @@ __all__ = ["Judge", "Judgement", "Shown"]
 
 _REMEMBERED = (
     *("state", "late", "_leads", "_lost", "_seen", "_pages", "_worlds"),
-    *("_failures", "_counted", "_failed_at", "_quarantined", "_drains_since"),
+    *("_failures", "_counted", "_times", "_failed_at", "_quarantined", "_drains_since"),
 )
 
 _EARLIER, _LONG_AGO = -0.1, -10.0

@@ -16,6 +16,6 @@ exit codes:
   {ExitStatus.ERROR.value}      any other error
   {ExitStatus.DRAINED.value}      drained: this node has left as it was asked to; the others go on
   {ExitStatus.UNFIT.value}      this node is not fit: a check has failed; the message says which
-  {ExitStatus.GAVE_UP.value}     given up: no progress in several rounds running; to start the job again is of no use
+  {ExitStatus.GAVE_UP.value}     given up: several consecutive rounds without progress; to start again is of no use
   128+N  ended by signal N
 """

@@ -5,6 +5,12 @@ import logging
 import sys
 import time
 import warnings
+from typing import Final
+
+from rdzv.text import printable
+
+_LONGEST: Final = 8000
+"""Characters of a line; of a longer one its two ends are shown."""
 
 _node = ""
 """The id of the node that speaks; empty while there is none."""
@@ -61,5 +67,5 @@ def moment(when: float | None = None) -> str:
 
 def _lines(text: str, when: float) -> str:
     prefix = f"{moment(when)} rdzv[{_node}]: " if _node else "rdzv: "
-    # A traceback has many lines, and a collector of logs takes each for itself.
-    return "\n".join(f"{prefix}{line}" for line in text.splitlines() or [""])
+    # A traceback has many lines, and a collector of logs takes each for itself. Other nodes choose some of the text.
+    return "\n".join(f"{prefix}{printable(line, _LONGEST)}" for line in text.splitlines() or [""])

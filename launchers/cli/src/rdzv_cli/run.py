@@ -106,7 +106,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=rounds,
         default=0,
         metavar="N",
-        help="close the run after so many rounds running, up to 10, in which CMD failed and progress() came no "
+        help="close the run after so many consecutive rounds, up to 10, in which CMD failed and progress() came no "
         "further than before (default: never)",
     )
     parser.add_argument(
