@@ -85,27 +85,35 @@ class TestReady:
             harness.put(drain_key(name), DrainNotice(60.0, "spot").encode())
         harness.show(node)
         harness.put(drain_key("d"), DrainNotice(60.0, "spot").encode())
-        harness.run(drain.get_ready(node, harness.now + 5.0))
+        harness.run(drain.get_ready(node, node.countdown.drains, harness.now + 5.0))
         assert record_of(harness).ready == ("b", "c")
+
+    def test_it_is_ready_for_no_others_than_it_says(self, harness: Harness) -> None:
+        node = harness.registered()
+        for name in "bc":
+            harness.put(drain_key(name), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        harness.run(drain.get_ready(node, ["b"], harness.now + 5.0))
+        assert record_of(harness).ready == ("b",)
 
     def test_it_says_so_once(self, harness: Harness) -> None:
         node = harness.registered()
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
         harness.show(node)
-        harness.run(drain.get_ready(node, harness.now + 5.0))
-        assert harness.stepper(drain.get_ready(node, harness.now + 5.0)).effect is None
+        harness.run(drain.get_ready(node, node.countdown.drains, harness.now + 5.0))
+        assert harness.stepper(drain.get_ready(node, node.countdown.drains, harness.now + 5.0)).effect is None
 
     def test_a_node_without_a_record_is_no_member(self, harness: Harness) -> None:
-        assert harness.stepper(drain.get_ready(harness.node(), harness.now + 5.0)).effect is None
+        assert harness.stepper(drain.get_ready(harness.node(), ["b"], harness.now + 5.0)).effect is None
 
     def test_what_failed_is_said_again(self, harness: Harness) -> None:
         node = harness.registered()
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
         harness.show(node)
-        ready = harness.stepper(drain.get_ready(node, harness.now + 5.0))
+        ready = harness.stepper(drain.get_ready(node, node.countdown.drains, harness.now + 5.0))
         fail(ready)
         assert record_of(harness).ready == ()
-        harness.run(drain.get_ready(node, harness.now + 5.0))
+        harness.run(drain.get_ready(node, node.countdown.drains, harness.now + 5.0))
         assert record_of(harness).ready == ("b",)
 
 

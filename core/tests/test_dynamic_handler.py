@@ -406,6 +406,27 @@ class TestNotices:
         wait_until(lambda: nodes[0].is_drained)
         assert not nodes[1].is_drained
 
+    def test_a_node_is_ready_for_the_drains_that_it_names(self, run: Run) -> None:
+        nodes = run.nodes(2, 2, 2)
+        run.gather(*nodes)
+        for node in nodes:
+            node.drain(600.0, "spot")
+        wait_until(lambda: all(len(node.drains) == 2 for node in nodes))
+        for node in nodes:
+            node.ready_to_drain([nodes[0].node_id])
+        wait_until(lambda: nodes[0].is_drained)
+        assert not nodes[1].is_drained
+
+    def test_members_see_no_drain_of_a_node_outside_their_world(self, run: Run) -> None:
+        members, spare = run.nodes(2, 2, 2), run.node(2, 2)
+        run.gather(*members)
+        spare.drain(300.0, "rack")
+        members[0].drain(600.0, "spot")
+        wait_until(lambda: all(len(node._node.countdown.drains) == 2 for node in members))
+        assert [[drain.reason for drain in node.drains] for node in members] == [["spot"]] * 2
+        # A node in no world sees them all.
+        assert {drain.reason for drain in spare.drains} >= {"rack"}
+
     def test_the_first_failure_of_a_round_is_known_to_all(self, run: Run) -> None:
         first, second = nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)

@@ -11,7 +11,19 @@ from rdzv.backend import STATE_KEY, Entry, Lease, Snapshot
 from rdzv.engine import join, leave
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
-from rdzv.engine.effects import Coroutine, Effect, Emit, OpenLease, Put, Read, ReadAll, Revoke, Sleep, WaitForChange
+from rdzv.engine.effects import (
+    Call,
+    Coroutine,
+    Effect,
+    Emit,
+    OpenLease,
+    Put,
+    Read,
+    ReadAll,
+    Revoke,
+    Sleep,
+    WaitForChange,
+)
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
@@ -556,6 +568,32 @@ class TestGivingUp:
         with pytest.raises(RendezvousGracefulExitError, match="drained: spot"):
             harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
         assert (harness.now, node.is_drained()) == (began, True)
+
+    def test_one_that_is_asked_to_drain_while_it_registers_goes_in_time(self, harness: Harness) -> None:
+        node, began = harness.node(), harness.now
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        joining.to(OpenLease)
+        node.countdown.announce(DrainNotice(20.0, "spot"), harness.now)
+
+        def without_the_service() -> None:
+            while joining.effect is not None:
+                joining.throw(RendezvousConnectionError("away")) if isinstance(joining.effect, Call) else joining.go()
+
+        harness.now += 1.0
+        joining.throw(RendezvousConnectionError("away"))
+        assert harness.now < began + 20.0
+        node.countdown.announce(DrainNotice(5.0, "sooner"), harness.now)
+        assert joining.to(OpenLease).deadline == node.goes_at()
+        with pytest.raises((RendezvousGracefulExitError, RendezvousTimeoutError)):
+            without_the_service()
+        assert harness.now <= began + 6.0
+
+    def test_one_that_drains_waits_for_no_election_that_takes_longer(self, harness: Harness) -> None:
+        node = harness.node()
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        joining.to(Put)
+        node.countdown.announce(DrainNotice(3.0, "spot"), harness.now)
+        assert joining.to_write(LEADER_KEY).deadline == node.goes_at()
 
     def test_one_of_many_reads_no_records(self, harness: Harness) -> None:
         harness.put(STATUS_KEY, RunStatus(0, "gathering", 700, 0).encode())

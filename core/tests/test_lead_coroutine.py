@@ -941,6 +941,26 @@ class TestNotices:
             assert quarantine.times == 1
         assert state_of(harness).round == 8
 
+    def test_a_quarantine_counts_although_the_watch_has_not_shown_it(self, harness: Harness, lead: Leader) -> None:
+        self.fail(lead, 5, 6, 7)
+        write(harness, ["a", "b", "c"], last_round=7)
+        lead.coroutine.to_write(STATE_KEY)
+        lead.coroutine.go()
+        lead.coroutine.to(Wait)
+        assert (state_of(harness).round, state_of(harness).world) == (8, ("a", "c"))
+        assert not lead.node.run.notices.quarantines
+        # No member hears of a node that waits.
+        status = harness.read(STATUS_KEY)
+        assert status is None or decode(RunStatus, status.payload).waiting == 0
+        harness.show(lead.node)
+        lead.until(2 * INTERVAL)
+        assert harness.read(STATUS_KEY) is None or notice_of(harness).waiting == 0
+        # What an operator has written since counts as soon as the watch shows it.
+        harness.put(quarantine_key("b"), Quarantine(0, 8, 0.0, "pardoned", over=True).encode())
+        harness.show(lead.node)
+        lead.until(INTERVAL)
+        assert notice_of(harness).waiting == 1
+
     def test_two_nodes_in_turn_are_none(self, harness: Harness, lead: Leader) -> None:
         self.fail(lead, 5, 7)
         self.fail(lead, 6, node="c")
@@ -981,6 +1001,16 @@ class TestNotices:
         lead.until(1.0 + INTERVAL)
         assert drain_key("gone.1") not in harness.names()
         assert drain_key("b") in harness.names()
+
+    def test_what_cannot_be_read_is_removed_in_its_time(self, harness: Harness, lead: Leader) -> None:
+        for key in (drain_key("gone.1"), failure_key(6), failure_key(7)):
+            with harness.memory.changed:
+                harness.memory.write(f"run/{key}", b"not ours", None)
+        harness.publish(running("a", "b", "c", round=6 + ROUNDS_KEPT))
+        harness.show(lead.node)
+        lead.until(TTL + INTERVAL)
+        left = harness.client.read_all("control", harness.now).names()
+        assert {failure_key(6), failure_key(7), drain_key("gone.1")} & set(left) == {failure_key(7)}
 
     def test_failures_of_long_ago_are_removed(self, harness: Harness, lead: Leader) -> None:
         self.fail(lead, 6, 7)

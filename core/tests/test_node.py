@@ -761,6 +761,33 @@ class TestNotices:
         assert EventKind.NODE_DRAINS not in {event.kind for event in events}
         assert node.countdown.drains["b"].moment == harness.now + 60.0
 
+    def test_drain_of_a_node_outside_this_world_is_known_as_such(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.show(node)
+        assert [node.is_outside(name) for name in ("a", "b", "spare")] == [False, False, True]
+        node.round = 2
+        # It is in that world no more.
+        assert not node.is_outside("spare")
+
+    def test_of_a_world_on_pages_no_node_is_known_to_be_outside(self, harness: Harness) -> None:
+        node = self.member(harness)
+        harness.put(STATE_KEY, replace(state("a", "b", round=3), world=(), pages=Pages("f", 1, 2, "a")).encode())
+        harness.show(node)
+        assert not node.is_outside("spare")
+
+    def test_notice_that_cannot_be_read_is_named_once(self, harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+        node = self.member(harness)
+        for key in (drain_key("b"), failure_key(3), quarantine_key("c")):
+            with harness.memory.changed:
+                harness.memory.write(f"run/{key}", b"not ours", None)
+            harness.show(node)
+        harness.put(drain_key("d"), DrainNotice(60.0, "spot").encode())
+        harness.show(node)
+        assert set(node.run.notices.drains) == {"d"}
+        assert [message.partition(": ")[0] for message in caplog.messages] == [
+            f"ignoring '{key}' of 'run'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
+        ]
+
     def test_without_a_round_none_is_news(self) -> None:
         harness = Harness()
         node = harness.registered()

@@ -1,5 +1,7 @@
 """What stands in the service about nodes beside their own records."""
 
+from dataclasses import replace
+
 import pytest
 
 from rdzv.engine.codec import Record, decode
@@ -49,14 +51,15 @@ def test_one_kind_alone_is_found(kind: str) -> None:
     assert list(getattr(read_notices(harness.client.read_all("control", harness.now)), kind).values()) == [record]
 
 
-def test_what_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_cannot_be_read_is_left_out() -> None:
     harness = Harness()
     harness.put(drain_key("a.1"), b"{}")
     harness.put(failure_key(7), b"nonsense")
     harness.put("control/failures/last", Failure("a.1", "", False).encode())
     harness.put(drain_key("b.1"), b"", deleted=True)
-    assert read_notices(harness.client.read_all("control", harness.now)) == NONE
-    assert caplog.text.count("ignoring") == 2
+    notices = read_notices(harness.client.read_all("control", harness.now))
+    assert replace(notices, unreadable={}) == NONE
+    assert set(notices.unreadable) == {drain_key("a.1"), failure_key(7)}
 
 
 @pytest.mark.parametrize("seconds", ["-1.0", "1e10", "NaN", "Infinity", "3", '"3"'])
@@ -90,6 +93,10 @@ def test_long_name_keeps_its_beginning_and_its_number() -> None:
     assert name_in_id("my-long-training-job-name-worker-12") == "my-long-training-jo~-12-36bc72eb"
     # All that is kept of it is the number.
     assert name_in_id(9 * "\u8282" + "\U0001f600123456789") == "~=F0=9F=98=80123456789-2ea502c4"
+
+
+def test_long_name_may_end_with_digits_of_any_script() -> None:
+    assert len(name_in_id("x" * 30 + "\u0661" * 6)) <= 32
 
 
 @pytest.mark.parametrize("prefix", ["my-long-training-job-name-worker-", "a" * 20 + "7" * 20, "\u8282" * 40])

@@ -120,14 +120,14 @@ class World:
 
     @property
     def drains(self) -> tuple[Drain, ...]:
-        """The nodes that are about to leave this run, the first to go first; it is cheap enough for every step."""
+        """The nodes that are about to leave this world, the first to go first; it is cheap enough for every step."""
         return self._end.drains()
 
     def ready_to_drain(self) -> None:
         """Say that this process has checkpointed for all `drains` that are known now.
 
-        Once every process of the run has said so, the nodes leave without waiting for their last moment. Without drains
-        it does nothing.
+        Once every process of the world has said so, the nodes leave without waiting for their last moment. Without
+        drains it does nothing.
         """
         self._end.ready()
 

@@ -256,7 +256,7 @@ class RunInspector:
             The ids of the nodes that drain.
 
         Raises:
-            RendezvousParameterError: No such node is here, or no clock counts so many seconds.
+            RendezvousParameterError: No such node is here, no clock counts so many seconds, or the reason is too long.
             RendezvousConnectionError: The service could not be reached.
         """
         notice = drain_notice(seconds, reason)
@@ -289,7 +289,9 @@ class RunInspector:
         deadline = time.monotonic() + timeout
         control = self._client.read_all(records.CONTROL, deadline)
         state, there = read_record(State, control.get(STATE_KEY)), read_notices(control).quarantines
-        names = [name for name in there if name in (node, name_of(node), name_in_id(node))]
+        # A name may look like an id: one that is known is meant.
+        names = [name for name in there if name in (node, name_in_id(node))]
+        names = names or [name for name in there if name == name_of(node)]
         for name in names:
             pardon = Quarantine(0, state.round if state else 0, 0.0, f"pardoned by {by}", over=True)
             self._write(quarantine_key(name), pardon, deadline)

@@ -483,9 +483,11 @@ while leads() and not node.stopped:
         (
             Change(
                 join._register_to_join,
-                {"min(deadline, node.countdown.goes_at())": "float('inf')"},
+                {"register(node, deadline)": "register(node, float('inf'))"},
             ),
-            Change(join.join, {"_ensure_leader(node, deadline)": "_ensure_leader(node, float('inf'))"}),
+            Change(
+                join.join, {"_ensure_leader(node, min(deadline, node.goes_at()))": "_ensure_leader(node, float('inf'))"}
+            ),
         ),
         ("outage", "partition", "fail"),
         {"patience": (5.0,)},
@@ -656,7 +658,7 @@ while leads() and not node.stopped:
         "A leader removes the failures of the last rounds.",
         {15},
         leader._LeaderTerm.outdated_notices,
-        {"number <= state.round - ROUNDS_KEPT": "number < state.round"},
+        {"state.round - ROUNDS_KEPT": "state.round - 1"},
         "fail_again",
         min_nodes=1,
     ),

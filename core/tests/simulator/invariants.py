@@ -10,7 +10,7 @@ from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import LASTING_TIMES
-from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine
+from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine, name_of
 from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
 from rdzv.handler import ROUNDS_KEPT
 from rdzv.hooks import Event, EventKind
@@ -55,6 +55,7 @@ class Invariants:
         terms: How many times a node was elected.
         rounds: How many worlds were published.
         late: What was written for a round after it was over: it came too late to be removed with it.
+        came_at: When each machine came, by its name; it had always been there: it is not named.
     """
 
     def __init__(self, context: SimulationContext) -> None:
@@ -64,6 +65,7 @@ class Invariants:
         self.terms = 0
         self.rounds = 0
         self.late: set[str] = set()
+        self.came_at: dict[str, float] = {}
         self._context = context
         self._leads = ""
         self._published_at = 0.0
@@ -109,7 +111,10 @@ class Invariants:
             quarantine = decode(Quarantine, envelope.payload)
             if not quarantine.times:
                 self._pardoned(name, quarantine.round)
-            elif not quarantine.over:
+            elif quarantine.over:
+                # A handler that the node starts later does not begin it.
+                self._quarantined.pop(name, None)
+            else:
                 self._check_quarantine(name, quarantine)
 
     def _failed(self, number: int, node: str) -> None:
@@ -128,7 +133,7 @@ class Invariants:
         if self._context.data_lost or self._context.purged or self._context.notices_garbled:
             # The numbers of the rounds began anew, or what has counted is not known any more.
             return
-        if {self._failures.get(number) for number in rounds} != {name}:
+        if not self._all_failed_by(name, rounds):
             raise Violation(15, f"{name} is quarantined for rounds {[*rounds]}, which failed by {self._failures}")
         if self._counted.get(name, 0) >= rounds[0]:
             raise Violation(15, f"{name} is quarantined twice for a failure up to round {self._counted[name]}")
@@ -140,13 +145,17 @@ class Invariants:
         ends = quarantine.cooldown + self._context.plan.ttl
         self._context.timeline.after(ends, self._see_that_it_is_served, name, quarantine.round)
 
+    def _all_failed_by(self, name: str, rounds: range) -> bool:
+        """Whether handlers of that name failed first in each of these rounds."""
+        return {name_of(self._failures.get(number, "")) for number in rounds} == {name}
+
     def _see_that_it_is_served(self, name: str, number: int) -> None:
         """A node that waits, and was never away, knows when its quarantine is over, unless a further one has begun."""
-        if self._quarantined.get(name, _NEVER)[0] != number:
-            return
-        for machine in self._sure_of_what_they_see(name):
-            if machine.joining and machine.node.countdown.served < number:
-                raise Violation(15, f"{name} is still quarantined")
+        there, since, _ = self._quarantined.get(name, _NEVER)
+        for machine in self._sure_of_what_they_see(name) if there == number else ():
+            was_there = self.came_at.get(machine.name, -math.inf) < since
+            if machine.joining and was_there and machine.node.countdown.served < number:
+                raise Violation(15, f"{machine.name} is still quarantined")
 
     def _pardoned(self, name: str, number: int) -> None:
         """What a node has failed until that round does not count any more."""
@@ -161,17 +170,18 @@ class Invariants:
                 raise Violation(15, f"{name} is still quarantined although it is pardoned")
 
     def _sure_of_what_they_see(self, name: str) -> "list[Machine]":
-        """The machine of that name, if it was never away and what stands in the service is what was written."""
+        """The machines of that name that were never away, if what stands in the service is what was written."""
         context = self._context
         is_sure = not (context.unreliable or context.data_lost or context.purged or context.notices_garbled)
-        return [one for one in context.machines if one.name == name and one.alive and is_sure and not one.disturbed]
+        machines = [one for one in context.machines if name_of(one.name) == name] if is_sure else []
+        return [one for one in machines if one.alive and not one.disturbed]
 
     def _is_due(self, node: str, number: int) -> bool:
         """Whether a node has failed first in enough consecutive rounds up to this one, none of which has counted."""
-        rounds = self._rounds_until(number)
-        failed = {self._failures.get(each) for each in rounds} == {node}
+        rounds, name = self._rounds_until(number), name_of(node)
         known = self._context.timeline.now - HEARD
-        return failed and self._counted.get(node, 0) < rounds[0] and self._failed_at[number] < known
+        has_failed = self._all_failed_by(name, rounds) and self._failed_at[number] < known
+        return has_failed and self._counted.get(name, 0) < rounds[0]
 
     def _rounds_until(self, number: int) -> range:
         """The rounds whose failures make a quarantine due, of which this is the last."""
@@ -179,7 +189,9 @@ class Invariants:
 
     def is_unfit(self, machine: Machine) -> bool:
         """Whether a node drains, or is quarantined, and may be so by now."""
-        number, since, cooldown = self._quarantined.get(machine.name, _NEVER)
+        number, since, cooldown = self._quarantined.get(name_of(machine.name), _NEVER)
+        # A handler that was started later began it anew.
+        since = max(since, self.came_at.get(machine.name, -math.inf))
         is_cooling = self._context.timeline.now < since + cooldown + 3 * self._context.plan.ttl
         return machine.name in self._drains_since or (machine.node.countdown.served < number and is_cooling)
 
@@ -191,7 +203,7 @@ class Invariants:
             node
             for node in state.world
             if self.is_unfit(machines[node])
-            and max(self._drains_since.get(node, -math.inf), self._quarantined.get(node, _NEVER)[1]) < known
+            and max(self._drains_since.get(node, -math.inf), self._quarantined.get(name_of(node), _NEVER)[1]) < known
         ]
         is_sure = not (self._context.unreliable or self._context.notices_garbled)
         is_sure = is_sure and leader in machines and not machines[leader].disturbed
@@ -399,6 +411,13 @@ class Invariants:
     def stays(self, machine: Machine) -> None:
         """See `Watcher`."""
         raise Violation(14, f"{machine.name} works on although its drain is over")
+
+    def stays_waiting(self, machine: Machine) -> None:
+        """See `Watcher`."""
+        if self._context.plan.level == "register":
+            # PyTorch's methods take no timeout.
+            return
+        raise Violation(14, f"{machine.name} waits for a world although its drain is over")
 
     def overdue(self, machine: Machine) -> None:
         """See `Watcher`."""

@@ -53,6 +53,9 @@ class Watcher(Protocol):
     def stays(self, machine: "Machine") -> None:
         """The program still works although its drain is over."""
 
+    def stays_waiting(self, machine: "Machine") -> None:
+        """The program still waits for a world although its drain is over."""
+
     def heard(self, machine: "Machine", event: Event) -> None:
         """The node has announced an event."""
 
@@ -211,10 +214,17 @@ class Machine:
         """The drain is over: programs look from time to time."""
         self._look_soon()
         self._context.timeline.after(_LOOK + _SLACK, self.process.does, self._see_that_it_is_drained)
+        # A call that was on its way before goes on, and then the record is taken back.
+        patience = self.node.background_deadline() - self.clock() + self.node.interval + _SLACK
+        self._context.timeline.after(patience, self._see_that_it_waits_no_more, self.process.stops)
 
     def _see_that_it_is_drained(self) -> None:
         if self.working and self.clock() >= self.drains_at:
             self._watcher.stays(self)
+
+    def _see_that_it_waits_no_more(self, stops: int) -> None:
+        if self.joining and stops == self.process.stops and self.clock() >= self.drains_at:
+            self._watcher.stays_waiting(self)
 
     def interrupt(self) -> None:
         """Get Ctrl-C while it waits."""
@@ -341,7 +351,7 @@ class Machine:
     def _say_ready(self) -> None:
         if self.alive:
             self.ready_for = frozenset(self.node.countdown.drains)
-            self.runner.start(drain.get_ready(self.node, self._soon()), _tolerate)
+            self.runner.start(drain.get_ready(self.node, self.ready_for, self._soon()), _tolerate)
 
 
 def _options(rule: AdmissionRule) -> dict[str, Any]:

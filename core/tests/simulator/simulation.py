@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from rdzv.backend import STATE_KEY
 from rdzv.engine import heartbeats, leader, node, records, worlds
-from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES
+from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, name_of
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
@@ -20,7 +20,7 @@ from .faults import FAULTS
 from .invariants import Invariants, Violation
 from .machine import Machine, SimulationContext
 from .patience import LOOK, Patience
-from .plan import Plan
+from .plan import Plan, chance
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,9 +117,21 @@ class Simulation:
 
     def come(self) -> None:
         """Let a new node come."""
-        name = self.name(len(self.context.machines) + 1)
+        name = self._next_id()
         self.context.trace.log("{} comes", name)
+        self.invariants.came_at[name] = self.context.timeline.now
         self.context.machines.append(Machine(self.context, self.invariants, name))
+
+    def _next_id(self) -> str:
+        """The id of a node that comes: where nodes fail again and again, some were here before, by their names."""
+        machines, plan = self.context.machines, self.context.plan
+        number = len(machines) + 1
+        rng = chance(plan.seed, f"id {number}")
+        here = {name_of(one.name) for one in machines if one.process.alive}
+        gone = sorted({name_of(one.name) for one in machines} - here)
+        if gone and any(event.fault == "fail_again" for event in plan.events) and rng.random() < 0.5:
+            return f"{rng.choice(gone)}.{number}"
+        return self.name(number)
 
     def _see_that_a_world_is_possible(self) -> None:
         """A run that was closed is started again, and one that was abandoned is taken up by others."""

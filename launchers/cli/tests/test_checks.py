@@ -134,6 +134,11 @@ def test_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is not installed; /dev has 0 of them" in run("gpu")
 
 
+@pytest.mark.parametrize("text", ["PORT=2:3 ./check", "DISK=/a:/b df", "./host:22", "hosts.sh a:b", "true :"])
+def test_a_command_line_may_have_colons(text: str) -> None:
+    assert parse_check(text).command == ("/bin/sh", "-c", text)
+
+
 @pytest.mark.parametrize(
     ("text", "form"),
     [

@@ -4,9 +4,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from core.tests.memory import MemoryBackend
@@ -137,19 +138,19 @@ def test_without_room_for_the_files_the_command_runs_on(
 
 
 class Draining(DynamicRendezvousHandler):
-    """A node that leaves its run in a minute, and another does that is not in its world; `answers` are its own."""
+    """A node that leaves its run in a minute; `answers` are its own."""
 
     _until = time.monotonic() + 60
-    answers = 0
+    answers: ClassVar[list[Collection[str] | None]] = []
 
     @property
     def drains(self) -> tuple[Drain, ...]:
         seconds = self._until - time.monotonic()
-        return (Drain("spare.1", seconds, "rack"), Drain(self.node_id, seconds, "spot"))
+        return (Drain(self.node_id, seconds, "spot"),)
 
-    def ready_to_drain(self) -> None:
-        self.answers += 1
-        if self.answers == 1:
+    def ready_to_drain(self, nodes: Collection[str] | None = None) -> None:
+        self.answers.append(nodes)
+        if len(self.answers) == 1:
             raise RendezvousConnectionError("an outage")
 
 
@@ -165,13 +166,14 @@ while not (heard if sys.argv[1] == "signal" else world.drains):
     time.sleep(0.01)
 print("saves for", world.drains[0].node, world.drains[0].reason, flush=True)
 world.ready_to_drain()
-time.sleep(1)
+time.sleep(2)
 """
 
 
 @pytest.mark.parametrize("way", ["signal", "look"])
 def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.CaptureFixture[str]) -> None:
     params = RendezvousParameters("memory", "", "run", 1, 1)
+    Draining.answers.clear()
     handler = Draining(RendezvousSettings.from_parameters(params), MemoryBackend())
     # There is a drain from the start: until the program has a handler, the signal would kill it.
     command = [sys.executable, "-c", SAVES, way]
@@ -180,4 +182,4 @@ def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.C
     assert ending.exit_status is ExitStatus.DONE, ending.reason
     assert capfd.readouterr().out.splitlines() == [f"saves for {handler.node_id} spot"] * 2
     # The first was lost.
-    assert handler.answers == 2
+    assert [list(nodes or ()) for nodes in handler.answers] == [[handler.node_id]] * 2

@@ -1,5 +1,6 @@
 """The coroutines of a drain: it is announced, the other members get ready for it, and the node goes."""
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from .effects import Coroutine, Put
@@ -18,12 +19,11 @@ def announce(node: Node, notice: DrainNotice, deadline: float) -> Coroutine[None
         applied, there = yield Put(drain_key(node.id), notice.encode(), deadline, previous=there)
 
 
-def get_ready(node: Node, deadline: float) -> Coroutine[None]:
-    """Say that this node can go on without the nodes that drain, as far as it knows of them."""
-    record = node.registration.record
-    known = tuple(sorted(node.countdown.drains))
-    if record is not None and record.ready != known:
-        yield from _rewrite(node, replace(record, ready=known), deadline)
+def get_ready(node: Node, nodes: Collection[str], deadline: float) -> Coroutine[None]:
+    """Say that this node can go on without these nodes, which drain, and without no others."""
+    record, ready = node.registration.record, tuple(sorted(nodes))
+    if record is not None and record.ready != ready:
+        yield from _rewrite(node, replace(record, ready=ready), deadline)
 
 
 def go(node: Node) -> Coroutine[None]:

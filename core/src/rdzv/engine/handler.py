@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -257,7 +257,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             reason: What the others read.
 
         Raises:
-            RendezvousParameterError: The seconds are no number of zero or above.
+            RendezvousParameterError: The seconds are no number from 0 to 1e9, or the reason exceeds 1,000 characters.
             RendezvousConnectionError: The service could not be reached in that time. The node goes all the same.
         """
         notice = drain_notice(seconds, reason)
@@ -267,11 +267,16 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def drains(self) -> Sequence[Drain]:
-        """The nodes that drain, as far as this node knows, with the seconds that each has left; this one, too."""
+        """The members of this node's world that drain, with the seconds that each has left; this one, too.
+
+        While the node is in no world, it is all nodes of the run; in one of more than 64 nodes, too: who is in it would
+        have to be read.
+        """
         now, drains = time.monotonic(), self._node.countdown.drains
         return tuple(
             Drain(node, max(0.0, end.moment - now), end.reason)
             for node, end in sorted(drains.items(), key=lambda item: item[1])
+            if not self._node.is_outside(node)
         )
 
     @property
@@ -279,15 +284,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """Whether this node drains, and goes now."""
         return self._node.is_drained()
 
-    def ready_to_drain(self) -> None:
-        """Say that this node has saved its work, and can go on without the nodes that drain now.
+    def ready_to_drain(self, nodes: Collection[str] | None = None) -> None:
+        """Say that this node has saved its work, and can go on without nodes that drain.
+
+        Args:
+            nodes: The ids of those; None: all that drain now, as far as this node knows.
 
         Raises:
             RendezvousConnectionError: The service could not be reached.
         """
         self._start()
         deadline = time.monotonic() + self._settings.timeout.heartbeat.total_seconds()
-        self._runner.run(drain.get_ready(self._node, deadline))
+        ready_for = self._node.countdown.drains if nodes is None else nodes
+        self._runner.run(drain.get_ready(self._node, ready_for, deadline))
 
     def report_failure(self, reason: str, progressed: bool = False) -> bool:
         """Report that this node's program has failed in the round that it joined last.
@@ -315,8 +324,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
     @property
     def rounds_without_progress(self) -> Sequence[tuple[int, Failure]]:
-        """The rounds without progress, running, up to the one that this node joined last; each with its first
-        failure. At most `ROUNDS_KEPT` are known."""
+        """The consecutive rounds of this attempt without progress, up to the one that this node joined last; each with
+        its first failure. At most `ROUNDS_KEPT` are known."""
         return without_progress(self._node.run.notices.failures, self._settings.attempt, self._node.round)
 
     @property

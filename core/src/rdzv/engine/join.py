@@ -60,7 +60,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
                 yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
                 break
             seen = node.run.version, node.failures.lasting, node.registration.record
-            yield from _ensure_leader(node, deadline)
+            yield from _ensure_leader(node, min(deadline, node.goes_at()))
             # News that came during the call has woken no waiter: then look before waiting.
             if seen == (node.run.version, node.failures.lasting, node.registration.record):
                 until = min(patience, node.countdown.cooled_at, node.goes_at())
@@ -84,8 +84,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
 def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
     """Write the record of a node that joins."""
     try:
-        # A node that drains goes in time, whether the service answers or not.
-        yield from register(node, min(deadline, node.countdown.goes_at()))
+        yield from register(node, deadline)
     except RendezvousError as error:
         if not is_passing(error):
             raise

@@ -19,7 +19,16 @@ from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLe
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
-from .notices import Failure, Notices, drain_key, failure_key, quarantine_key
+from .notices import (
+    Failure,
+    Notices,
+    Quarantine,
+    drain_key,
+    failure_key,
+    failures_until,
+    nodes_that_drain,
+    quarantine_key,
+)
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
@@ -268,6 +277,7 @@ class _LeaderTerm:
     pages: Pages | None = None
     growth: Growth = field(init=False)
     failures: dict[int, Failure] = field(default_factory=dict)
+    quarantines: dict[str, tuple[VersionedValue, Quarantine]] = field(default_factory=dict)
     gone_since: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -286,7 +296,7 @@ class _LeaderTerm:
         records = self.read(snapshot)
         if events := self.arrivals(state, records):
             yield Emit(events)
-        yield from self.quarantine(state, records)
+        yield from self.settle_quarantines(state, records)
         decision = self.decide(state, records)
         if isinstance(decision, rules.Publish):
             yield from self.read_failure(state, records)
@@ -362,13 +372,28 @@ class _LeaderTerm:
 
     def notices(self, state: State | None) -> tuple[Notices, str | None]:
         """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
-        mine = self.node.settings
+        mine, seen = self.node.settings, self.node.run.notices
         return quarantine.with_due(
-            replace(self.node.run.notices, failures={**self.node.run.notices.failures, **self.failures}),
+            replace(
+                seen,
+                failures={**seen.failures, **self.failures},
+                quarantines={**seen.quarantines, **self._unseen_quarantines()},
+            ),
             state.round if state is not None else 0,
             mine.quarantine_after,
             mine.quarantine_cooldown.total_seconds(),
         )
+
+    def _unseen_quarantines(self) -> dict[str, Quarantine]:
+        """What this leader has written, and the watch does not show yet."""
+        snapshot = self.node.run.snapshot
+        assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
+        return {
+            name: record
+            for name, (versioned, record) in self.quarantines.items()
+            if (seen := snapshot.replaceable(quarantine_key(name))) is None
+            or versioned.envelope.supersedes(seen.envelope)
+        }
 
     def read_failure(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
         """Read who failed first in the last round, if that may make a quarantine due: the watch may not show it yet."""
@@ -381,21 +406,22 @@ class _LeaderTerm:
             # The watch says so in the log.
             failure = None
         self.failures = {} if failure is None else {state.round: failure}
-        yield from self.quarantine(state, records)
+        yield from self.settle_quarantines(state, records)
 
-    def quarantine(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
+    def settle_quarantines(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
         """Write down the quarantine that is due, and those that are over."""
         notices, due = self.notices(state)
         snapshot = self.node.run.snapshot
         assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
         changed = {**quarantine.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
-        for name, changed_to in changed.items():
+        for name, record in changed.items():
             key = quarantine_key(name)
             before = snapshot.replaceable(key)
-            applied, _ = yield Put(key, changed_to.encode(), self.node.background_deadline(), previous=before)
+            applied, there = yield Put(key, record.encode(), self.node.background_deadline(), previous=before)
             # If not, another leader has, or this one before: the next snapshot shows it.
             if applied:
-                what = "is not quarantined any more" if changed_to.over else f"is quarantined: {changed_to.reason}"
+                self.quarantines[name] = there, record
+                what = "is not quarantined any more" if record.over else f"is quarantined: {record.reason}"
                 logger.warning("node '%s' of '%s' %s", name, self.node.settings.run, what)
 
     def collect_garbage(self) -> Coroutine[None]:
@@ -411,7 +437,7 @@ class _LeaderTerm:
             if prefix not in self.removed:
                 yield Delete(prefix, self.node.background_deadline())
                 self.removed.add(prefix)
-        for key in self.outdated_notices(state):
+        for key in self.outdated_notices(state, snapshot):
             yield Delete(key, self.node.background_deadline())
         # After a service has forgotten its data the numbers jump: there is nothing far back. After a purge they begin
         # anew.
@@ -420,12 +446,12 @@ class _LeaderTerm:
             yield Delete(round_folder(number), self.node.background_deadline())
             self.swept = number
 
-    def outdated_notices(self, state: State) -> list[str]:
-        """The notices that no node needs any more."""
-        now, notices = self.node.clock(), self.node.run.notices
-        failures = [failure_key(number) for number in notices.failures if number <= state.round - ROUNDS_KEPT]
+    def outdated_notices(self, state: State, control: DecodedSnapshot) -> list[str]:
+        """The keys of the notices that no node needs any more."""
+        now = self.node.clock()
+        failures = failures_until(control, state.round - ROUNDS_KEPT)
         # A snapshot of the nodes may be older than the notice: not at once.
-        gone = notices.drains.keys() - self.known
+        gone = nodes_that_drain(control) - self.known
         self.gone_since = {node: self.gone_since.get(node, now) for node in gone}
         drains = [drain_key(node) for node, since in self.gone_since.items() if now >= since + self.node.ttl]
         return failures + drains

@@ -1,5 +1,6 @@
 """What one node knows and wants: the memory that its coroutines share. No I/O, no threads."""
 
+import logging
 import math
 import os
 import random
@@ -21,6 +22,8 @@ from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStat
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import Presence, RunView
+
+logger = logging.getLogger(__name__)
 
 CANDIDATES: Final = 12
 """Of many nodes that see at once that there is no leader, so many, about, stand for election."""
@@ -187,6 +190,8 @@ class Node:
         """Apply the notices of the run; returns what is new to this node."""
         before, self.run.notices = self.run.notices, notices
         self.countdown.observe(notices, self.clock())
+        for key in notices.unreadable.keys() - before.unreadable.keys():
+            logger.warning("ignoring '%s' of '%s': %s", key, self.settings.run, notices.unreadable[key])
         state = self.run.state
         if self.run.snapshot is None or state is None:
             # What a node finds when it comes happened before.
@@ -274,6 +279,12 @@ class Node:
         if countdown.quarantine is None or countdown.cooled_at == math.inf:
             return None
         return f"quarantined for another {max(0.0, countdown.cooled_at - now):.0f} s: {countdown.quarantine.reason}"
+
+    def is_outside(self, node_id: str) -> bool:
+        """Whether a node is known to be in no world with this one. Of a world on pages a node knows few members."""
+        state = self.run.state
+        is_known = self.in_running_round() and state is not None and state.pages is None
+        return is_known and state is not None and node_id not in state.world
 
     def goes_at(self) -> float:
         """When this node has to say that it goes, as its drain is over; infinite: it does not drain, or has said it."""

@@ -4,7 +4,6 @@ A node drains; the program of a node failed first in a round; a node is quaranti
 ``control``, which every node watches.
 """
 
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,8 +15,6 @@ from ..keys import escape
 from .client import DecodedSnapshot
 from .codec import Record, decode
 from .records import CONTROL
-
-logger = logging.getLogger(__name__)
 
 DRAINS: Final = f"{CONTROL}/drains"
 """One key for each node that drains: its id."""
@@ -108,11 +105,13 @@ class Notices:
         drains: By the id of the node.
         failures: By the number of the round.
         quarantines: By the name of the node.
+        unreadable: Why what stands at a key could not be read, by the key.
     """
 
     drains: Mapping[str, DrainNotice] = field(default_factory=dict)
     failures: Mapping[int, Failure] = field(default_factory=dict)
     quarantines: Mapping[str, Quarantine] = field(default_factory=dict)
+    unreadable: Mapping[str, str] = field(default_factory=dict)
 
 
 NONE: Final = Notices()
@@ -167,24 +166,40 @@ def name_in_id(name: str) -> str:
     if len(escaped) <= _LONGEST_NAME:
         return escaped
     digest = blake2b(escaped.encode(), digest_size=4).hexdigest()
-    begin, number, _ = re.split(r"(\D?\d{0,9})\Z", name, maxsplit=1)
+    begin, number, _ = re.split(r"([^0-9]?[0-9]{0,9})\Z", name, maxsplit=1)
     # What is cut sorts behind what is whole: a name with a longer number is cut sooner.
     shorter = [f"{escape(f'{begin[:length]}~{number}')}-{digest}" for length in range(len(begin))]
     return [short for short in shorter if len(short) <= _LONGEST_NAME][-1]
 
 
+def failures_until(control: DecodedSnapshot, number: int) -> list[str]:
+    """The keys of the first failures of all rounds up to that one, whether they can be read or not."""
+    names = [key.removeprefix(f"{FAILURES}/") for key in notice_keys(control, FAILURES)]
+    return [failure_key(int(name)) for name in names if name.isdecimal() and int(name) <= number]
+
+
+def nodes_that_drain(control: DecodedSnapshot) -> frozenset[str]:
+    """The ids of the nodes of which it stands there that they drain, whether the rest can be read or not."""
+    return frozenset(key.removeprefix(f"{DRAINS}/") for key in notice_keys(control, DRAINS))
+
+
 def read_notices(control: DecodedSnapshot) -> Notices:
-    """The notices in a snapshot of ``control``. One that cannot be read is left out, and logged."""
-    failures = {int(name): failure for name, failure in _read(Failure, control, FAILURES) if name.isdecimal()}
-    drains, quarantines = dict(_read(DrainNotice, control, DRAINS)), dict(_read(Quarantine, control, QUARANTINES))
-    return Notices(drains, failures, quarantines) if drains or failures or quarantines else NONE
+    """The notices in a snapshot of ``control``."""
+    unreadable: dict[str, str] = {}
+    drains = dict(_read(DrainNotice, control, DRAINS, unreadable))
+    failures = {int(name): one for name, one in _read(Failure, control, FAILURES, unreadable) if name.isdecimal()}
+    quarantines = dict(_read(Quarantine, control, QUARANTINES, unreadable))
+    has_any = drains or failures or quarantines or unreadable
+    return Notices(drains, failures, quarantines, unreadable) if has_any else NONE
 
 
-def _read(kind: type[_R], control: DecodedSnapshot, folder: str) -> Iterator[tuple[str, _R]]:
+def _read(
+    kind: type[_R], control: DecodedSnapshot, folder: str, unreadable: dict[str, str]
+) -> Iterator[tuple[str, _R]]:
     for key in notice_keys(control, folder):
         try:
             versioned = control.get(key)
             if versioned is not None:
                 yield key.removeprefix(f"{folder}/"), decode(kind, versioned.payload)
         except RendezvousStateError as error:
-            logger.warning("ignoring '%s': %s", key, error)
+            unreadable[key] = str(error)

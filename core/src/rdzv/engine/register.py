@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 def register(node: Node, deadline: float) -> Coroutine[None]:
     """See to it that the service holds this node's record, on a lease that lives.
 
+    A node that drains goes in time: it may be asked to while it registers.
+
     When an earlier lease was lost, in two effects: the record, then the fence. A leader that scanned
     while the record was missing thereby loses its pending write and scans again. No world is to
     be trusted before.
@@ -44,11 +46,13 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
     unexpected_at: list[float] = []
     try:
         while not node.stopped:
+            # Ends with the drain, if one is announced meanwhile.
+            until = min(deadline, node.goes_at())
             try:
-                yield from _write_record(node, deadline)
+                yield from _write_record(node, until)
                 mine.on(Trigger.WRITTEN)
                 if mine.state is NodeState.REREGISTERING:
-                    yield from _fence(node, deadline)
+                    yield from _fence(node, until)
                     # A world of a closed attempt ends with the lease: the last node that ends removes its records.
                     if node.closed() is None:
                         mine.on(Trigger.FENCED)
@@ -61,7 +65,8 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
                     unexpected_at.append(now)
                     if has_lasted(len(unexpected_at), now - unexpected_at[0]):
                         raise
-                if (pause := pause_within(deadline - now, next(pauses))) is None:
+                until = min(deadline, node.goes_at())
+                if (pause := pause_within(until - now, next(pauses))) is None:
                     raise
                 yield Sleep(now + pause)
     finally:

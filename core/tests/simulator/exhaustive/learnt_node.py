@@ -351,6 +351,9 @@ class _Watching:
     def stays(self, machine: Machine) -> None:
         self.told.append(("stays",))
 
+    def stays_waiting(self, machine: Machine) -> None:
+        self.told.append(("stays_waiting",))
+
     def overdue(self, machine: Machine) -> None:
         self.told.append(("overdue",))
 

@@ -121,7 +121,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         type=signal_number,
         default=0,
         metavar="SIGNAL",
-        help="what CMD is sent when a node of the run is about to leave, such as SIGUSR1 (default: none)",
+        help="what CMD is sent when a node of its world is about to leave, such as SIGUSR1 (default: none)",
     )
     parser.add_argument(
         "--check",

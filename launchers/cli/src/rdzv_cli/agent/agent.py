@@ -34,6 +34,9 @@ _T = TypeVar("_T")
 _POLL = 0.05
 """Seconds between two looks at the workers; nothing on the network is asked."""
 
+_RETRY = 1.0
+"""Seconds until what could not be said to the others is said again."""
+
 
 @dataclass(eq=False)
 class Agent:
@@ -47,7 +50,7 @@ class Agent:
         max_restarts: How often it may fail here before this node gives up. A new world costs none.
         grace: Seconds between asking the command to end and killing it.
         drain: Seconds for which this node stays in its world after the first SIGTERM or SIGUSR1; None: it goes at once.
-        give_up_after: Rounds without progress, one after the other, after which the run is closed; 0: it never is.
+        give_up_after: Consecutive rounds without progress after which the run is closed; 0: it never is.
         hang_timeout: Seconds after which a worker that has reported progress, and does so no more, has failed; None:
             it may take any time.
         on_drain: The signal that the workers are sent when another drain is known; 0: none.
@@ -79,6 +82,7 @@ class Agent:
     _has_failed: bool = field(default=False, init=False)
     _draining: threading.Thread | None = field(default=None, init=False)
     _answering: threading.Thread | None = field(default=None, init=False)
+    _answers_from: float = field(default=0.0, init=False)
     _step: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -238,7 +242,7 @@ class Agent:
             seen, reports = workers.look(), channels.reports()
             if failure := failures.look(seen, reports):
                 return self._failed(failure, info, progressed=self._progressed(reports))
-            self._pass_on_drains(seen, notices, info)
+            self._pass_on_drains(seen, notices)
             if not finished and all(worker.code == 0 for worker in seen):
                 finished = True
                 count = self._run_until_signalled(
@@ -271,16 +275,7 @@ class Agent:
         """Whether a node that drains goes now: the workers of the others fail when its workers end."""
         status = self.handler.status
         released = status.drained if status is not None and status.round == info.round else ()
-        return bool(released) or any(not drain.seconds for drain in self._drains_in(info))
-
-    def _drains_in(self, info: RendezvousInfo) -> Sequence[rdzv.Drain]:
-        """The drains of members of this world: on other nodes its programs do not depend."""
-        drains = self.handler.drains
-        try:
-            return [drain for drain in drains if drain.node in info.nodes]
-        except rdzv.RendezvousError:
-            # The ids of a large world are read from the service, which is away.
-            return drains
+        return bool(released) or any(not drain.seconds for drain in self.handler.drains)
 
     def _report_failure(self, reason: str, *, progressed: bool) -> None:
         """Tell the run of the first failure on this node in this round.
@@ -338,19 +333,28 @@ class Agent:
         self.say(f"asked to end: this node stays for {seconds:g} s, so that the others can save their work")
         self._draining = start_thread(announce, name="rdzv-drain")
 
-    def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices, info: RendezvousInfo) -> None:
+    def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
         """Tell the workers of the drains, and the run once all of them are ready."""
-        notices.send(seen, notices.show(self._drains_in(info)))
-        if notices.are_answered(seen) and (self._answering is None or not self._answering.is_alive()):
-            self._answering = start_thread(lambda: self._say_ready(notices), name="rdzv-ready")
+        notices.send(seen, notices.show(self.handler.drains))
+        is_answering = self._answering is not None and self._answering.is_alive()
+        if is_answering or time.monotonic() < self._answers_from or not notices.are_answered(seen):
+            return
+        # If it fails, at once or later, it is tried again, and not at once.
+        self._answers_from = time.monotonic() + _RETRY
+        asked, nodes = notices.asked, notices.nodes
 
-    def _say_ready(self, notices: DrainNotices) -> None:
-        asked = notices.asked
+        def say_ready() -> None:
+            try:
+                self.handler.ready_to_drain(nodes)
+            except Exception as error:
+                logger.warning("the others do not know yet that this node is ready for the drain: %s", error)
+            else:
+                notices.answered, self._answers_from = asked, 0.0
+
         try:
-            self.handler.ready_to_drain()
-            notices.answered = asked
-        except rdzv.RendezvousError as error:
-            logger.warning("the others do not know yet that this node is ready for the drain: %s", error)
+            self._answering = start_thread(say_ready, name="rdzv-ready")
+        except rdzv.RendezvousConnectionError as error:
+            logger.warning("the others will know later that this node is ready for the drain: %s", error)
 
     def _shut_down(self, ending: AgentResult) -> None:
         if ending.exit_status is ExitStatus.DONE:

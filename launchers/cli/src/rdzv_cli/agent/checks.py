@@ -82,7 +82,8 @@ def parse_check(text: str) -> Check:
     if not text.strip():
         raise argparse.ArgumentTypeError("an empty text is no check; give a command line, disk, port, gpu or host")
     if kind not in _OURS:
-        near = near_name(kind.lower(), _OURS)
+        # A command line has a colon in a path or a variable, too.
+        near = near_name(kind.lower(), _OURS) if kind.isalpha() else None
         if near is not None and ":" in text and shutil.which(kind) is None:
             raise argparse.ArgumentTypeError(
                 f"'{printable(kind)}' is no command, and no kind of check; did you mean {_OURS[near][1]}?"

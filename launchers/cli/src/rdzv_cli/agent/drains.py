@@ -1,7 +1,7 @@
 """The drains of the run, on their way to the workers, and the workers' answer."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,7 +16,7 @@ _SAME: Final = 0.5
 
 @dataclass
 class DrainNotices:
-    """What the workers of one round know of the drains.
+    """What the workers of one round know of the drains of members of their world.
 
     Attributes:
         channels: The way to the workers.
@@ -36,7 +36,7 @@ class DrainNotices:
         """Show the workers the drains, if they are others than before.
 
         Args:
-            drains: All drains that are known now.
+            drains: All drains that concern them.
 
         Returns:
             Whether there is another drain, or one of those has another moment or reason.
@@ -49,6 +49,11 @@ class DrainNotices:
             self.asked = number if is_new else self.asked if found else 0
             self._known = found
         return is_new
+
+    @property
+    def nodes(self) -> Collection[str]:
+        """The ids of the nodes of whose drains the workers know."""
+        return tuple(self._known)
 
     def _moment(self, drain: Drain) -> float:
         """The moment at which a node goes. Of one whose time is over, the seconds do not say how long ago that was."""
