@@ -941,14 +941,19 @@ class TestNotices:
             assert quarantine.times == 1
         assert state_of(harness).round == 8
 
-    def test_a_quarantine_counts_although_the_watch_has_not_shown_it(self, harness: Harness, lead: Leader) -> None:
+    @pytest.mark.parametrize("before", [None, Quarantine(1, 3, 60.0, "long ago", over=True)])
+    def test_a_quarantine_counts_although_the_watch_has_not_shown_it(
+        self, harness: Harness, lead: Leader, before: Quarantine | None
+    ) -> None:
+        if before is not None:
+            harness.put(quarantine_key("b"), before.encode())
         self.fail(lead, 5, 6, 7)
         write(harness, ["a", "b", "c"], last_round=7)
         lead.coroutine.to_write(STATE_KEY)
         lead.coroutine.go()
         lead.coroutine.to(Wait)
         assert (state_of(harness).round, state_of(harness).world) == (8, ("a", "c"))
-        assert not lead.node.run.notices.quarantines
+        assert lead.node.run.notices.quarantines.get("b") == before
         # No member hears of a node that waits.
         status = harness.read(STATUS_KEY)
         assert status is None or decode(RunStatus, status.payload).waiting == 0

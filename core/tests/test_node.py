@@ -768,6 +768,7 @@ class TestNotices:
         node.round = 2
         # It is in that world no more.
         assert not node.is_outside("spare")
+        assert not Harness().registered().is_outside("spare")
 
     def test_of_a_world_on_pages_no_node_is_known_to_be_outside(self, harness: Harness) -> None:
         node = self.member(harness)

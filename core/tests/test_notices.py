@@ -13,8 +13,10 @@ from rdzv.engine.notices import (
     drain_key,
     drain_notice,
     failure_key,
+    failures_until,
     name_in_id,
     name_of,
+    nodes_that_drain,
     quarantine_key,
     read_notices,
 )
@@ -60,6 +62,16 @@ def test_what_cannot_be_read_is_left_out() -> None:
     notices = read_notices(harness.client.read_all("control", harness.now))
     assert replace(notices, unreadable={}) == NONE
     assert set(notices.unreadable) == {drain_key("a.1"), failure_key(7)}
+
+
+def test_keys_are_found_whether_they_can_be_read_or_not() -> None:
+    harness = Harness()
+    for name in ("4", "5", "6", "last"):
+        harness.put(f"control/failures/{name}", b"nonsense")
+    harness.put(drain_key("a.1"), b"{}")
+    control = harness.client.read_all("control", harness.now)
+    assert failures_until(control, 5) == [failure_key(4), failure_key(5)]
+    assert nodes_that_drain(control) == {"a.1"}
 
 
 @pytest.mark.parametrize("seconds", ["-1.0", "1e10", "NaN", "Infinity", "3", '"3"'])

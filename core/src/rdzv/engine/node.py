@@ -283,8 +283,9 @@ class Node:
     def is_outside(self, node_id: str) -> bool:
         """Whether a node is known to be in no world with this one. Of a world on pages a node knows few members."""
         state = self.run.state
-        is_known = self.in_running_round() and state is not None and state.pages is None
-        return is_known and state is not None and node_id not in state.world
+        if state is None or state.pages is not None or not self.in_running_round():
+            return False
+        return node_id not in state.world
 
     def goes_at(self) -> float:
         """When this node has to say that it goes, as its drain is over; infinite: it does not drain, or has said it."""
