@@ -7,8 +7,9 @@ import pytest
 from rdzv.engine import drain, leave
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Call, Put
+from rdzv.engine.node import Node
 from rdzv.engine.notices import DrainNotice, drain_key
-from rdzv.engine.records import NodeRecord, node_key
+from rdzv.engine.records import NodeRecord, State, node_key
 from rdzv.errors import RendezvousConnectionError
 
 from .coroutines import Harness, Stepper
@@ -33,6 +34,15 @@ def record_of(harness: Harness, node: str = "a") -> NodeRecord:
     versioned = harness.read(node_key(0, node))
     assert versioned is not None
     return decode(NodeRecord, versioned.payload)
+
+
+def member(harness: Harness) -> Node:
+    """A node in a round."""
+    harness.publish(State(0, 1, ("a", "b"), "a.host", 1, 2, 4))
+    node = harness.registered()
+    harness.show(node)
+    node.round = 1
+    return node
 
 
 def fail(coroutine: Stepper[None]) -> None:
@@ -80,7 +90,7 @@ class TestAnnounce:
 
 class TestReady:
     def test_it_is_ready_for_those_that_it_knows(self, harness: Harness) -> None:
-        node = harness.registered()
+        node = member(harness)
         for name in "cb":
             harness.put(drain_key(name), DrainNotice(60.0, "spot").encode())
         harness.show(node)
@@ -89,15 +99,21 @@ class TestReady:
         assert record_of(harness).ready == ("b", "c")
 
     def test_it_is_ready_for_no_others_than_it_says(self, harness: Harness) -> None:
-        node = harness.registered()
+        node = member(harness)
         for name in "bc":
             harness.put(drain_key(name), DrainNotice(60.0, "spot").encode())
         harness.show(node)
         harness.run(drain.get_ready(node, ["b"], harness.now + 5.0))
         assert record_of(harness).ready == ("b",)
 
+    def test_one_that_waits_is_ready_for_nothing_in_the_next_world(self, harness: Harness) -> None:
+        node = member(harness)
+        node.round = 0
+        assert harness.stepper(drain.get_ready(node, ["b"], harness.now + 5.0)).effect is None
+        assert record_of(harness).ready == ()
+
     def test_it_says_so_once(self, harness: Harness) -> None:
-        node = harness.registered()
+        node = member(harness)
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
         harness.show(node)
         harness.run(drain.get_ready(node, node.countdown.drains, harness.now + 5.0))
@@ -107,7 +123,7 @@ class TestReady:
         assert harness.stepper(drain.get_ready(harness.node(), ["b"], harness.now + 5.0)).effect is None
 
     def test_what_failed_is_said_again(self, harness: Harness) -> None:
-        node = harness.registered()
+        node = member(harness)
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
         harness.show(node)
         ready = harness.stepper(drain.get_ready(node, node.countdown.drains, harness.now + 5.0))

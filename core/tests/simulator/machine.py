@@ -350,8 +350,10 @@ class Machine:
 
     def _say_ready(self) -> None:
         if self.alive:
-            self.ready_for = frozenset(self.node.countdown.drains)
-            self.runner.start(drain.get_ready(self.node, self.ready_for, self._soon()), _tolerate)
+            ready_for = frozenset(self.node.countdown.drains)
+            # Where it waits for a world, that does not count for the next one.
+            self.ready_for = ready_for if self.working else frozenset()
+            self.runner.start(drain.get_ready(self.node, ready_for, self._soon()), _tolerate)
 
 
 def _options(rule: AdmissionRule) -> dict[str, Any]:

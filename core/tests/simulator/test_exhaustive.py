@@ -201,7 +201,7 @@ STATES = {
     "pause": 43_602,
     "ended-lease": 20_203,
     "drain": 18_143,
-    "short-drain": 59_245,
+    "short-drain": 26_247,
     "quarantine": 4_879,
     "admission": 41_821,
     "two-nodes": 13_964,

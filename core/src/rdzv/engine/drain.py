@@ -20,9 +20,12 @@ def announce(node: Node, notice: DrainNotice, deadline: float) -> Coroutine[None
 
 
 def get_ready(node: Node, nodes: Collection[str], deadline: float) -> Coroutine[None]:
-    """Say that this node can go on without these nodes, which drain, and without no others."""
+    """Say that this node can go on without these nodes, which drain, and without no others.
+
+    While it waits it says nothing: its program in the next world will have work of its own.
+    """
     record, ready = node.registration.record, tuple(sorted(nodes))
-    if record is not None and record.ready != ready:
+    if record is not None and record.ready != ready and node.in_running_round():
         yield from _rewrite(node, replace(record, ready=ready), deadline)
 
 

@@ -285,7 +285,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._node.is_drained()
 
     def ready_to_drain(self, nodes: Collection[str] | None = None) -> None:
-        """Say that this node has saved its work, and can go on without nodes that drain.
+        """Say that this node has saved its work in this round, and can go on without nodes that drain.
 
         Args:
             nodes: The ids of those; None: all that drain now, as far as this node knows.

@@ -24,7 +24,7 @@ SEARCHES: Final[dict[str, Bounds]] = {
     "pause": Bounds(faults={"pause": 1}, steps=17, begins_together=True),
     "ended-lease": Bounds(faults={"ended lease": 1}, steps=24, begins_together=True),
     "drain": Bounds(programs={"drain": 1}, steps=29, begins_together=True),
-    "short-drain": Bounds(programs={"short drain": 1}, steps=25, begins_together=True),
+    "short-drain": Bounds(programs={"short drain": 1}, steps=24, begins_together=True),
     "quarantine": Bounds(programs={"fail": 1}, quarantine_after=1, begins_together=True),
     "admission": Bounds(programs={"fail": 1}, rule=AdmissionRule(node_unit=2)),
     "two-nodes": Bounds(2, 1, 2, faults=dict.fromkeys(FAULTS, 1), steps=18),
