@@ -35,7 +35,7 @@ def seconds(number: float) -> timedelta:
     return timedelta(seconds=number)
 
 
-def wait_until(condition: Callable[[], Any], limit: float = 10.0) -> Any:
+def wait_until(condition: Callable[[], Any], limit: float = 30.0) -> Any:
     """The condition's value once it is true; fails after `limit` seconds."""
     deadline = time.monotonic() + limit
     while not (value := condition()):

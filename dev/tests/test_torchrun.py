@@ -247,7 +247,7 @@ def test_a_training_survives_and_ends(everywhere: Nodes, tmp_path: Path) -> None
         node.says("rank . of 3: from step", limit=PATIENCE)
     wait_until(checkpoint.exists)
     wait_until(lambda: len(nodes.status().nodes) == 5)
-    joined = [node for node in late if "rank" in node.said]
+    joined = wait_until(lambda: [node for node in late if "rank" in node.said])
     assert len(joined) == 1
 
     # One of the first dies. A spare takes its place, and they go on from the checkpoint.
