@@ -556,6 +556,18 @@ class TestWait:
         assert backend.moments[:-1] == looks
         assert backend.now == backend.moments[-1] == pytest.approx(first + 15.1)
 
+    def test_one_of_many_takes_no_lease_for_new_that_it_has_seen_end(self, backend: Watched, lease: Lease) -> None:
+        crowd = HeartbeatLeases(backend, 5.0, lambda: backend.now, observers=lambda: 64, rng=Middle())
+        view = crowd.wait("nodes", woken(backend), timeout=0.5)
+        lease.revoke(CALL)
+        view = crowd.wait("nodes", view, timeout=60.0)
+        assert not view.entries
+        looks = len(backend.looks)
+        # What hung on it is still there, and wakes no observer.
+        assert crowd.wait("nodes", view, timeout=60.0) is view
+        assert not crowd.read_all("nodes", timeout=CALL).entries
+        assert len(backend.looks) == looks
+
     def test_one_of_many_needs_no_source_of_chance(self, backend: Watched, lease: Lease) -> None:
         crowd = HeartbeatLeases(backend, 5.0, lambda: backend.now, observers=lambda: 64)
         assert crowd.wait("nodes", woken(backend), timeout=0.5).entries

@@ -167,7 +167,7 @@ def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
     assert isinstance(resigned, Put)
     assert (resigned.key, resigned.previous, resigned.deleted) == (LEADER_KEY, mine, True)
     assert resigned.lease is node.registration.lease
-    assert isinstance(leaving.send((True, mine)), ReadAll)
+    assert isinstance(leaving.send((True, None)), ReadAll)
 
 
 def resigning() -> tuple[Node, Coroutine[None]]:
@@ -569,7 +569,10 @@ class TestGivingUp:
             harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
         assert (harness.now, node.is_drained()) == (began, True)
 
-    def test_one_that_is_asked_to_drain_while_it_registers_goes_in_time(self, harness: Harness) -> None:
+    @pytest.mark.parametrize("error", [RendezvousConnectionError("away"), OSError("oops")], ids=type)
+    def test_one_that_is_asked_to_drain_while_it_registers_goes_in_time(
+        self, harness: Harness, error: Exception
+    ) -> None:
         node, began = harness.node(), harness.now
         joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
         joining.to(OpenLease)
@@ -577,16 +580,25 @@ class TestGivingUp:
 
         def without_the_service() -> None:
             while joining.effect is not None:
-                joining.throw(RendezvousConnectionError("away")) if isinstance(joining.effect, Call) else joining.go()
+                joining.throw(error) if isinstance(joining.effect, Call) else joining.go()
 
         harness.now += 1.0
-        joining.throw(RendezvousConnectionError("away"))
+        joining.throw(error)
         assert harness.now < began + 20.0
-        node.countdown.announce(DrainNotice(5.0, "sooner"), harness.now)
+        node.countdown.announce(DrainNotice(0.5, "sooner"), harness.now)
         assert joining.to(OpenLease).deadline == node.goes_at()
-        with pytest.raises((RendezvousGracefulExitError, RendezvousTimeoutError)):
+        with pytest.raises(RendezvousGracefulExitError, match="drained: sooner"):
             without_the_service()
-        assert harness.now <= began + 6.0
+        assert began + 1.5 <= harness.now <= began + 1.6
+
+    def test_each_call_of_one_that_registers_ends_with_its_drain(self, harness: Harness) -> None:
+        node = harness.node()
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        joining.to(Put)
+        node.countdown.announce(DrainNotice(3.0, "spot"), harness.now)
+        # Its lease has ended meanwhile.
+        joining.send((False, None))
+        assert joining.to(OpenLease).deadline == node.goes_at()
 
     def test_one_that_drains_waits_for_no_election_that_takes_longer(self, harness: Harness) -> None:
         node = harness.node()

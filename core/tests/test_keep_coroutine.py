@@ -65,6 +65,19 @@ class TestWatching:
         loop.to(Wait)
         assert node.run.state == running("b", "c")
 
+    def test_what_it_has_seen_before_does_not_undo_what_the_node_knows_by_now(self, harness: Harness) -> None:
+        node = harness.node()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        loop = harness.stepper(watch.watch_loop(node))
+        assert isinstance(loop.effect, Wait)
+        # The service loses its data, another member writes what it knows, and this one reads it as it registers again.
+        harness.forget()
+        later = harness.publish(running("a", "b", round=2))
+        node.apply_state(later)
+        loop.send(loop.effect.since)
+        assert node.run.state == running("a", "b", round=2)
+
     def test_without_a_leader_it_looks_more_often(self, harness: Harness) -> None:
         node = harness.registered()
         loop = harness.stepper(watch.watch_loop(node))

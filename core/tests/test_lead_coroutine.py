@@ -9,7 +9,7 @@ import pytest
 from rdzv.backend import STATE_KEY
 from rdzv.engine import leader
 from rdzv.engine.codec import decode
-from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
+from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
 from rdzv.engine.failures import LASTING, LEAD
 from rdzv.engine.node import Node
 from rdzv.engine.notices import (
@@ -251,19 +251,27 @@ class TestResigning:
         assert coroutine.end() is None
         assert LEADER_KEY not in harness.names()
 
-    @pytest.mark.parametrize("there", ["nothing", "a tombstone", "what it was"])
+    @pytest.mark.parametrize("there", ["nothing", "a tombstone"])
     def test_there_may_be_nothing_to_take_back_any_more(self, harness: Harness, there: str) -> None:
         node = harness.registered()
         harness.lead(node)
         coroutine = self.resign(harness, node)
         coroutine.to(Put)
-        claimed = harness.read(LEADER_KEY)
-        now = {"nothing": None, "what it was": claimed, "a tombstone": harness.put(LEADER_KEY, b"", deleted=True)}[
-            there
-        ]
-        # The same value, and yet it has lost: the lease is over.
-        assert coroutine.send((False, now)) is None
+        now = harness.put(LEADER_KEY, b"", deleted=True)
+        assert coroutine.send((False, None if there == "nothing" else now)) is None
         assert coroutine.end() is None
+
+    def test_a_claim_whose_lease_is_over_is_gone_once_the_service_says_so(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.lead(node)
+        coroutine = self.resign(harness, node)
+        coroutine.to(Put)
+        # The same value, and yet it has lost. Where leases are heartbeats, the others see it until that is removed.
+        coroutine.send((False, harness.read(LEADER_KEY)))
+        assert node.registration.lease is not None
+        assert coroutine.effect == Revoke(node.registration.lease, harness.now + 3.0)
+        assert coroutine.end() is None
+        assert LEADER_KEY not in harness.names()
 
     def test_another_may_have_taken_over_already(self, harness: Harness) -> None:
         node = harness.registered()
@@ -720,6 +728,14 @@ class TestNews:
         harness.put(STATUS_KEY, RunStatus(1, "running", 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c"))
         assert self.published(lead, 60.0) == []
+
+    def test_the_news_of_a_leader_before_that_the_service_has_lost_are_posted_again(self, harness: Harness) -> None:
+        write(harness, "bcd")
+        harness.put(STATUS_KEY, RunStatus(1, "running", 4, 1).encode())
+        lead = Leader(harness, state=running("a", "b", "c"))
+        harness.client.delete(STATUS_KEY, harness.now)
+        harness.show(lead.node)
+        assert self.published(lead, 3 * INTERVAL) == [RunStatus(1, "running", 4, 1)]
 
     def test_those_of_another_round_are_not_kept(self, harness: Harness) -> None:
         write(harness, "bc")

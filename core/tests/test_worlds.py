@@ -232,7 +232,10 @@ class TestNode:
         assert node.run.state == written
         assert node.run.rank is None
 
-    def test_a_page_that_is_there_later_is_read_with_the_next_news(self, harness: Harness, node: Node) -> None:
+    @pytest.mark.parametrize("news", [True, False])
+    def test_a_page_that_is_there_later_is_read_when_the_watch_ends(
+        self, harness: Harness, node: Node, news: bool
+    ) -> None:
         watching = harness.stepper(watch.watch_loop(node))
         written = publish(harness, world_of("c", "b", "a"))
         assert written.pages is not None
@@ -242,8 +245,11 @@ class TestNode:
         watching.to(Emit)
         watching.to(Wait)
         harness.put(worlds.page_key(written.pages, "a"), page.payload)
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 1).encode())
-        watching.go()
+        if news:
+            harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 1).encode())
+            watching.go()
+        else:
+            watching.send(watching.effect.since)  # type: ignore[union-attr]
         watching.to(Wait)
         assert node.run.rank == 2
 

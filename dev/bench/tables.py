@@ -32,6 +32,7 @@ _TABLES: Final = {
     "Kilobytes per node, both ways, round two": [_Column("{:,}", "again-kb")],
     "What happens to a world, and what its store does": [
         _Column("a member is killed", "loss", " s"),
+        _Column("a spare takes its place", "spare", " s"),
         _Column("a node comes late", "late", " s"),
         _Column("store: set", "store-set", "/s"),
         _Column("store: get", "store-get", "/s"),
@@ -45,7 +46,8 @@ _TABLES: Final = {
     ],
     "What a process pays for the import": [_Column("import", "import", " s"), _Column("memory", "memory", " MB")],
     "Processors that others used, before each measurement": [
-        _Column(f"{name} {{:,}}", f"load-{name}") for name in ("gather", "start", "store", "late", "loss", "idle")
+        _Column(f"{name} {{:,}}", f"load-{name}")
+        for name in ("gather", "start", "store", "late", "loss", "spare", "idle")
     ],
 }
 

@@ -52,8 +52,12 @@ class Testbed:
         return row.command(self._peers)
 
     @contextmanager
-    def pool(self, row: Row, nodes: int, min_nodes: int | None = None, **more: Any) -> Iterator[WorkerPool]:
-        """The nodes of a new run of a row, as many as fit into its world; see `nodes.NodeSpec` for the specification.
+    def pool(
+        self, row: Row, nodes: int, min_nodes: int | None = None, waiting: int = 0, **more: Any
+    ) -> Iterator[WorkerPool]:
+        """The nodes of a new run of a row: as many as fit into its world, and those that wait for room.
+
+        See `nodes.NodeSpec` for what `more` may say.
 
         Raises:
             WorkerPoolError: They cannot be made, or what they need cannot be imported.
@@ -64,7 +68,8 @@ class Testbed:
         run_id = f"bench-{time.monotonic_ns()}"
         sizes = min_nodes or nodes, nodes
         more |= {"alone": row.alone}
-        specs = [NodeSpec(row.backend, endpoint, run_id, *sizes, number, self.limit, **more) for number in range(nodes)]
+        numbers = range(nodes + waiting)
+        specs = [NodeSpec(row.backend, endpoint, run_id, *sizes, number, self.limit, **more) for number in numbers]
         with self._factories[row.name].pool(specs) as pool:
             yield pool
 

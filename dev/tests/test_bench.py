@@ -52,6 +52,7 @@ def test_everything_is_measured(tmp_path: Path) -> None:
         assert 0 <= value["load-gather", size] < 1000
     # No node can be missed before the time to live is over.
     assert 2.5 < value["loss", 4] < 15
+    assert 2.5 < value["spare", 4] < 15
     assert 0 < value["late", 4] < 5
     assert all(value[f"store-{name}", 2] > 10 for name in ("set", "get", "add"))
     assert 0.5 < value["idle-calls", 4] < 10

@@ -411,7 +411,9 @@ def _purge(context: SimulationContext) -> None:
         return
     before = Envelope.unpack(entry.value)
     state = decode(State, before.payload)
-    if state.closed is None or any(one.settings.attempt <= state.attempt for one in context.living()):
+    # Nor while one that leaves still removes what it has seen before.
+    runs = [one for one in context.machines if one.process.alive]
+    if state.closed is None or any(one.settings.attempt <= state.attempt for one in runs):
         return
     context.trace.log("what attempt {} has left is removed", state.attempt)
     for number in range(state.round + 2):

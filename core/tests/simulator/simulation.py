@@ -177,11 +177,10 @@ class Simulation:
         context = self.context
         # Without leases, the records of an attempt that died are removed by the next attempt's first leader.
         leaves = {STATE_KEY, QUARANTINES} | ({NODES, HEARTBEATS} if context.plan.level != "leases" else set())
-        if context.plan.late or context.plan.lost:
-            # What was written to them first may be applied once more, after they are gone.
+        if context.plan.late or context.plan.lost or context.unreliable:
+            # What was written to them first may be applied once more, after they are gone: on a slow network, too.
             leaves |= {STATUS_KEY, LEADER_KEY}
         if context.unreliable:
-            # The same, on a network that is only slow.
             leaves |= {DRAINS, FAILURES}
         if context.purged:
             # A leader that knew the removed state may have declared a number that its own attempt never reaches.

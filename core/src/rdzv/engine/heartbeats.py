@@ -97,6 +97,8 @@ class HeartbeatLeases(KeyValueBackend):
         self._ttl = math.inf
         self._lock = threading.Lock()
         self._heartbeats: dict[str, _Heartbeat] = {}
+        # No lease has the name of one that has ended. What hangs on it may stay, and would be taken for new each time.
+        self._ended: set[str] = set()
 
     @property
     def name(self) -> str:
@@ -180,8 +182,9 @@ class HeartbeatLeases(KeyValueBackend):
         """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
         now = self._clock()
         with self._lock:
-            trusted = {lease for lease in leases if not fresh and now < self._next_look(lease, now)}
-        asked = [lease for lease in leases if lease not in trusted]
+            known = [lease for lease in leases if lease not in self._ended]
+            trusted = {lease for lease in known if not fresh and now < self._next_look(lease, now)}
+        asked = [lease for lease in known if lease not in trusted]
         if not asked:
             return trusted
         living = self._check_expiry(self._heartbeats_of(asked, deadline), deadline)
@@ -189,6 +192,7 @@ class HeartbeatLeases(KeyValueBackend):
             for lease in asked:
                 if lease not in living:
                     self._heartbeats.pop(lease, None)
+                    self._ended.add(lease)
         return trusted | living
 
     def _next_look(self, lease: str, now: float) -> float:

@@ -93,6 +93,7 @@ def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[
             yield from _probe_service(node, started)
         raise refusals.unregistered(node, started, error) from error
     except Exception as error:
+        refusals.raise_if_cannot_join(node)
         raise unexpected(error) from error
 
 

@@ -15,7 +15,7 @@ from ..handler import ROUNDS_KEPT
 from ..hooks import Event, EventKind
 from . import quarantine, rules
 from .client import DecodedSnapshot, VersionedValue, same_version
-from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Sleep, SpawnLeader, Wait, WaitForChange
+from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
@@ -120,7 +120,9 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
         before = versioned
         _, versioned = yield Put(LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
         if same_version(before, versioned):
-            # The lease is over, and the key with it.
+            # The lease is over, and the key with it; or it is being revoked by the call that waited, which would end
+            # unfinished if this node went: the others would still see a leader, and leave the garbage to it.
+            yield Revoke(lease, deadline)
             return None
     return None
 
@@ -481,9 +483,10 @@ class _LeaderTerm:
             members = self.node.run.state.size if self.node.run.state else 0
             last_status = RunStatus(status.round, "running", members, 0)
         now = self.node.clock()
-        # A delete that was applied too late may have removed the status.
+        # A delete that was applied too late may have removed the status, and a service may have lost it with its data
+        # just before this term began.
         taken = (
-            self.status_version is not None
+            self.last_status is not None
             and self.node.run.status is None
             and now - self.last_status_at > self.node.interval
         )

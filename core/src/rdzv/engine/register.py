@@ -46,13 +46,11 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
     unexpected_at: list[float] = []
     try:
         while not node.stopped:
-            # Ends with the drain, if one is announced meanwhile.
-            until = min(deadline, node.goes_at())
             try:
-                yield from _write_record(node, until)
+                yield from _write_record(node, deadline)
                 mine.on(Trigger.WRITTEN)
                 if mine.state is NodeState.REREGISTERING:
-                    yield from _fence(node, until)
+                    yield from _fence(node, deadline)
                     # A world of a closed attempt ends with the lease: the last node that ends removes its records.
                     if node.closed() is None:
                         mine.on(Trigger.FENCED)
@@ -65,8 +63,11 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
                     unexpected_at.append(now)
                     if has_lasted(len(unexpected_at), now - unexpected_at[0]):
                         raise
-                until = min(deadline, node.goes_at())
+                until = _until(node, deadline)
                 if (pause := pause_within(until - now, next(pauses))) is None:
+                    if until < deadline:
+                        # It goes, whatever the error was: its caller is to find the drain over.
+                        yield Sleep(until)
                     raise
                 yield Sleep(now + pause)
     finally:
@@ -89,11 +90,12 @@ def reregister(node: Node, deadline: float) -> Coroutine[None]:
 def _write_record(node: Node, deadline: float) -> Coroutine[None]:
     mine = node.registration
     while (record := mine.record) is not None and not node.stopped:
-        if node.clock() >= deadline:
+        until = node.background_deadline(_until(node, deadline))
+        if node.clock() >= until:
             raise RendezvousConnectionError("each lease was over before the record was written")
         if mine.lease is None:
             opened = node.clock()
-            lease = yield OpenLease(node.ttl, node.background_deadline(deadline))
+            lease = yield OpenLease(node.ttl, until)
             if mine.record is None:
                 # The node has withdrawn meanwhile.
                 yield Revoke(lease, node.background_deadline(deadline))
@@ -104,12 +106,16 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
         mine.on(Trigger.SENT)
         # Conditional, although no other node writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
-        until = node.background_deadline(deadline)
         applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
         if applied and record == mine.record:
             return
         if not applied and same_version(before, mine.version):
             _lose_lease(node)
+
+
+def _until(node: Node, deadline: float) -> float:
+    """The deadline, or the end of this node's drain, which may be announced at any time."""
+    return min(deadline, node.goes_at())
 
 
 def _fence(node: Node, deadline: float) -> Coroutine[None]:
@@ -121,7 +127,8 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
     write the state a thousand times, and each of them would read every one.
     """
     while not node.stopped:
-        control = yield ReadAll(CONTROL, node.background_deadline(deadline))
+        until = node.background_deadline(_until(node, deadline))
+        control = yield ReadAll(CONTROL, until)
         versioned = control.get(STATE_KEY)
         if versioned is not None:
             yield from apply_and_emit(node, versioned, deadline)
@@ -136,7 +143,7 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
             payload = node.run.state.encode()
         else:
             return
-        applied, now = yield Put(STATE_KEY, payload, node.background_deadline(deadline), previous=versioned)
+        applied, now = yield Put(STATE_KEY, payload, until, previous=versioned)
         yield from apply_and_emit(node, now, deadline)
         if applied:
             return

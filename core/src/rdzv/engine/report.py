@@ -12,7 +12,7 @@ def report_failure(node: Node, reason: str, progressed: bool, deadline: float) -
     """Report that the program of this node has failed in the node's round; returns whether none failed there before.
 
     The first report is a creation, which succeeds for one node: no clocks are compared. A node that has heard of it
-    reports no more: when thousands fail together, few of them write.
+    reports no more.
     """
     state, number = node.run.state, node.round
     if state is None or state.round != number:

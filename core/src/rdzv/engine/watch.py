@@ -3,6 +3,7 @@
 from ..backend import STATE_KEY
 from ..errors import RendezvousClosedError, again
 from . import drain, leader, refusals
+from .client import DecodedSnapshot
 from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
 from .failures import WATCH
 from .node import NO_LEADER_TIMEOUT, Node
@@ -18,24 +19,32 @@ def watch_loop(node: Node) -> Coroutine[None]:
     """Keep the node's snapshot of ``control`` fresh, until it stops."""
 
     def turn() -> Coroutine[None]:
-        if node.run.snapshot is None or node.failures.count(WATCH):
+        seen = node.run.snapshot
+        if seen is None or node.failures.count(WATCH):
             # What has failed is looked at again at once: a wait may be a long one.
-            snapshot = yield ReadAll(CONTROL, node.background_deadline(), node.run.snapshot)
+            snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
         else:
             patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
             until = min(node.clock() + patience, node.goes_at())
-            snapshot = yield Wait(CONTROL, node.run.snapshot, until)
-        is_whole, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
-        if not is_whole:
-            # The state may be gone like its page, and be older than this node's lease: look once more.
-            snapshot = yield ReadAll(CONTROL, node.background_deadline(), snapshot)
-            _, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
-        if events := node.apply_snapshot(snapshot, page):
-            yield Emit(tuple(events))
+            snapshot = yield Wait(CONTROL, seen, until)
+        # One without news may be older than what this node has read or written meanwhile.
+        if snapshot is not seen or node.run.lacks_page():
+            yield from _apply(node, snapshot)
         yield from drain.go(node)
         yield from leader.elect(node, node.background_deadline())
 
     return supervised(node, WATCH, turn)
+
+
+def _apply(node: Node, snapshot: DecodedSnapshot) -> Coroutine[None]:
+    """Apply a snapshot of ``control``, with the page that belongs to it, and emit what has happened."""
+    is_whole, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
+    if not is_whole:
+        # The state may be gone like its page, and be older than this node's lease: look once more.
+        snapshot = yield ReadAll(CONTROL, node.background_deadline(), snapshot)
+        _, page = yield from page_in(node, snapshot.get(STATE_KEY), node.background_deadline())
+    if events := node.apply_snapshot(snapshot, page):
+        yield Emit(tuple(events))
 
 
 def wait_until_connected(node: Node, deadline: float) -> Coroutine[None]:
