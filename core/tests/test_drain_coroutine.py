@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from rdzv.engine import drain, leave
+from rdzv.engine import drain, join, leave
 from rdzv.engine.codec import decode
-from rdzv.engine.effects import Call, Put
+from rdzv.engine.effects import Call, Put, WaitForChange
 from rdzv.engine.node import Node
 from rdzv.engine.notices import DrainNotice, drain_key
 from rdzv.engine.records import NodeRecord, State, node_key
-from rdzv.errors import RendezvousConnectionError
+from rdzv.errors import RendezvousConnectionError, RendezvousGracefulExitError
 
 from .coroutines import Harness, Stepper
 
@@ -145,6 +145,21 @@ class TestGo:
         assert record_of(harness).goes
         # It has said so.
         assert harness.stepper(drain.go(node)).effect is None
+
+    def test_it_waits_for_a_registration_that_ends_with_the_drain(self, harness: Harness) -> None:
+        node = harness.node()
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        joining.to(Put)
+        node.countdown.announce(DrainNotice(3.0, "spot"), harness.now)
+        harness.now += 3.0
+        goes = harness.stepper(drain.go(node))
+        assert isinstance(goes.effect, WaitForChange)
+        with pytest.raises(RendezvousGracefulExitError, match="drained: spot"):
+            joining.throw(AWAY)
+            joining.end()
+        goes.go()
+        # There is nothing left to be said.
+        assert (goes.effect, harness.read(node_key(0, "a"))) == (None, None)
 
     def test_a_record_that_came_meanwhile_stays(self, harness: Harness) -> None:
         node = harness.registered()

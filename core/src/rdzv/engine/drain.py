@@ -1,13 +1,13 @@
 """The coroutines of a drain: it is announced, the other members get ready for it, and the node goes."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from .effects import Coroutine, Put
 from .node import Node
 from .notices import DrainNotice, drain_key
 from .records import NodeRecord
-from .register import register
+from .register import register, wait_for_writer
 
 
 def announce(node: Node, notice: DrainNotice, deadline: float) -> Coroutine[None]:
@@ -24,21 +24,36 @@ def get_ready(node: Node, nodes: Collection[str], deadline: float) -> Coroutine[
 
     While it waits it says nothing: its program in the next world will have work of its own.
     """
-    record, ready = node.registration.record, tuple(sorted(nodes))
-    if record is not None and record.ready != ready and node.in_running_round():
-        yield from _rewrite(node, replace(record, ready=ready), deadline)
+    ready = tuple(sorted(nodes))
+
+    def wanted() -> NodeRecord | None:
+        record = node.registration.record
+        if record is None or record.ready == ready or not node.in_running_round():
+            return None
+        return replace(record, ready=ready)
+
+    yield from _rewrite(node, wanted, deadline)
 
 
 def go(node: Node) -> Coroutine[None]:
     """Say that this node goes, if its drain is over: then the others need not wait for its programs to end."""
-    record = node.registration.record
-    if record is not None and not record.goes and node.is_drained():
-        yield from _rewrite(node, replace(record, goes=True), node.background_deadline())
+
+    def wanted() -> NodeRecord | None:
+        record = node.registration.record
+        return None if record is None or record.goes or not node.is_drained() else replace(record, goes=True)
+
+    yield from _rewrite(node, wanted, node.background_deadline())
 
 
-def _rewrite(node: Node, record: NodeRecord, deadline: float) -> Coroutine[None]:
-    """Replace this node's record."""
-    mine = node.registration
+def _rewrite(node: Node, wanted: Callable[[], NodeRecord | None], deadline: float) -> Coroutine[None]:
+    """Replace this node's record; None: it is to stay as it is."""
+    if wanted() is None:
+        return
+    # A registration that is on its way ends with the drain, which is no longer to be seen once the node goes.
+    yield from wait_for_writer(node, deadline)
+    mine, record = node.registration, wanted()
+    if record is None:
+        return
     before, mine.record = mine.record, record
     try:
         yield from register(node, deadline)

@@ -36,12 +36,7 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
         Exception: The backend's own, if it lasts.
     """
     mine, pauses = node.registration, node.pauses()
-    while mine.writing and not node.stopped:
-        if node.clock() >= deadline:
-            raise RendezvousConnectionError(
-                f"it is being written: {node.connection.error or 'its last call is not over'}"
-            )
-        yield WaitForChange(deadline)
+    yield from wait_for_writer(node, deadline)
     mine.writing = True
     unexpected_at: list[float] = []
     try:
@@ -72,6 +67,20 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
                 yield Sleep(now + pause)
     finally:
         mine.writing = False
+
+
+def wait_for_writer(node: Node, deadline: float) -> Coroutine[None]:
+    """Wait until no coroutine writes this node's record.
+
+    Raises:
+        RendezvousConnectionError: One writes it still at the deadline.
+    """
+    while node.registration.writing and not node.stopped:
+        if node.clock() >= deadline:
+            raise RendezvousConnectionError(
+                f"it is being written: {node.connection.error or 'its last call is not over'}"
+            )
+        yield WaitForChange(deadline)
 
 
 def reregister(node: Node, deadline: float) -> Coroutine[None]:
