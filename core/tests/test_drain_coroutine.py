@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from rdzv.engine import drain, join, leave
+from rdzv.engine import drain, join, leave, register
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Call, Put, WaitForChange
 from rdzv.engine.node import Node
@@ -119,6 +119,18 @@ class TestReady:
         harness.run(drain.get_ready(node, node.countdown.drains, harness.now + 5.0))
         assert harness.stepper(drain.get_ready(node, node.countdown.drains, harness.now + 5.0)).effect is None
 
+    def test_one_whose_round_is_over_while_it_registers_again_keeps_its_record(self, harness: Harness) -> None:
+        node = member(harness)
+        again = harness.stepper(register.reregister(node, harness.now + 5.0))
+        ready = harness.stepper(drain.get_ready(node, ["b"], harness.now + 5.0))
+        assert isinstance(ready.effect, WaitForChange)
+        harness.publish(State(0, 2, ("a", "c"), "a.host", 1, 2, 4))
+        harness.show(node)
+        again.end()
+        ready.end()
+        assert record_of(harness).ready == ()
+        assert node.registration.record is not None
+
     def test_a_node_without_a_record_is_no_member(self, harness: Harness) -> None:
         assert harness.stepper(drain.get_ready(harness.node(), ["b"], harness.now + 5.0)).effect is None
 
@@ -151,6 +163,8 @@ class TestGo:
         joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
         joining.to(Put)
         node.countdown.announce(DrainNotice(3.0, "spot"), harness.now)
+        # There is no reason to wait yet.
+        assert harness.stepper(drain.go(node)).effect is None
         harness.now += 3.0
         goes = harness.stepper(drain.go(node))
         assert isinstance(goes.effect, WaitForChange)

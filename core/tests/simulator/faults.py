@@ -407,7 +407,7 @@ def _begin(context: SimulationContext, event: FaultEvent) -> None:
 def _purge(context: SimulationContext) -> None:
     entry = None if context.service.down else context.service.read(STATE_KEY, timeout=1.0)
     # Where the adapters put more around a value, a purge is the same.
-    if entry is None or entry.value == b"not ours" or context.plan.level != "leases":
+    if entry is None or entry.value in _GARBAGE or context.plan.level != "leases":
         return
     before = Envelope.unpack(entry.value)
     state = decode(State, before.payload)
