@@ -51,6 +51,11 @@ def test_a_check_that_hangs_is_killed_with_what_it_started(tmp_path: Path) -> No
     _gone(int((tmp_path / "pid").read_text()))
 
 
+def test_a_check_that_fills_the_disk_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST", 1 << 20)
+    assert "wrote more than 1 MiB, and was killed: mad / mad / mad" in run("yes mad", timeout=600)
+
+
 def test_what_a_check_leaves_behind_is_killed(tmp_path: Path) -> None:
     assert run(f"sleep 600 & echo $! > {tmp_path}/pid") == ""
     _gone(int((tmp_path / "pid").read_text()))

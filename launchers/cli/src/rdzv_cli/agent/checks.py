@@ -29,6 +29,9 @@ _KILLED: Final = 5.0
 _TAIL: Final = 2000
 """Bytes at the end of what a check has written, of which the last lines are shown."""
 
+_MOST: Final = 64 << 20
+"""Bytes that a check may write: one that goes mad must not fill the disk before its time is over."""
+
 _LINES: Final = 3
 
 _LAST_PORT: Final = 65535
@@ -135,16 +138,18 @@ class Checks:
     def _run(self, check: Check, keeper: Guard, is_over: Callable[[], bool]) -> str | None:
         try:
             with tempfile.TemporaryFile() as output:
-                how = self._wait(Worker(check.command, self.environment, keeper, output), is_over)
+                how = self._wait(Worker(check.command, self.environment, keeper, output), output, is_over)
                 return how and f"{how}{_last_lines(output)}"
         except OSError as error:
             return f"cannot be made: {error}"
 
-    def _wait(self, worker: Worker, is_over: Callable[[], bool]) -> str | None:
+    def _wait(self, worker: Worker, output: IO[bytes], is_over: Callable[[], bool]) -> str | None:
         """How a check has failed; None: it did not."""
         deadline = time.monotonic() + self.timeout
         try:
             while not worker.look() and time.monotonic() < deadline and not is_over():
+                if os.fstat(output.fileno()).st_size > _MOST:
+                    return f"wrote more than {_MOST >> 20} MiB, and was killed"
                 time.sleep(_POLL)
             if worker.code == 0 or (worker.code is None and is_over()):
                 return None
