@@ -504,6 +504,8 @@ while leads() and not node.stopped:
         {10},
         leader._LeaderTerm.refresh_state,
         {"node.run.state is not before or": "False or"},
+        "close",
+        "come",
     ),
     "unseen-removal": _bug(
         "A node whose lease is younger than the loss of the state takes the run for removed.",
@@ -513,7 +515,7 @@ while leads() and not node.stopped:
         "forget",
         "come",
         patience=(600.0,),
-        lost=0.2,
+        lost=0.4,
     ),
     "pages-of-others": Bug(
         "Two leaders, or two tries of one, write the pages of a round into the same folder.",
