@@ -168,8 +168,8 @@ class TestGo:
         harness.now += 3.0
         goes = harness.stepper(drain.go(node))
         assert isinstance(goes.effect, WaitForChange)
+        joining.throw(AWAY)
         with pytest.raises(RendezvousGracefulExitError, match="drained: spot"):
-            joining.throw(AWAY)
             joining.end()
         goes.go()
         # There is nothing left to be said.
