@@ -171,9 +171,9 @@ class TestGo:
         joining.throw(AWAY)
         with pytest.raises(RendezvousGracefulExitError, match="drained: spot"):
             joining.end()
-        goes.go()
         # There is nothing left to be said.
-        assert (goes.effect, harness.read(node_key(0, "a"))) == (None, None)
+        assert goes.go() is None
+        assert harness.read(node_key(0, "a")) is None
 
     def test_a_record_that_came_meanwhile_stays(self, harness: Harness) -> None:
         node = harness.registered()
