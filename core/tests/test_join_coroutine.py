@@ -607,6 +607,17 @@ class TestGivingUp:
         node.countdown.announce(DrainNotice(3.0, "spot"), harness.now)
         assert joining.to_write(LEADER_KEY).deadline == node.goes_at()
 
+    def test_one_whose_drain_is_over_when_its_last_call_ends_gets_no_world(self, harness: Harness) -> None:
+        node = harness.node()
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
+        joining.to_write(LEADER_KEY)
+        harness.publish(State(0, 1, ("b", "a"), "b.host", 1, 2, 4))
+        harness.show(node)
+        node.countdown.announce(DrainNotice(3.0, "spot"), harness.now)
+        harness.now += 3.0
+        with pytest.raises(RendezvousGracefulExitError, match="drained: spot"):
+            joining.end()
+
     def test_one_of_many_reads_no_records(self, harness: Harness) -> None:
         harness.put(STATUS_KEY, RunStatus(0, "gathering", 700, 0).encode())
         node = harness.node(low=1000, high=1000)

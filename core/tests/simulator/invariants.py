@@ -327,12 +327,16 @@ class Invariants:
                 raise Violation(10, f"{machine.name} is said to be lost although it has ended a closed run")
 
     def _check_drained(self, status: RunStatus) -> None:
-        """A member goes when its time is over, or when all that work are ready for it, and not before."""
+        """A member goes when its time is over, or when all that work are ready for it, and not before.
+
+        One that was away may be lost: then no other waits for it.
+        """
         for machine in self._context.machines:
             if machine.name not in status.drained or machine.clock() >= machine.drains_at:
                 continue
             for other in self._context.machines:
-                if other.working and other.round == status.round and machine.name not in other.ready_for:
+                is_awaited = other.working and other.round == status.round and not other.disturbed
+                if is_awaited and machine.name not in other.ready_for:
                     raise Violation(14, f"{machine.name} is to go at once, and {other.name} is not ready")
 
     def _check_room(self, status: RunStatus) -> None:

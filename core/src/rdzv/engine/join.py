@@ -65,6 +65,8 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
             if seen == (node.run.version, node.failures.lasting, node.registration.record):
                 until = min(patience, node.countdown.cooled_at, node.goes_at())
                 yield WaitForChange(min(until, node.clock() + NO_LEADER_TIMEOUT) if node.run.leader is None else until)
+        # It may have ended while a call was on its way: then there is nothing to begin in that world.
+        refusals.raise_if_drained(node)
     except GeneratorExit:
         raise
     except BaseException:

@@ -41,10 +41,19 @@ def raise_if_cannot_join(node: Node) -> None:
             f"The rendezvous '{node.settings.run}' was removed from the service while this node took part in it. "
             "Start the nodes again to begin anew."
         )
-    if node.is_drained():
-        raise RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {node.drain_reason()}.")
+    raise_if_drained(node)
     node.failures.raise_lasting()
     _check_limits(node)
+
+
+def raise_if_drained(node: Node) -> None:
+    """Raise that this node's drain is over, if it is.
+
+    Raises:
+        RendezvousGracefulExitError: It is.
+    """
+    if node.is_drained():
+        raise RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {node.drain_reason()}.")
 
 
 def _refuse_what_is_over(node: Node, state: State) -> None:
