@@ -75,6 +75,8 @@ class Invariants:
         # The pages of a round are looked at once for each folder, not by each node that returns.
         self._paged: tuple[Pages, tuple[str, ...]] | None = None
         self._failures: dict[int, str] = {}
+        # The last round of an attempt that was closed.
+        self._closed_round = 0
         self._counted: dict[str, int] = {}
         self._times: dict[str, int] = {}
         self._quarantined: dict[str, tuple[int, float, float]] = {}
@@ -120,8 +122,8 @@ class Invariants:
     def _failed(self, number: int, node: str) -> None:
         """The first failure of a round stands, until it is removed when the run has ended."""
         is_over = self.state is None or self.state.closed or self._context.data_lost or self._context.purged
-        # Of a round long ago it has been removed.
-        is_over = is_over or self.state is None or number <= self.state.round - ROUNDS_KEPT
+        # Of a round long ago, or of an attempt that was closed, it has been removed.
+        is_over = is_over or self.state is None or number <= max(self._closed_round, self.state.round - ROUNDS_KEPT)
         if self._failures.setdefault(number, node) != node and not is_over:
             raise Violation(15, f"{node} failed first in round {number}, and so did {self._failures[number]}")
         self._failed_at[number] = self._context.timeline.now
@@ -261,6 +263,7 @@ class Invariants:
                 "attempt {} is closed by {}: {}", state.attempt, state.closed.by, state.closed.reason
             )
             self._check_closing(state)
+            self._closed_round = state.round
         if state.round > (before.round if before else 0):
             self._published(state)
             self._check_fitness(state, writer)
