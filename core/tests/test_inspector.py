@@ -508,6 +508,14 @@ class TestFitness:
             with pytest.raises(RendezvousParameterError, match="here are: none"):
                 observer.drain(node.node_id, 1.0, "", 5.0)
 
+    def test_an_empty_text_names_no_node(self, shared: Shared) -> None:
+        shared.node(node_name="a", quarantine_after=1).next_rendezvous()
+        with RunInspector(shared.params()) as observer:
+            with pytest.raises(RendezvousParameterError, match="An empty text names no node"):
+                observer.drain("", 1.0, "spot", 5.0)
+            with pytest.raises(RendezvousParameterError, match="An empty text names no node"):
+                observer.pardon("", "me", 5.0)
+
     def test_a_quarantine_is_shown_and_lifted(self, shared: Shared) -> None:
         node = shared.node(node_name="bad", quarantine_after=1)
         node.next_rendezvous()

@@ -256,10 +256,12 @@ class RunInspector:
             The ids of the nodes that drain.
 
         Raises:
-            RendezvousParameterError: No such node is here, no clock counts so many seconds, or the reason is too long.
+            RendezvousParameterError: No such node is here, the text is empty, no clock counts so many seconds, or the
+                reason is too long.
             RendezvousConnectionError: The service could not be reached.
         """
         notice = drain_notice(seconds, reason)
+        _check_name(node)
         deadline = time.monotonic() + timeout
         live = _living(self._nodes(deadline))
         drained = tuple(one for one in live if node == one or name_of(one) in (node, name_in_id(node)))
@@ -284,8 +286,10 @@ class RunInspector:
             Whether it was quarantined before, even if it has waited that out.
 
         Raises:
+            RendezvousParameterError: The text is empty.
             RendezvousConnectionError: The service could not be reached.
         """
+        _check_name(node)
         deadline = time.monotonic() + timeout
         control = self._client.read_all(records.CONTROL, deadline)
         state, there = read_record(State, control.get(STATE_KEY)), read_notices(control).quarantines
@@ -413,6 +417,11 @@ class RunInspector:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._client.close()
+
+
+def _check_name(node: str) -> None:
+    if not node:
+        raise RendezvousParameterError("An empty text names no node; give a node's name, or its id.")
 
 
 def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
