@@ -13,6 +13,9 @@ from typing import Final
 _DRAIN_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
 """What schedulers send a while before they end a job."""
 
+_REPEATED: Final = 0.2
+"""Seconds in which one that comes again is the same: GNU ``timeout`` sends each to its child, then to the group."""
+
 
 class Asked(IntEnum):
     """What the signals so far ask for; each is more than the one before."""
@@ -42,6 +45,7 @@ class Signals:
     asked: Asked = Asked.NOTHING
     drain_since: float = math.inf
     number: int = 0
+    _last: tuple[int, float] = (0, -math.inf)
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -57,9 +61,13 @@ class Signals:
                 signal.signal(number, handler)
 
     def _take(self, number: int, frame: FrameType | None) -> None:
+        now, (last, taken) = time.monotonic(), self._last
+        if number == last and number in _DRAIN_SIGNALS and now - taken < _REPEATED:
+            return
+        self._last = number, now
         may_drain = self.drains and self.in_world and number in _DRAIN_SIGNALS
         if may_drain and self.asked is Asked.NOTHING:
-            self.asked, self.drain_since = Asked.DRAIN, time.monotonic()
+            self.asked, self.drain_since = Asked.DRAIN, now
             return
         self.number = number
         self.asked = Asked.END if self.asked < Asked.END else Asked.END_AT_ONCE
