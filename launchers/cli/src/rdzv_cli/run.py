@@ -107,7 +107,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default=0,
         metavar="N",
         help="close the run after so many consecutive rounds, up to 10, in which CMD failed and progress() came no "
-        "further than before (default: never)",
+        "further than before; --max-restarts has to allow for them (default: never)",
     )
     parser.add_argument(
         "--hang-timeout",
