@@ -17,6 +17,7 @@ from rdzv.engine.records import NodeRecord
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousError,
     RendezvousGracefulExitError,
     RendezvousParameterError,
     RendezvousStateError,
@@ -477,6 +478,16 @@ class TestUnreadableRecord:
         with RunInspector(shared.params()) as observer:
             status = observer.status(5.0)
         assert (status.phase, [node.left for node in status.missing]) == ("abandoned", ["drained"])
+
+
+@pytest.mark.parametrize(("rule", "says"), [({}, "2 or 4 nodes"), ({"wanted": 4}, "2 or 4 nodes, 4 wanted")])
+def test_status_says_how_many_are_wanted(shared: Shared, rule: dict[str, int], says: str) -> None:
+    node = shared.node(min_nodes=2, nodes=4, node_unit=2, **rule)
+    with ThreadPoolExecutor(1) as pool, RunInspector(shared.params()) as observer:
+        waits = pool.submit(node.next_rendezvous)
+        wait_until(lambda: observer.status(5.0).takes == f"a world takes {says}")
+        node.shutdown()
+        assert isinstance(waits.exception(10), RendezvousError)
 
 
 class TestFitness:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from .admission import Limits
 from .backend import STATE_KEY, KeyValueBackend
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
@@ -477,7 +478,7 @@ def _describe(
         state.round,
         source.min_nodes,
         source.max_nodes,
-        source.limits.takes() if source is not _NOTHING else "",
+        _takes(source.limits) if source is not _NOTHING else "",
         leader.node if leader else None,
         tuple(known),
         _missing(state, news, nodes),
@@ -491,6 +492,11 @@ def _describe(
             if not one.over
         ),
     )
+
+
+def _takes(limits: Limits) -> str:
+    wanted = f", {limits.rule.wanted} wanted" if limits.rule is not None and limits.rule.wanted else ""
+    return f"{limits.takes()}{wanted}"
 
 
 def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
