@@ -1,4 +1,4 @@
-"""What a fork must not end: objects whose threads it has not copied."""
+"""What a fork must not end: objects whose threads it has not copied; and what it must not interrupt: OpenSSL."""
 
 import ctypes
 import os
@@ -7,6 +7,14 @@ from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 _T = TypeVar("_T")
+
+NO_FORK: Final = threading.RLock()
+"""Held around a call of OpenSSL, which must not wait for anything: a fork of another thread begins after it.
+
+OpenSSL has locks for the whole process, such as that of its random numbers. A child would inherit them as they are, and
+the first handshake of its own would wait for a thread that it does not have. A signal's handler that interrupts
+the owner may fork: then no call is going on.
+"""
 
 
 class _Forking(threading.local):
@@ -37,12 +45,14 @@ def keep_in_children(thing: _T) -> _T:
 
 
 def _before_fork() -> None:
+    NO_FORK.acquire()
     # A weak reference finds garbage, too, as long as it is not collected; and may be collected before the child's turn.
     _forking.things = [thing for ref in _kept.valuerefs() if (thing := ref()) is not None]
 
 
 def _after_in_parent() -> None:
     _forking.things = []
+    NO_FORK.release()
 
 
 def _after_in_child() -> None:
@@ -50,6 +60,7 @@ def _after_in_child() -> None:
     for thing in _forking.things:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
     _forking.things = []
+    NO_FORK.release()
 
 
 os.register_at_fork(before=_before_fork, after_in_parent=_after_in_parent, after_in_child=_after_in_child)

@@ -8,12 +8,17 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from rdzv.endpoints import Endpoint
 from rdzv.threads import in_thread
+
+from rdzv_transport.forks import NO_FORK
+
+_T = TypeVar("_T")
 
 LONGEST: Final = 86400.0
 """The longest time, in seconds, that anything here waits in one go: sockets overflow after 24 days."""
@@ -61,8 +66,6 @@ class TimedSocket:
         self._owner = owner
         self._sock = sock
         self._lock = threading.Lock()
-        # TLS must not send and receive at once.
-        self._moving = threading.Lock()
         self._users = 0
         self._closed = False
 
@@ -83,11 +86,12 @@ class TimedSocket:
     def start_tls(self, context: ssl.SSLContext, host: str, deadline: float) -> None:
         """Speak TLS from now on."""
         with self._using() as sock:
-            with self._lock:
+            with NO_FORK, self._lock:
                 self._sock = secure = context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
-            secure.settimeout(max(deadline - time.monotonic(), 0.001))
-            secure.do_handshake()
-            secure.setblocking(False)
+            try:
+                self._step(secure.do_handshake, select.POLLIN, deadline)
+            except _AGAIN as again:
+                raise TimeoutError("the TLS handshake was not answered") from again
 
     def send(self, data: bytes, deadline: float) -> None:
         """Send everything.
@@ -97,13 +101,11 @@ class TimedSocket:
         """
         left = memoryview(data)
         with self._using() as sock:
-            while left:
-                try:
-                    with self._moving:
-                        left = left[sock.send(left[:_PIECE]) :]
-                except _AGAIN as again:
-                    if not self._ready(again, select.POLLOUT, deadline):
-                        raise TimeoutError("it takes no more requests") from again
+            try:
+                while left:
+                    left = left[self._step(partial(sock.send, left[:_PIECE]), select.POLLOUT, deadline) :]
+            except _AGAIN as again:
+                raise TimeoutError("it takes no more requests") from again
 
     def receive(self, deadline: float, most: int = _PIECE) -> bytes | None:
         """The bytes that are there, `most` at most; if there are none, wait for them until `deadline`.
@@ -111,15 +113,13 @@ class TimedSocket:
         Returns:
             None if none came; nothing if the connection has ended.
         """
-        with contextlib.suppress(ConnectionAbortedError), self._using() as sock:
-            while True:
-                try:
-                    with self._moving:
-                        return sock.recv(most)
-                except _AGAIN as again:
-                    if not self._ready(again, select.POLLIN, deadline):
-                        return None
-        return b""
+        try:
+            with self._using() as sock:
+                return self._step(partial(sock.recv, most), select.POLLIN, deadline)
+        except _AGAIN:
+            return None
+        except ConnectionAbortedError:
+            return b""
 
     def is_silent(self) -> bool:
         """Whether it is open, and its other end has neither ended it nor sent anything unasked."""
@@ -173,6 +173,19 @@ class TimedSocket:
                 self._users -= 1
                 if self._closed and not self._users:
                     self._sock.close()
+
+    def _step(self, step: Callable[[], _T], usual: int, deadline: float) -> _T:
+        """Do what does not wait, as soon as it can be done; raise one of `_AGAIN` if it cannot by `deadline`."""
+        while True:
+            try:
+                if not self.has_tls:
+                    return step()
+                # Nor may TLS send and receive at once.
+                with NO_FORK:
+                    return step()
+            except _AGAIN as again:
+                if not self._ready(again, usual, deadline):
+                    raise
 
     def _ready(self, again: BaseException, usual: int, deadline: float) -> bool:
         """Wait until it can go on; False if it cannot by `deadline`."""

@@ -5,6 +5,8 @@ from typing import Any
 
 from rdzv.errors import RendezvousParameterError
 
+from rdzv_transport.forks import NO_FORK
+
 
 def pop_tls_context(
     options: dict[str, Any], words: tuple[str, str, str] = ("protocol", "http", "https")
@@ -56,12 +58,14 @@ def tls_context(
     if key[1] is not None and cert[1] is None:
         raise RendezvousParameterError(f"The option '{key[0]}' needs '{cert[0]}', the certificate that it belongs to.")
     try:
-        context = ssl.create_default_context(cafile=ca_cert[1])
+        with NO_FORK:
+            context = ssl.create_default_context(cafile=ca_cert[1])
     except (ssl.SSLError, OSError) as error:
         raise RendezvousParameterError(f"The {ca_cert[0]} '{ca_cert[1]}' cannot be used: {error}.") from error
     if cert[1] is not None:
         try:
-            context.load_cert_chain(cert[1], key[1], password=_no_passphrase)
+            with NO_FORK:
+                context.load_cert_chain(cert[1], key[1], password=_no_passphrase)
         except (ssl.SSLError, OSError) as error:
             files = " with the key ".join(f"'{file}'" for _, file in (cert, key) if file)
             raise RendezvousParameterError(f"The {cert[0]} {files} cannot be used: {error}.") from error
