@@ -220,11 +220,12 @@ class _Sqlite(_Client):
     """sqlite3, whose only way to wait is to look again."""
 
     def __init__(self, spec: NodeSpec) -> None:
-        connect = importlib.import_module("sqlite3").connect
+        sqlite3 = importlib.import_module("sqlite3")
+        self._refusal = sqlite3.OperationalError
         # Each node is one thread, but not the one that makes it.
         path = f"{spec.endpoint}.bare"  # beside rdzv's, which refuses a database of another program
-        self._database = connect(path, timeout=60, isolation_level=None, check_same_thread=False)
-        self._call("PRAGMA journal_mode=WAL")
+        self._database = sqlite3.connect(path, timeout=60, isolation_level=None, check_same_thread=False)
+        self._write_ahead(time.monotonic() + spec.limit)
         self._call("CREATE TABLE IF NOT EXISTS bare (folder TEXT, name TEXT, value TEXT, PRIMARY KEY (folder, name))")
 
     def open_lease(self) -> None:
@@ -242,6 +243,19 @@ class _Sqlite(_Client):
         while not (found := self._look(look, folder, name)):
             time.sleep(_UNWATCHED)
         return str(found[0][0])
+
+    def _write_ahead(self, deadline: float) -> None:
+        TALLY.call()
+        while True:
+            try:
+                self._look("PRAGMA journal_mode=WAL")
+            except self._refusal:
+                # Another node sets it: SQLite waits for no lock here, whatever the connection's timeout.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_UNWATCHED)
+            else:
+                return
 
     def _call(self, statement: str, *values: str) -> list[Any]:
         TALLY.call()
