@@ -255,20 +255,30 @@ def test_a_writer_that_takes_its_time_rings_for_who_has_come_meanwhile(
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("prefix", "path", "index"),
+    [
+        ("nodes", "nodes/a", "nodes"),
+        ("nodes/a", "nodes/a", "nodes"),
+        ("rounds/a/queue", "rounds/a/queue", "rounds"),
+        ("rounds/1/a/queue", "rounds/1/a/queue", "rounds/1/a"),
+        ("rounds/1/a", "rounds/1/a/queue", "rounds/1/a"),
+    ],
+)
 def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
-    backend: C10dRendezvousBackend, store: Any
+    backend: C10dRendezvousBackend, store: Any, prefix: str, path: str, index: str
 ) -> None:
     # Its writer has counted before there was a client to ring for.
-    extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/a 1234"))
-    number = store.add("rdzv/run/count/nodes", 1)
-    since = backend.read_all("nodes", timeout=CALL)
+    extend(store, f"rdzv/run/index/{index}", KeyIndex.plus(f"{path} 1234"))
+    number = store.add(f"rdzv/run/count/{path.partition('/')[0]}", 1)
+    since = backend.read_all(prefix, timeout=CALL)
     assert since.entries == {}
-    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
-        eventually(lambda: _is_watched(backend, "nodes"), "the wait")
+    with in_background(lambda: backend.wait(prefix, since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, prefix), "the wait")
         time.sleep(0.1)
         began = time.monotonic()
-        store.set("rdzv/run/value/nodes/a", frame(b"x", "1234", number).token.raw)
-        assert waiting.result(CALL).entries["nodes/a"].value == b"x"
+        store.set(f"rdzv/run/value/{path}", frame(b"x", "1234", number).token.raw)
+        assert waiting.result(CALL).entries[path].value == b"x"
         assert time.monotonic() - began < 1
 
 

@@ -128,6 +128,9 @@ class Run:
                 f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
             )
         entries = {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}
+        if not entries:
+            # A key itself is announced in the folder that it is in.
+            announced = announced or _names_at(prefix, _names(store, self._index(_folders(prefix)[-1])))
         missing = {name: missed.get(name, now) for name in announced if _path(name) not in entries}
         if missing:
             self._missing[prefix] = missing
