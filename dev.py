@@ -29,7 +29,7 @@ NEED_SERVICES = {"test", "soak", "tox", "wheels", "services", "chaos", "bench", 
 
 # Most tests wait for something, so more processes than a small machine has cores; each starts servers of its own.
 # Tests of one file stay together, with their servers, until a process has none left and takes from others.
-PYTEST = ["pytest", "--numprocesses", "4", "--dist", "worksteal"]
+PYTEST = ["pytest", "--numprocesses", "6", "--dist", "worksteal"]
 
 
 def main(arguments: list[str]) -> None:

@@ -1,12 +1,13 @@
 """Several servers that serve together: calls, waits and whole runs go on when one dies, freezes or loses the others."""
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome
+from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, Lease, PutOutcome
 from rdzv.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
@@ -108,20 +109,12 @@ class ClusterConformance(ServerConformance):
         time to live is over, also if it was about to end."""
         leader = ensemble.leader()
         client = to(next(member for member in ensemble.members if member is not leader), alone=True)
-        leases = {f"{ROOT}/{number}": client.open_lease(_SHORT, timeout=CALL) for number in range(_LEASES)}
-        began = time.monotonic()
-        for key, lease in leases.items():
-            assert client.put(key, b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is PutOutcome.APPLIED
-        until: dict[str, float] = {}
-        for number, (key, lease) in enumerate(leases.items()):
-            moment = began + lease.ttl * 0.95 + number / _LEASES
-            time.sleep(max(0.0, moment - time.monotonic()))
-            asked = time.monotonic()
-            # One that is not answered promises nothing.
-            with contextlib.suppress(RendezvousConnectionError):
-                if lease.keep_alive(CALL):
-                    until[key] = asked + lease.ttl
-        assert until, "no lease was kept alive, though each was asked for about when its time to live was over"
+        deadline = time.monotonic() + _LOSS
+        # On a busy machine all may be asked for too late.
+        while not (until := _kept_alive_late(client)):
+            assert time.monotonic() < deadline, (
+                "no lease was kept alive, though each was asked for about when its time to live was over"
+            )
         seen = client.read_all(ROOT, timeout=CALL)
         while until := {key: moment for key, moment in until.items() if moment > time.monotonic()}:
             missing = until.keys() - seen.entries.keys()

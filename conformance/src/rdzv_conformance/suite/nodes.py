@@ -5,13 +5,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
-from rdzv.backend import STATE_KEY, BackendPlugin, KeyValueBackend
+from rdzv.backend import ANY, STATE_KEY, BackendPlugin, KeyValueBackend
 from rdzv.inspector import RunInspector
 from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import registered_backends
@@ -19,7 +19,7 @@ from rdzv.plugins import registered_backends
 from ..deadlines import eventually
 from ..intercept import intercepted
 from ..processes import Link, Processes, Worker
-from .base import CALL, Conformance, Connect
+from .base import CALL, KEY, Conformance, Connect
 
 _INTERVAL: Final = 0.5
 """Seconds between two keep-alives, on services that allow so few."""
@@ -27,15 +27,24 @@ _INTERVAL: Final = 0.5
 _ATTEMPTS: Final = 3
 """So many intervals are the time to live."""
 
+_PROBE: Final = 2.0
+"""Seconds within which a service answers that no frozen process locks."""
+
 FORM: Final = 30.0
 """Seconds within which a world must form on a busy machine, a silent member's time to live included."""
 
 
 class Node:
-    """The test's end of a node; what can be asked are the methods of `_RunningNode`."""
+    """The test's end of a node; what can be asked are the methods of `_RunningNode`.
 
-    def __init__(self, worker: Worker) -> None:
+    Args:
+        worker: Its process.
+        answers: Whether the service answers another client.
+    """
+
+    def __init__(self, worker: Worker, answers: Callable[[], bool]) -> None:
         self.worker = worker
+        self._answers = answers
 
     def ask(self, question: str, *arguments: Any) -> Any:
         """Ask, and wait for the answer."""
@@ -63,9 +72,17 @@ class Node:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Freeze it (SIGSTOP) between two calls: within one it may have a lock of a service that is files."""
+        """Freeze it (SIGSTOP) while it holds no lock of a service that is files.
+
+        No call is under way then. A wait may be, which looks at the files at times, so another client tries them.
+        """
         self.ask("hold")
+        deadline = time.monotonic() + FORM
         self.worker.pause()
+        while not self._answers():
+            assert time.monotonic() < deadline, "the service does not answer while a node is frozen"
+            self.worker.resume()
+            self.worker.pause()
         yield
         self.worker.resume()
         self.ask("go_on")
@@ -123,9 +140,19 @@ class Nodes:
         interval = timedelta(seconds=self.interval)
         settings = RendezvousSettings(self._run_id, low, high, timeout, interval, _ATTEMPTS, **more)
         return [
-            Node(self._processes.fork(lambda link: _run_node(link, self._connect, settings, clock)))
+            Node(self._processes.fork(lambda link: _run_node(link, self._connect, settings, clock)), self._answers)
             for _ in range(count)
         ]
+
+    def _answers(self) -> bool:
+        """Whether the service lets a new client write."""
+        worker = self._processes.fork(lambda _: _write(self._connect()))
+        try:
+            worker.result(_PROBE)
+        except TimeoutError:
+            worker.kill()
+            return False
+        return True
 
 
 class NodesConformance(Conformance):
@@ -149,6 +176,13 @@ def assert_calm(nodes: list[Node], seconds: float, otherwise: str) -> None:
     calm = time.monotonic() + seconds
     eventually(lambda: time.monotonic() > calm or any(node.ask("waiting") for node in nodes), "calm", FORM)
     assert not any(node.ask("waiting") for node in nodes), otherwise
+
+
+def _write(backend: KeyValueBackend) -> None:
+    """Write a key of the suite's own."""
+    with closing(backend):
+        backend.put(KEY, b"", expect=ANY, timeout=CALL)
+        backend.delete(KEY, timeout=CALL)
 
 
 def _run_node(link: Link, connect: Callable[[], KeyValueBackend], settings: RendezvousSettings, clock: float) -> None:
