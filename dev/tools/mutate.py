@@ -3,8 +3,9 @@
 
 A mutant is the source with one expression changed: a comparison turned or moved by one, an ``and`` made an ``or``
 or one of its parts dropped, a condition made always or never true, a ``not``, a flag, a number, ``any`` and
-``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. Tests that take
-seconds are asked first; if they notice nothing, some seeds of the simulator.
+``all``, ``min`` and ``max``, a slice. It lives in the memory of one process; no file is touched. Of the tests that take
+seconds those are asked first that call the changed function, then the others; if they notice nothing, some seeds of
+the simulator.
 
 Every decision of the rules, the records, the pages of a world, a node's memory, its coroutines, the leader's and the
 handler is tried: some 1,700 mutants, each of which takes half a second of processor time, or five if it lives.
@@ -23,19 +24,21 @@ import argparse
 import ast
 import copy
 import inspect
+import json
 import logging
 import os
 import signal
 import sys
+import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import pytest
@@ -149,8 +152,17 @@ class Mutant:
     @property
     def changed(self) -> ast.Module:
         """All of the module, with the change."""
-        changed = copy.deepcopy(self.tree, {id(self.swap[0]): self.swap[1]})
-        return ast.fix_missing_locations(changed)
+        return self._changed(self.tree)
+
+    @property
+    def changed_statement(self) -> ast.Module:
+        """The one statement of the module that is changed: compiling the others takes longer than most tests."""
+        line = self.swap[0].lineno
+        changed = next(one for one in self.tree.body if one.lineno <= line <= (one.end_lineno or 0))
+        return self._changed(ast.Module([changed], []))
+
+    def _changed(self, tree: ast.Module) -> ast.Module:
+        return ast.fix_missing_locations(copy.deepcopy(tree, {id(self.swap[0]): self.swap[1]}))
 
 
 # Making mutants.
@@ -240,7 +252,7 @@ def _swaps(node: ast.AST) -> Iterator[Swap]:
 
 def put_in_place(mutant: Mutant) -> None:
     """Give a function of an imported module the code that it has in the mutant."""
-    code = next(_codes(compile(mutant.changed, mutant.module, "exec"), mutant.function))
+    code = next(_codes(compile(mutant.changed_statement, mutant.module, "exec"), mutant.function))
     found: Any = sys.modules[mutant.module]
     for name in mutant.function.split("."):
         found = inspect.getattr_static(found, name)
@@ -261,16 +273,11 @@ def _codes(code: CodeType, function: str) -> Iterator[CodeType]:
             yield from _codes(inner, function)
 
 
-def try_out(mutant: Mutant | None, session: pytest.Session) -> Noticed:
-    """What notices a mutant (None: nothing is changed); to be called once in a process."""
-    if mutant is not None:
-        put_in_place(mutant)
-    for item, following in zip(session.items, [*session.items[1:], None], strict=True):
-        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        if session.testsfailed:
-            if mutant is None:
-                _show(f"fails although nothing is changed: {item.nodeid}")
-            return Noticed.BY_TESTS
+def try_out(mutant: Mutant, items: Sequence[pytest.Item]) -> Noticed:
+    """What notices a mutant; to be called once in a process."""
+    put_in_place(mutant)
+    if _first_failure(items) is not None:
+        return Noticed.BY_TESTS
     sys.path.insert(0, str(ROOT / "core" / "tests"))
     from simulator.search import run_seeds
 
@@ -278,38 +285,90 @@ def try_out(mutant: Mutant | None, session: pytest.Session) -> Noticed:
     return Noticed.BY_SIMULATOR if run_seeds(list(SEEDS), None).violations else Noticed.BY_NOTHING
 
 
+def _first_failure(items: Sequence[pytest.Item], begin: Callable[[], object] = lambda: None) -> str | None:
+    """Run tests until one fails, and name it; `begin` is called before each."""
+    for item, following in zip(items, [*items[1:], None], strict=True):
+        begin()
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        if item.session.testsfailed:
+            return item.nodeid
+    return None
+
+
+def _functions_called(items: Sequence[pytest.Item], modules: Sequence[str]) -> tuple[str | None, list[list[str]]]:
+    """Run tests: the first that fails, and which functions of some modules each of them calls."""
+    called: list[set[str]] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call" and (module := frame.f_globals.get("__name__")) in modules:
+            called[-1].add(f"{module}.{frame.f_code.co_qualname.partition('.<locals>')[0]}")
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    failed = _first_failure(items, lambda: called.append(set()))
+    sys.setprofile(None)
+    return failed, [sorted(functions) for functions in called]
+
+
 class _Trials:
     """A plugin that runs the tests that were collected for each mutant, in a process of its own, on all cores."""
 
-    def __init__(self, chosen: Sequence[Mutant | None]) -> None:
+    def __init__(self, chosen: Sequence[Mutant], modules: Sequence[str]) -> None:
         self.found: dict[int, Noticed] = {}
         self._chosen = chosen
+        self._modules = modules
         self._running: dict[int, int] = {}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Try them all. What is imported and collected once is there for all of them."""
+        called = self._try_unchanged(session.items)
         # Two a core: half of their time is waiting, for threads of the tests and for the disk.
         at_once = 2 * len(os.sched_getaffinity(0))
         for number, mutant in enumerate(self._chosen):
             if len(self._running) == at_once:
                 self._reap()
-            self._running[_fork(mutant, session)] = number
+            self._running[_fork(try_out, mutant, _in_order(mutant, session.items, called))] = number
             _show(f"{number} of {len(self._chosen)}", lasts=False)
         while self._running:
             self._reap()
         return True
+
+    def _try_unchanged(self, items: Sequence[pytest.Item]) -> list[set[str]]:
+        """Which functions each test calls, as long as nothing is changed."""
+        reading, writing = os.pipe()
+
+        def try_out() -> Noticed:
+            with open(writing, "w") as pipe:
+                json.dump(_functions_called(items, self._modules), pipe)
+            return Noticed.BY_NOTHING
+
+        pid = _fork(try_out)
+        os.close(writing)
+        with open(reading) as pipe:
+            said = pipe.read()
+        os.waitpid(pid, 0)
+        failed, called = json.loads(said) if said else ("it ended", [])
+        if failed is not None:
+            sys.exit(f"Something fails although nothing is changed: {failed}. See `python3 dev.py test core`.")
+        return [set(functions) for functions in called]
 
     def _reap(self) -> None:
         pid, status = os.wait()
         number = self._running.pop(pid)
         noticed = Noticed.BY_HANGING if os.WIFSIGNALED(status) else Noticed(os.waitstatus_to_exitcode(status))
         self.found[number] = noticed
-        mutant = self._chosen[number]
-        if mutant is not None and noticed is Noticed.BY_NOTHING:
-            _show(f"lives: {mutant.name}")
+        if noticed is Noticed.BY_NOTHING:
+            _show(f"lives: {self._chosen[number].name}")
 
 
-def _fork(mutant: Mutant | None, session: pytest.Session) -> int:
+def _in_order(mutant: Mutant, items: Sequence[pytest.Item], called: Sequence[set[str]]) -> list[pytest.Item]:
+    """The tests that call what is changed, those first that call little else; then the others."""
+    changed = f"{mutant.module}.{mutant.function}"
+    order = sorted(range(len(items)), key=lambda place: (changed not in called[place], len(called[place])))
+    return [items[place] for place in order]
+
+
+def _fork(try_out: Callable[..., Noticed], *arguments: Any) -> int:
     pid = os.fork()
     if pid == 0:
         noticed = Noticed.BY_TESTS
@@ -317,9 +376,9 @@ def _fork(mutant: Mutant | None, session: pytest.Session) -> int:
             signal.setitimer(signal.ITIMER_PROF, PATIENCE)
             signal.alarm(3 * PATIENCE)
             nowhere = os.open(os.devnull, os.O_RDWR)
-            for stream in (0, 1, 2) if mutant is not None else (0, 1):
+            for stream in (0, 1, 2):
                 os.dup2(nowhere, stream)
-            noticed = try_out(mutant, session)
+            noticed = try_out(*arguments)
         except Exception:
             noticed = Noticed.BY_SIMULATOR
         finally:
@@ -336,14 +395,12 @@ def _show(text: str, *, lasts: bool = True) -> None:
 
 def try_all(chosen: Sequence[Mutant], group: Group) -> dict[str, Noticed]:
     """What notices which. What no test notices is printed at once."""
-    trials = _Trials([None, *chosen])
+    trials = _Trials(chosen, group.modules)
     files = [str(ROOT / "core" / "tests" / f"test_{name}.py") for name in group.tests]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         pytest.main(["--quiet", "--capture=no", "-p", "no:cacheprovider", *files], plugins=[trials])
-    if trials.found.get(0) is not Noticed.BY_NOTHING:
-        sys.exit("Something fails although nothing is changed: see `python3 dev.py test core`.")
-    return {mutant.name: trials.found[number] for number, mutant in enumerate(chosen, 1)}
+    return {mutant.name: trials.found[number] for number, mutant in enumerate(chosen)}
 
 
 # Judging them.

@@ -54,6 +54,7 @@ def test_no_violation() -> None:
     assert re.match(r"100 seeds, [\d,]+ steps, [\d,]+ rounds, 0 violations, ", done.stdout)
 
 
+@pytest.mark.soak
 def test_violation_is_reported_with_its_exit_code() -> None:
     done = simulate("--bug", "no-exclusivity", "--seeds", "0:20")
     assert done.returncode == 1, done.stdout + done.stderr

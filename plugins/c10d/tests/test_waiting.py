@@ -4,13 +4,14 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_conformance.meanwhile import follow, in_background, with_retries
 from rdzv_conformance.processes import Processes
 
 from rdzv_c10d import C10dRendezvousBackend, watch
@@ -358,6 +359,67 @@ def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
     """Whether a client waits there, and has looked."""
     watches = backend._uses.get().shared.watches._watches.all()
     return any(one._prefix == prefix and one._look_at for one in watches)
+
+
+def test_what_is_known_of_a_prefix_may_be_older_than_what_a_waiter_knows(backend: C10dRendezvousBackend) -> None:
+    backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.05)
+    with in_background(lambda: backend.wait("nodes", Snapshot({}, 17), timeout=60)) as looking:
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert looking.result(CALL).entries.keys() == {"nodes/a"}
+    for _ in range(20):
+        # Nothing, then something, then nothing: a waiter that knows of it learns that it is gone.
+        backend.delete("nodes", timeout=CALL)
+        since = backend.read_all("nodes", timeout=CALL)
+        with in_background(lambda: backend.wait("nodes", since, timeout=60)) as looking:  # noqa: B023
+            backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+            looking.result(CALL)
+            known = backend.read_all("nodes", timeout=CALL)
+        with in_background(lambda: backend.wait("nodes", known, timeout=60)) as looking:  # noqa: B023
+            backend.delete("nodes", timeout=CALL)
+            assert looking.result(CALL).entries == {}
+
+
+def test_a_wait_after_the_store_was_replaced_watches_the_new_one(server: ForkedStore) -> None:
+    backend = tcp_client(server.endpoint, "replaced")
+    since = backend.read_all("nodes", timeout=CALL)
+    assert backend.wait("nodes", since, timeout=0.1) is since
+    server.kill()
+    server.restart()
+    # The loss is told once: by a call, or by a wait.
+    with suppress(RendezvousConnectionError):
+        backend.read_all("nodes", timeout=CALL)
+    since = with_retries(lambda: backend.read_all("nodes", timeout=CALL))
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert waiting.result(CALL).entries.keys() == {"nodes/a"}
+    backend.close()
+
+
+def test_all_waiters_of_a_prefix_wake_for_a_change_and_one_alone_for_another(store: Any) -> None:
+    """Of those that wait one looks at what is no news."""
+    backends = [C10dRendezvousBackend(store, "run") for _ in range(10)]
+    since = backends[0].read_all("nodes", timeout=CALL)
+    with ThreadPoolExecutor(10) as pool:
+        waits = [pool.submit(backend.wait, "nodes", since, timeout=60.0) for backend in backends]
+        (watched,) = backends[0]._uses.get().shared.watches._watches.all()
+        changed: Any = watched.turns.changed
+
+        def ring() -> None:
+            rings = watched._wakeup.rings
+            watched._wakeup.wake()
+            eventually(lambda: watched._heard > rings and len(changed._waiters) == 9, "nine that wait for the one")
+
+        eventually(lambda: len(changed._waiters) == 9, "nine that wait for the one")
+        # The first look is the first that is later than what they know.
+        ring()
+        eventually(lambda: not watched._is_behind, "them to see that nothing is new")
+        sleeping = set(changed._waiters)
+        ring()
+        assert set(changed._waiters) == sleeping
+        backends[0].put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert all(wait.result(CALL).entries.keys() == {"nodes/a"} for wait in waits)
+    for backend in backends:
+        backend.close()
 
 
 def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) -> None:

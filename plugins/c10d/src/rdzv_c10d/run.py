@@ -17,8 +17,8 @@ read and one to write. Everywhere else many write at once, each its own key, and
 fought over. What stands there is listed by the key indexes of some of its folders: that of the top folder, and from
 the third level on all of them. So a node's record is announced by one call, and a round's store can be listed alone.
 
-Heartbeats are written all the time, and looked at, but not waited for: nothing rings for them, and a heartbeat costs
-one call.
+Heartbeats are written all the time, and looked at, but not waited for: nothing rings for them, a heartbeat costs one
+call, and no count says in which order they were created.
 """
 
 import json
@@ -198,8 +198,8 @@ class Run:
     ) -> tuple[PutResult, int | None]:
         """Create a key.
 
-        It is announced before it is there, so that no client that lists the keys can miss it for good; and
-        counted in between, so that a process that begins to watch after the count has seen the announcement.
+        It is announced before it is there, so that no client that lists the keys can miss it for good; and, unless
+        it is a heartbeat, counted in between, so that a process that begins to watch after the count has seen the announcement.
 
         Returns:
             The result, and the count by which to ring; None: it is no longer of use.
@@ -209,7 +209,7 @@ class Run:
         birth = nonce()
         name = f"{path} {birth}"
         self._announce(store, path, name)
-        count = store.add(self._count(path), 1)
+        count = 0 if is_quiet(path) else store.add(self._count(path), 1)
         new = frame(value, birth, count % _WATCHERS)
         try:
             attempt.commit()

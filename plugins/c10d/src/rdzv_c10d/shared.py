@@ -63,7 +63,7 @@ def leave(shared: Shared) -> None:
     with _joining:
         shared.users -= 1
         if shared.users:
-            shared.watches.wakeup.wake(rung=False)
+            shared.watches.wake()
             return
         for key in [key for key, one in _by_store.items() if one is shared]:
             del _by_store[key]

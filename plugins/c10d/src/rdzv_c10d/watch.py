@@ -1,13 +1,12 @@
-"""Waiting: all who wait for the same prefix in one process look together, once for each wakeup."""
+"""Waiting: of the threads of a process that wait for the same prefix one looks, for all, once for each wakeup."""
 
-import threading
 import time
 from contextlib import suppress
 from typing import Final, NamedTuple
 
 from rdzv.backend import Snapshot
 from rdzv.errors import RendezvousConnectionError
-from rdzv_transport import Prefixes
+from rdzv_transport import Prefixes, Turns
 
 from .pool import Check, ConnectionPool
 from .run import Run, is_quiet
@@ -60,6 +59,12 @@ class Watches:
         with self._watches.using(prefix) as watch, self.wakeup.listening():
             return watch.wait(since, deadline, check_open)
 
+    def wake(self) -> None:
+        """Have every thread that waits ask whether its backend is still open."""
+        self.wakeup.wake(rung=False)
+        for watch in self._watches.all():
+            watch.turns.wake()
+
     def forget_idle(self, connection: Connection) -> None:
         """Have no client ring any more for what no call has waited for lately."""
         taken: list[_Watch] = []
@@ -76,39 +81,42 @@ class Watches:
 
 
 class _Watch:
-    """What is known of one prefix."""
+    """What is known of one prefix. Of the threads that wait for it one at a time looks, for all."""
 
     def __init__(self, prefix: str, watches: Watches, connections: ConnectionPool, run: Run) -> None:
+        self.turns = Turns()
         self._prefix = prefix
         self._watches = watches
         self._wakeup = watches.wakeup
         self._connections = connections
         self._run = run
-        self._looking = threading.Lock()
         self._session: Session | None = None
         self._now = Snapshot({}, Moment(-1.0, -1.0))
+        # Whether a thread waits that knows something newer than this.
+        self._is_behind = False
         self._heard = -1
         self._look_at = 0.0
         self._quiet = is_quiet(prefix)
 
     def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
-        while True:
+        news: Snapshot | None = None
+        session = self._current_session()
+
+        def done() -> bool:
+            nonlocal news, session
             check_open()
-            started = time.monotonic()
-            try:
-                now, heard = self._look(since, deadline, check_open)
-            except NoAnswerError:
-                if deadline - started < _PATIENCE:
-                    return since
-                raise
-            if now is not None and now.entries != since.entries:
-                return now
-            if time.monotonic() >= deadline:
-                return since
-            self._wakeup.await_wakeup(heard, min(deadline, self._look_at), check_open)
-            if self._connections.session != self._session:
-                # Told before a new attempt to connect, which may take a while.
-                raise RendezvousConnectionError("The connection to the store was lost; its host is gone, it seems.")
+            if not self._is_newer(since):
+                self._is_behind = True
+            elif self._now.entries != since.entries:
+                news = self._now
+                return True
+            self._check_session(session)
+            session = self._current_session()
+            return time.monotonic() >= deadline
+
+        while not self.turns.take(done, lambda: self._look_for_news(deadline, check_open), deadline):
+            pass
+        return news or since
 
     def forget(self, connection: Connection) -> None:
         """Have no client ring for this prefix any more."""
@@ -117,24 +125,42 @@ class _Watch:
             if not self._quiet:
                 self._run.unwatch(connection, self._wakeup.key, self._prefix)
 
-    def _look(self, since: Snapshot, deadline: float, check_open: Check) -> tuple[Snapshot | None, int]:
-        """What is there now, by one's own look or another thread's, and after how many rings; None if time ran out."""
-        if not self._looking.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            return None, self._heard
-        try:
-            if not self._is_current(since):
-                self._look_again(deadline, check_open)
-            return self._now, self._heard
-        finally:
-            self._looking.release()
-
-    def _is_current(self, since: Snapshot) -> bool:
-        """Whether what is known is the latest, as far as any ring told, and not older than `since`."""
-        if self._heard != self._wakeup.rings or time.monotonic() >= self._look_at:
-            return False
+    def _is_newer(self, since: Snapshot) -> bool:
+        """Whether what is known was read after `since`. If it was read before, what has changed meanwhile rings."""
         known = since.revision
         taken: Moment = self._now.revision
-        return not isinstance(known, Moment) or known == taken or known.ended <= taken.began
+        return taken.began >= known.ended if isinstance(known, Moment) else taken.began >= 0
+
+    def _check_session(self, session: Session | None) -> None:
+        """Say that the store in which this prefix was watched is gone, before another attempt to connect, which may
+        take a while.
+
+        Raises:
+            RendezvousConnectionError: It is.
+        """
+        if session is not None and self._connections.session != session:
+            raise RendezvousConnectionError("The connection to the store was lost; its host is gone, it seems.")
+
+    def _current_session(self) -> Session | None:
+        """The session in which this prefix is watched; None: it is not."""
+        return self._session if self._session == self._connections.session else None
+
+    def _look_for_news(self, deadline: float, check_open: Check) -> None:
+        """Look whenever it rings, until there may be news for a thread that waits, or the deadline is over."""
+        while (now := time.monotonic()) < deadline:
+            if self._heard == self._wakeup.rings and now < self._look_at:
+                self._wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
+                self._check_session(self._session)
+                continue
+            # Before the look: what comes meanwhile may know something that this look does not find.
+            before, was_behind, self._is_behind = self._now, self._is_behind, False
+            try:
+                self._look_again(deadline, check_open)
+            except NoAnswerError:
+                if deadline - now >= _PATIENCE:
+                    raise
+            if was_behind or self._now.entries != before.entries:
+                return
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         session = self._wakeup.start(deadline)
