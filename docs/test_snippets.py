@@ -26,6 +26,7 @@ from rdzv_conformance.servers import EtcdServer, require_service
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md", ROOT / "launchers" / "cli" / "README.md"]
+LONG = {ROOT / "docs" / "recipes.md"}
 TIMEOUT = 120.0
 
 _BLOCK = re.compile(
@@ -46,7 +47,11 @@ class Block:
     value: str
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.soak if page in LONG else ()) for page in PAGES],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_blocks_do_what_the_page_says(
     page: Path, tmp_path: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
 ) -> None:

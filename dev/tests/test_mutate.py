@@ -80,7 +80,7 @@ def test_complaints(tool: Any) -> None:
 
 
 def test_a_mutant_is_tried_in_the_place_of_its_module() -> None:
-    one = "rules.membership: state is None -> state is not None"
+    one = "worlds.read_page: state.pages is None -> state.pages is not None"
     command = [sys.executable, "dev/tools/mutate.py", one]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -231,6 +231,7 @@ def losses(*nodes: Agent) -> list[float]:
     return [float(match[1]) for _, line in said if (match := re.search(r"loss ([\d.]+)$", line))]
 
 
+@pytest.mark.soak
 def test_a_training_survives_and_ends(everywhere: Nodes, tmp_path: Path) -> None:
     nodes, gate, checkpoint = everywhere, tmp_path / "gate", tmp_path / "model.pt"
     job = (TRAIN, "--checkpoint", checkpoint, "--steps", 100, "--pace", 0.05)
@@ -478,6 +479,7 @@ def test_standalone_is_pytorchs_own(tmp_path: Path) -> None:
     assert not Path(nodes.endpoint).exists()
 
 
+@pytest.mark.soak
 def test_the_page_says_how(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "torchrun.md").read_text()
     (block,) = re.findall("<!-- not run: dev/tests/test_torchrun.py does -->\n```sh\n(.*?)```", page, re.DOTALL)

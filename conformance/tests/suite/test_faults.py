@@ -22,7 +22,13 @@ class TestFaulty(OnMemory, BackendConformance):
 """
 
 
-@pytest.mark.parametrize("name", FAULTS)
+LONG = {"HoldsALock-test_fork_amid_calls_and_waits"}
+"""A hang is one after half a minute."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in FAULTS]
+)
 def test_fault_is_caught_and_named(pytester: pytest.Pytester, name: str) -> None:
     tests = Path(__file__).parent.parent
     pytester.syspathinsert(tests.parent)

@@ -50,7 +50,7 @@ def test_a_creation_is_three_and_a_heartbeat_one(server: ForkedStore, connect: C
         return done.entry.token
 
     creation = {"append": 1, "add": 1, "compare_set": 1}
-    # No client is told of it, and none asks for its order.
+    # No client learns of it by a ring, and none asks for its order.
     token = put("heartbeats/0/a", ABSENT, {"append": 1, "compare_set": 1})
     put("heartbeats/0/a", token, {"compare_set": 1})
     token = put("nodes/0/a", ABSENT, creation)

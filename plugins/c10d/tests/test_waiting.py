@@ -385,7 +385,7 @@ def test_a_wait_after_the_store_was_replaced_watches_the_new_one(server: ForkedS
     assert backend.wait("nodes", since, timeout=0.1) is since
     server.kill()
     server.restart()
-    # The loss is told once: by a call, or by a wait.
+    # A call reports the loss once, or a wait does.
     with suppress(RendezvousConnectionError):
         backend.read_all("nodes", timeout=CALL)
     since = with_retries(lambda: backend.read_all("nodes", timeout=CALL))

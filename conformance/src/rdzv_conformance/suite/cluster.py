@@ -216,6 +216,25 @@ class ClusterConformance(ServerConformance):
         assert ranks == [world["rank"] for world in first], "ranks changed hands"
 
 
+def _kept_alive_late(client: KeyValueBackend) -> dict[str, float]:
+    """Keep leases alive about when they end: until when those live that were, by the key that hangs on each."""
+    opened: dict[str, tuple[float, Lease]] = {}
+    for _ in range(_LEASES):
+        moment, lease = time.monotonic(), client.open_lease(_SHORT, timeout=CALL)
+        key = f"{ROOT}/{secrets.token_hex(4)}"
+        assert client.put(key, b"", expect=ABSENT, lease=lease, timeout=CALL).outcome is PutOutcome.APPLIED
+        opened[key] = moment, lease
+    until = {}
+    for number, (key, (moment, lease)) in enumerate(opened.items()):
+        time.sleep(max(0.0, moment + lease.ttl * 0.95 + number / _LEASES - time.monotonic()))
+        asked = time.monotonic()
+        # One that is not answered promises nothing.
+        with contextlib.suppress(RendezvousConnectionError):
+            if lease.keep_alive(CALL):
+                until[key] = asked + lease.ttl
+    return until
+
+
 def _all(cluster: Cluster) -> str:
     return ",".join(member.get_endpoint() for member in cluster.members)
 

@@ -199,7 +199,8 @@ class Run:
         """Create a key.
 
         It is announced before it is there, so that no client that lists the keys can miss it for good; and, unless
-        it is a heartbeat, counted in between, so that a process that begins to watch after the count has seen the announcement.
+        it is a heartbeat, counted in between, so that a process that begins to watch after the count has seen the
+        announcement.
 
         Returns:
             The result, and the count by which to ring; None: it is no longer of use.
