@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Snapshot
+from rdzv.backend import ABSENT, ANY, Entry, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background, with_retries
@@ -264,16 +264,18 @@ def test_a_writer_that_takes_its_time_rings_for_who_has_come_meanwhile(
         ("rounds/a/queue", "rounds/a/queue", "rounds"),
         ("rounds/1/a/queue", "rounds/1/a/queue", "rounds/1/a"),
         ("rounds/1/a", "rounds/1/a/queue", "rounds/1/a"),
+        ("rounds/1/both", "rounds/1/both", "rounds"),
     ],
 )
 def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
     backend: C10dRendezvousBackend, store: Any, prefix: str, path: str, index: str
 ) -> None:
+    backend.put("rounds/1/both/under", b"x", expect=ANY, timeout=CALL)
     # Its writer has counted before there was a client to ring for.
     extend(store, f"rdzv/run/index/{index}", KeyIndex.plus(f"{path} 1234"))
     number = store.add(f"rdzv/run/count/{path.partition('/')[0]}", 1)
     since = backend.read_all(prefix, timeout=CALL)
-    assert since.entries == {}
+    assert path not in since.entries
     with in_background(lambda: backend.wait(prefix, since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, prefix), "the wait")
         time.sleep(0.1)
@@ -377,6 +379,51 @@ def test_what_is_known_of_a_prefix_may_be_older_than_what_a_waiter_knows(backend
         with in_background(lambda: backend.wait("nodes", known, timeout=60)) as looking:  # noqa: B023
             backend.delete("nodes", timeout=CALL)
             assert looking.result(CALL).entries == {}
+
+
+def test_a_reading_that_overlaps_the_last_look_misses_nothing(store: Any) -> None:
+    looking, reading, writing = (C10dRendezvousBackend(store, "run") for _ in range(3))
+    since = looking.read_all("nodes", timeout=CALL)
+    with in_background(lambda: looking.wait("nodes", since, timeout=60)) as looked:
+        eventually(lambda: _is_watched(looking, "nodes"), "the first look")
+        # The store has answered, and the thread is not scheduled before the look that hears the ring is over.
+        began, entries = time.monotonic(), reading.read_all("nodes", timeout=CALL).entries
+        writing.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        looked.result(CALL)
+    known = Snapshot(entries, watch.Moment(began, time.monotonic()))
+    assert reading.wait("nodes", known, timeout=CALL).entries.keys() == {"nodes/a"}
+    for backend in (looking, reading, writing):
+        backend.close()
+
+
+def test_what_comes_and_goes_between_two_looks_is_no_news_to_them_alone(
+    backend: C10dRendezvousBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    since = backend.read_all("nodes", timeout=CALL)
+    looks, may_look, looked = Run.read_all, threading.Event(), threading.Event()
+
+    def late(*arguments: Any) -> Any:
+        looked.set()
+        may_look.wait(CALL)
+        return looks(*arguments)
+
+    with in_background(lambda: backend.wait("nodes", since, timeout=CALL)):
+        eventually(lambda: _is_watched(backend, "nodes"), "the first look")
+        shared = backend._uses.get().shared
+        shared.watches.wakeup.wake()
+        (watched,) = shared.watches._watches.all()
+        eventually(lambda: not watched._is_behind, "a look that comes after what the waiter knows")
+        with monkeypatch.context() as patch:
+            # A key that a waiter has seen is gone before the next look, and the waiter comes while that goes on.
+            known = Snapshot({"nodes/a": Entry(b"x", "token", 1)}, watch.Moment(time.monotonic(), time.monotonic()))
+            patch.setattr(Run, "read_all", late)
+            shared.watches.wakeup.wake()
+            assert looked.wait(CALL)
+            with in_background(lambda: backend.wait("nodes", known, timeout=CALL)) as waiting:
+                eventually(lambda: watched._is_behind, "the waiter")
+                may_look.set()
+                assert waiting.result(CALL / 2).entries == {}
+        backend.put("nodes/b", b"x", expect=ANY, timeout=CALL)
 
 
 def test_a_wait_after_the_store_was_replaced_watches_the_new_one(server: ForkedStore) -> None:

@@ -105,7 +105,7 @@ class Run:
         if _is_on_page(prefix):
             page = self._read_page(store).entries
             return Listing({path: page[path] for path in page if contains(prefix, path)}, True)
-        now, missed = time.monotonic(), self._missing.pop(prefix, {})
+        now, missed = time.monotonic(), self._missing.get(prefix, {})
         overdue = {_path(name) for name, since in missed.items() if now - since > _UNSETTLED}
         session, listed = self._listed.get(prefix, ("", ()))
         before: tuple[tuple[str, ...], dict[str, bytes | None]] | None = None
@@ -128,12 +128,12 @@ class Run:
                 f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
             )
         entries = {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}
-        if not entries:
-            # A key itself is announced in the folder that it is in.
-            announced = announced or _names_at(prefix, _names(store, self._index(_folders(prefix)[-1])))
-        missing = {name: missed.get(name, now) for name in announced if _path(name) not in entries}
+        expected = announced if prefix in entries else (*announced, *self._announced_itself(store, prefix))
+        missing = {name: missed.get(name, now) for name in expected if _path(name) not in entries}
         if missing:
             self._missing[prefix] = missing
+        else:
+            self._missing.pop(prefix, None)
         self._remember(prefix, connection.session.id, announced if not missing else ())
         return Listing(entries, all(_path(name) in overdue for name in missing))
 
@@ -295,6 +295,13 @@ class Run:
 
     def _announced(self, store: Store, prefix: str) -> tuple[str, ...]:
         return _names_at(prefix, _names(store, self._index(_indexed(prefix))))
+
+    def _announced_itself(self, store: Store, key: str) -> tuple[str, ...]:
+        """The names of a key whose own index lists only what is under it: it stands in that of the folder above."""
+        folder = _folders(key)[-1]
+        if folder == _indexed(key):
+            return ()
+        return tuple(name for name in _names(store, self._index(folder)) if _path(name) == key)
 
     def _read_values(
         self, connection: Connection, prefix: str, paths: list[str], doubtful: Iterable[str], known: Set[str]

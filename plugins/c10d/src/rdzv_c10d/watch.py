@@ -101,12 +101,19 @@ class _Watch:
     def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
         news: Snapshot | None = None
         session = self._current_session()
+        # Of what another service has said, nothing is known.
+        known = since.revision if isinstance(since.revision, Moment) else Moment(-1.0, time.monotonic())
 
         def done() -> bool:
             nonlocal news, session
             check_open()
-            if not self._is_newer(since):
+            taken: Moment = self._now.revision
+            if taken.began < known.ended:
+                # What has changed since that look rings.
                 self._is_behind = True
+                if known.began < taken.ended and known != taken:
+                    # Unless both were at the same time: then that look may have heard the ring.
+                    self._wakeup.wake()
             elif self._now.entries != since.entries:
                 news = self._now
                 return True
@@ -124,12 +131,6 @@ class _Watch:
             self._session = None
             if not self._quiet:
                 self._run.unwatch(connection, self._wakeup.key, self._prefix)
-
-    def _is_newer(self, since: Snapshot) -> bool:
-        """Whether what is known was read after `since`. If it was read before, what has changed meanwhile rings."""
-        known = since.revision
-        taken: Moment = self._now.revision
-        return taken.began >= known.ended if isinstance(known, Moment) else taken.began >= 0
 
     def _check_session(self, session: Session | None) -> None:
         """Say that the store in which this prefix was watched is gone, before another attempt to connect, which may
@@ -152,15 +153,16 @@ class _Watch:
                 self._wakeup.await_wakeup(self._heard, min(deadline, self._look_at), check_open)
                 self._check_session(self._session)
                 continue
-            # Before the look: what comes meanwhile may know something that this look does not find.
-            before, was_behind, self._is_behind = self._now, self._is_behind, False
+            before = self._now
             try:
                 self._look_again(deadline, check_open)
             except NoAnswerError:
                 if deadline - now >= _PATIENCE:
                     raise
-            if was_behind or self._now.entries != before.entries:
-                return
+            with self.turns.changed:
+                if self._is_behind or self._now.entries != before.entries:
+                    self._is_behind = False
+                    return
 
     def _look_again(self, deadline: float, check_open: Check) -> None:
         session = self._wakeup.start(deadline)
