@@ -446,27 +446,35 @@ def test_all_waiters_of_a_prefix_wake_for_a_change_and_one_alone_for_another(sto
     """Of those that wait one looks at what is no news."""
     backends = [C10dRendezvousBackend(store, "run") for _ in range(10)]
     since = backends[0].read_all("nodes", timeout=CALL)
-    with ThreadPoolExecutor(10) as pool:
-        waits = [pool.submit(backend.wait, "nodes", since, timeout=60.0) for backend in backends]
-        (watched,) = backends[0]._uses.get().shared.watches._watches.all()
-        changed: Any = watched.turns.changed
-
-        def ring() -> None:
-            rings = watched._wakeup.rings
-            watched._wakeup.wake()
-            eventually(lambda: watched._heard > rings and len(changed._waiters) == 9, "nine that wait for the one")
-
-        eventually(lambda: len(changed._waiters) == 9, "nine that wait for the one")
-        # The first look is the first that is later than what they know.
-        ring()
-        eventually(lambda: not watched._is_behind, "them to see that nothing is new")
-        sleeping = set(changed._waiters)
-        ring()
-        assert set(changed._waiters) == sleeping
-        backends[0].put("nodes/a", b"x", expect=ANY, timeout=CALL)
-        assert all(wait.result(CALL).entries.keys() == {"nodes/a"} for wait in waits)
+    watches = backends[0]._uses.get().shared.watches
+    for value in (b"1", b"2"):
+        with ThreadPoolExecutor(10) as pool:
+            waits = [pool.submit(backend.wait, "nodes", since, timeout=60.0) for backend in backends]
+            eventually(lambda: len(watches._watches.all()) == 1, "the watch")
+            (watched,) = watches._watches.all()
+            changed: Any = watched.turns.changed
+            eventually(lambda: len(changed._waiters) == 9, "nine that wait for the one")  # noqa: B023
+            # The first look that is later than what they have read wakes them.
+            _ring(watched)
+            eventually(lambda: len(changed._waiters) == 9 and not watched._is_behind, "them to see it")  # noqa: B023
+            sleeping = set(changed._waiters)
+            _ring(watched)
+            assert set(changed._waiters) == sleeping
+            backends[0].put("nodes/a", value, expect=ANY, timeout=CALL)
+            news = [wait.result(CALL) for wait in waits]
+        # What they know now is one and the same look.
+        assert all(one is news[0] for one in news)
+        since = news[0]
+        assert since.entries["nodes/a"].value == value
     for backend in backends:
         backend.close()
+
+
+def _ring(watched: Any) -> None:
+    """Ring, and wait for the look."""
+    rings = watched._wakeup.rings
+    watched._wakeup.wake()
+    eventually(lambda: watched._heard > rings, "the look")
 
 
 def test_an_old_snapshot_may_come_from_anywhere(backend: C10dRendezvousBackend) -> None:

@@ -108,10 +108,10 @@ class _Watch:
             nonlocal news, session
             check_open()
             taken: Moment = self._now.revision
-            if taken.began < known.ended:
+            if taken.began < known.ended and taken != known:
                 # What has changed since that look rings.
                 self._is_behind = True
-                if known.began < taken.ended and known != taken:
+                if known.began < taken.ended:
                     # Unless both were at the same time: then that look may have heard the ring.
                     self._wakeup.wake()
             elif self._now.entries != since.entries:
