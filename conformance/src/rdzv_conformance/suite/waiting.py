@@ -1,15 +1,16 @@
 """Waiting for changes, level-triggered: a state may be skipped, the last one never is."""
 
+import random
 import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
+from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
 from rdzv.errors import RendezvousConnectionError
 
 from ..meanwhile import holds, wait_for
@@ -22,6 +23,10 @@ _WATCH_SECONDS: Final = 0.08
 _TOO_SHORT: Final = 0.1
 """A wait of fewer seconds may end in an error on a busy machine, before the question is out."""
 _LARGE: Final = 48
+_AT_ONCE: Final = 4
+_TURNS: Final = 100
+_AMID: Final = 0.002
+"""Seconds that a write takes on a quick service: within them another client begins to wait."""
 _IDLE: Final = 2.0
 """For so many seconds an idle wait is measured."""
 _IDLE_CPU: Final = 0.1
@@ -69,6 +74,27 @@ class WaitingConformance(Conformance):
         now = wait_for(waiter, ROOT, since, lambda now: now.entries == last.entries, "the state that is there already")
         assert time.monotonic() - began < 2, "a wait sleeps although the state has changed before"
         assert "suite/gone" not in now.entries
+
+    def test_wait_that_begins_amid_a_write_is_not_slept_through(self, clients: Clients) -> None:
+        """Clients that begin to wait while a key is made learn of it: on the key itself, and on its folder."""
+        writers, waiters = [[clients() for _ in range(_AT_ONCE)] for _ in range(2)]
+
+        def learn(waiter: KeyValueBackend, prefix: str, key: str) -> None:
+            # By chance before, amid or after the write.
+            time.sleep(random.random() * _AMID)  # noqa: S311 - chance is no secret
+            since = waiter.read_all(prefix, timeout=CALL)
+            wait_for(waiter, prefix, since, holds(key, b"x"), "a key that was made when the wait began")
+
+        with ThreadPoolExecutor(3 * _AT_ONCE) as pool:
+            for turn in range(_TURNS):
+                running: list[Future[Any]] = []
+                for number, (writer, waiter) in enumerate(zip(writers, waiters, strict=True)):
+                    folder = f"{ROOT}/{turn}/{number}"
+                    key = f"{folder}/key"
+                    running += [pool.submit(learn, waiter, prefix, key) for prefix in (key, folder)]
+                    running.append(pool.submit(writer.put, key, b"x", expect=ABSENT, timeout=CALL))
+                for one in running:
+                    one.result(2 * CALL)
 
     def test_change_and_return_are_not_confused(self, clients: Clients) -> None:
         """A key that was deleted and created again with the same value has changed: its token and order are new."""
