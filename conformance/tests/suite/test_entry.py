@@ -1,5 +1,6 @@
 """The entry point's topic: plugins with a store of their own and without, and what is wrong with one is named."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def of_another_run(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
 
 
 def with_foreign_store(params: RendezvousParameters) -> tuple[MemoryBackend, Any]:
-    store = KeyValueStore(MemoryBackend(params.endpoint, f"another {id(params)}"))
+    store = KeyValueStore(MemoryBackend(params.endpoint, f"another of process {os.getpid()}"))
     return MemoryBackend(params.endpoint, params.run_id), store
 
 
