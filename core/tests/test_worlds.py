@@ -91,6 +91,36 @@ def test_a_large_world_stands_on_pages_of_which_a_node_reads_one(harness: Harnes
     assert harness.run(worlds.read_world(written, harness.now)) == state
 
 
+def test_the_same_world_shares_its_pages_for_a_few_rounds(harness: Harness) -> None:
+    state = world_of(*NAMES)
+    written = publish(harness, state)
+    pages = written.pages
+    assert pages is not None
+    for number in range(2, worlds.SHARED + 1):
+        writing = harness.stepper(worlds.write_world(replace(state, round=number), "2f", lambda: harness.now, pages))
+        assert writing.end() == replace(written, round=number)
+        assert [type(effect) for effect in writing.taken] == [ReadAll]
+    later = replace(state, round=worlds.SHARED + 1)
+    anew = harness.run(worlds.write_world(later, "2f", lambda: harness.now, pages))
+    assert anew.pages != pages
+    assert harness.run(worlds.read_world(anew, harness.now)) == later
+
+
+def test_pages_that_a_service_has_lost_are_written_anew(harness: Harness) -> None:
+    state = world_of(*NAMES)
+    pages = publish(harness, state).pages
+    assert pages is not None
+    harness.client.delete(worlds.page_key(pages, "node7"), harness.now)
+    anew = harness.run(worlds.write_world(replace(state, round=2), "2f", lambda: harness.now, pages))
+    assert anew.pages != pages
+    assert harness.run(worlds.read_world(anew, harness.now)).world == NAMES
+
+
+@pytest.mark.parametrize(("folder", "number"), [("rounds/12/world/0.ab", 12), ("rounds/x/world", 0), ("folder", 0)])
+def test_the_folder_of_pages_tells_their_round(folder: str, number: int) -> None:
+    assert Pages(folder, 1, 1, "a").round == number
+
+
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 10_000_000), (3, 3)])
 def test_pages_as_leaders_write_them(count: int, size: int) -> None:
     assert Pages("folder", count, size, "a").size == size
@@ -167,6 +197,13 @@ class TestNode:
         harness.client.delete(round_folder(1), harness.now)
         self.apply(harness, node)
         assert (node.run.rank, node.run.page) == (None, None)
+
+    def test_of_the_same_world_again_it_reads_nothing(self, harness: Harness, node: Node) -> None:
+        written = publish(harness, world_of("c", "b", "a"))
+        self.apply(harness, node)
+        harness.publish(replace(written, round=2))
+        assert [type(effect) for effect in self.apply(harness, node).taken] == [Emit]
+        assert (node.run.state, node.run.rank) == (replace(written, round=2), 2)
 
     def test_a_joining_node_gets_the_state_and_its_rank(self, harness: Harness) -> None:
         node = harness.node()
@@ -310,6 +347,29 @@ class TestNode:
         assert f"{store_folder(1)}/key" not in harness.names()
         assert harness.run(worlds.read_world(written, harness.now)).world == ("c", "b", "a")
 
+    def test_the_last_one_of_an_open_run_leaves_the_pages_that_its_round_shares(self, harness: Harness) -> None:
+        node = harness.registered("a")
+        written = replace(publish(harness, world_of("c", "b", "a")), round=3)
+        harness.publish(written)
+        for number in range(1, 4):
+            harness.put(f"{store_folder(number)}/key", b"")
+        self.apply(harness, node)
+        status = RunStatus(3, "re-forming", 1, 0, tuple(Departure(name, 0, True, "done") for name in "bc"))
+        harness.put(STATUS_KEY, status.encode())
+        harness.show(node)
+        harness.run(leave.leave(node, "done", harness.now + 60.0))
+        assert not [name for name in harness.names() if "/store" in name]
+        assert harness.run(worlds.read_world(written, harness.now)).world == ("c", "b", "a")
+
+    @pytest.mark.parametrize("number", [1, worlds.SHARED])
+    def test_the_last_one_of_a_closed_run_removes_the_pages_too(self, harness: Harness, number: int) -> None:
+        node = harness.registered("a")
+        closed = world_of("c", "b", "a", closed=Closed("a", "done", done=True))
+        harness.publish(replace(publish(harness, closed), round=number))
+        self.apply(harness, node)
+        harness.run(leave.leave(node, "done", harness.now + 60.0))
+        assert harness.names() == {STATE_KEY}
+
     def test_the_last_one_of_a_closed_run_removes_what_no_leader_has_published(self, harness: Harness) -> None:
         node = harness.registered("a")
         publish(harness, world_of("c", "b", "a", closed=Closed("a", "done", done=True)))
@@ -367,6 +427,29 @@ class TestLeader:
         assert state is not None
         assert (state.size, state.world, lead.node.run.rank) == (4, (), 0)
         assert harness.run(worlds.read_world(state, harness.now)).world == ("a", "b", "c", "d")
+
+    def test_pages_that_rounds_share_stay_until_another_world_comes(self, harness: Harness) -> None:
+        write(harness, "bc", last_round=1)
+        written = publish(harness, world_of("a", "b", "c"))
+        lead = Leader(harness, state=written)
+
+        def again(*names: str) -> State:
+            lead.node.round = lead.node.run.state.round  # type: ignore[union-attr]
+            write(harness, (*names, "a"), last_round=lead.node.round)
+            lead.coroutine.to_write(STATE_KEY)
+            lead.until(60.0)
+            assert lead.node.run.state is not None
+            return lead.node.run.state
+
+        for number in range(2, worlds.SHARED + 1):
+            shared = again("b", "c")
+            assert (shared.round, shared.pages) == (number, written.pages)
+        assert harness.run(worlds.read_world(shared, harness.now)).world == ("a", "b", "c")
+        take_away(harness, "c")
+        other = again("b", "d")
+        assert other.pages != written.pages
+        assert {name.split("/")[1] for name in harness.names() if "/world/" in name} == {str(other.round)}
+        assert harness.run(worlds.read_world(other, harness.now)).world == ("a", "b", "d")
 
     def test_no_two_tries_write_the_same_pages(self, harness: Harness) -> None:
         write(harness, "bcd")

@@ -283,8 +283,8 @@ BUGS: Final[dict[str, Bug]] = {
     "forgotten-leftovers": _bug(
         "A leader removes only what rounds have left that it has published itself.",
         {13},
-        leader._LeaderTerm.__post_init__,
-        {"max(0, state.round - 5)": "max(0, state.round - 2)"},
+        leader._LeaderTerm.collect_garbage,
+        {"max(self.swept, state.round - SWEPT)": "(self.swept or state.round - 3)"},
         "kill_between",
         "fail_many",
         "fail_many",
@@ -522,6 +522,34 @@ while leads() and not node.stopped:
         frozenset({1, 2, 3, 5}),
         (Change(leader._publish, {'f"{node.rng.getrandbits(64):016x}"': '"0"'}),),
         ("kill_between", "pause_between", "partition", "come", "leave"),
+        {"page": 1},
+    ),
+    "pages-of-another-world": Bug(
+        "A leader takes the pages of the round before for a world that has other members, or other ranks.",
+        frozenset({1, 2, 3, 4, 5}),
+        (
+            Change(leader._LeaderTerm.turn, {"state.world == again.state.world": "True"}),
+            Change(
+                leader._publish,
+                {
+                    "yield from write_world(decision.state, nonce, node.background_deadline, same)": "replace(decision.state, "
+                    "world=(), pages=same) if same else (yield from write_world(decision.state, nonce, "
+                    "node.background_deadline))"
+                },
+            ),
+        ),
+        ("fail", "leave", "come"),
+        {"page": 1},
+    ),
+    "shared-pages-removed": Bug(
+        "A leader removes the pages that a later round shares with the one for which they were written.",
+        frozenset({1, 2, 3, 4, 5, 7, 10}),
+        (
+            Change(
+                leader._LeaderTerm.collect_garbage, {"min(state.round - 2, state.pages.round - 1)": "state.round - 2"}
+            ),
+        ),
+        ("fail", "come"),
         {"page": 1},
     ),
     "page-unread": Bug(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from unittest.mock import patch
 
 from rdzv.backend import STATE_KEY
-from rdzv.engine import heartbeats, leader, node, records, worlds
+from rdzv.engine import heartbeats, node, pace, records, worlds
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, name_of
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
@@ -29,11 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["CROWD", "LOOK", "Simulation"]
 
-CROWD: Final[tuple[tuple[ModuleType, str, int], ...]] = (
+CROWD: Final[tuple[tuple[ModuleType, str, float], ...]] = (
     (node, "CANDIDATES", 1),
     (heartbeats, "_OBSERVERS", 2),
     (records, "NAMED", 1),
-    (leader, "WAKES", 2),
+    (pace, "WAKES", 2),
+    (pace, "FEW", 2),
+    (pace, "SETTLED", 0.05),
+    (pace, "SETTLED_BY", 0.2),
 )
 """The thresholds from which on many nodes behave unlike a few, and how few are many in a plan with a crowd."""
 

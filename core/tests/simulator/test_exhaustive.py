@@ -159,7 +159,8 @@ BEYOND = {
     "heartbeat leases": ("fresh-timeouts", "unreadable-heartbeat", "resting-observer", "drowsy-observer"),
     "a register": ("unreadable-key", "no-answer-is-conflict"),
     "pages, crowds, or the store of a round": (
-        *("pages-of-others", "page-unread", "only-candidates", "store-under-member", "lost-is-left"),
+        *("pages-of-others", "pages-of-another-world", "shared-pages-removed", "page-unread"),
+        *("only-candidates", "store-under-member", "lost-is-left"),
     ),
     "how long it takes, or when time is over": (
         *("long-last-call", "unbounded-arrivals", "wanted-at-any-time", "hasty-growth", "delayed-loss"),

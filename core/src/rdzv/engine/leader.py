@@ -29,6 +29,7 @@ from .notices import (
     nodes_that_drain,
     quarantine_key,
 )
+from .pace import Pace
 from .records import (
     HEARTBEATS,
     LEADER_KEY,
@@ -59,16 +60,7 @@ FAILURES = 2
 """Failures, one after the other, after which a leader resigns; a service that does not answer is none."""
 
 SWEPT = 10
-"""Rounds back to which a leader removes stores that it could not remove before."""
-
-STATUS_INTERVAL = 1.0
-"""Seconds between two updates of the status that are not urgent: each one wakes every node."""
-
-STATUS_INTERVAL_MOST = 5.0
-"""The same where many nodes are here."""
-
-WAKES = 500
-"""Nodes that a status may wake in a second, as far as that interval allows, but for the first of a loss."""
+"""Rounds back to which a leader removes what it, or one before it, could not remove before."""
 
 
 def elect(node: Node, deadline: float) -> Coroutine[None]:
@@ -187,8 +179,11 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
     yield Put(pending_key(number), pending.encode(), node.background_deadline(), previous=None)
 
 
-def _publish(node: Node, decision: rules.Publish, versioned: VersionedValue | None) -> Coroutine[None]:
-    state = yield from write_world(decision.state, f"{node.rng.getrandbits(64):016x}", node.background_deadline)
+def _publish(
+    node: Node, decision: rules.Publish, versioned: VersionedValue | None, same: Pages | None
+) -> Coroutine[None]:
+    nonce = f"{node.rng.getrandbits(64):016x}"
+    state = yield from write_world(decision.state, nonce, node.background_deadline, same)
     applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
     if applied:
         _log_choice(node, decision)
@@ -212,24 +207,6 @@ def _log_choice(node: Node, decision: rules.Publish) -> None:
             member.rank,
             member.cause,
         )
-
-
-def status_interval(nodes: int) -> float:
-    """Seconds between two updates of the status that are not urgent, while so many nodes are here."""
-    return min(max(STATUS_INTERVAL, nodes / WAKES), STATUS_INTERVAL_MOST)
-
-
-def _pause_between(before: RunStatus, status: RunStatus) -> float:
-    """Seconds after the status before, at the soonest, at which this one may follow it."""
-    if (status.waiting > 0) != (before.waiting > 0) or bool(status.departures) != bool(before.departures):
-        # It is time for the members to act.
-        return 0.0
-    if status.drained != before.drained:
-        return 0.0
-    if status.departures != before.departures:
-        # They know already that one is gone: of many that go one after the other they learn so often as all can bear.
-        return min(status.present / WAKES, STATUS_INTERVAL_MOST)
-    return status_interval(status.present)
 
 
 def garbage(snapshot: DecodedSnapshot, state: State, until: int) -> list[str]:
@@ -269,7 +246,6 @@ class _LeaderTerm:
     quorum_since: float | None = None
     arrived_at: float = -math.inf
     last_status: RunStatus | None = None
-    last_status_at: float = 0.0
     is_last_known: bool = True
     status_version: VersionedValue | None = None
     removed: set[str] = field(default_factory=set)
@@ -278,6 +254,7 @@ class _LeaderTerm:
     whole: State | None = None
     pages: Pages | None = None
     growth: Growth = field(init=False)
+    pace: Pace = field(init=False)
     failures: dict[int, Failure] = field(default_factory=dict)
     quarantines: dict[str, tuple[VersionedValue, Quarantine]] = field(default_factory=dict)
     gone_since: dict[str, float] = field(default_factory=dict)
@@ -286,10 +263,7 @@ class _LeaderTerm:
         self.done_at = self.node.clock()
         self.growth = Growth(self.node.settings.grow_delay.total_seconds())
         self.last_status = self.node.run.status
-        self.last_status_at = self.node.clock()
-        if (state := self.node.run.state) is not None:
-            # The leaders that published the last rounds may have died before they removed anything.
-            self.swept = max(0, state.round - 5)
+        self.pace = Pace(self.node.clock())
 
     def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
         """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""
@@ -309,7 +283,8 @@ class _LeaderTerm:
             again = self.decide(state, self.read(snapshot))
             # A member may have died between the two reads, without a pending round: then once more.
             if isinstance(again, rules.Publish) and (decision.evicted or not again.evicted):
-                yield from _publish(node, again, versioned)
+                is_same = state is not None and state.world == again.state.world
+                yield from _publish(node, again, versioned, self.pages if is_same else None)
             return snapshot
         status_due_in = yield from self.publish_status(decision.status)
         yield from self.collect_garbage()
@@ -323,11 +298,13 @@ class _LeaderTerm:
     def read_state(self) -> Coroutine[tuple[State | None, VersionedValue | None]]:
         """The state with all members of its world, and the value that it came from."""
         state, versioned = self.node.run.state, self.node.run.version
-        if state is not None and state.pages is not None:
+        pages = None if state is None else state.pages
+        if state is not None and pages is not None:
             # What a service has lost with its data the members write again.
-            if self.whole is None or self.pages != state.pages or not is_whole(self.whole):
-                self.whole, self.pages = (yield from read_world(state, self.node.background_deadline())), state.pages
+            if self.whole is None or self.pages != pages or not is_whole(self.whole):
+                self.whole = yield from read_world(state, self.node.background_deadline())
             state = replace(state, world=self.whole.world, pages=None)
+        self.pages = pages
         return state, versioned
 
     def read(self, snapshot: DecodedSnapshot) -> list[NodeRecord]:
@@ -441,10 +418,11 @@ class _LeaderTerm:
                 self.removed.add(prefix)
         for key in self.outdated_notices(state, snapshot):
             yield Delete(key, self.node.background_deadline())
-        # After a service has forgotten its data the numbers jump: there is nothing far back. After a purge they begin
-        # anew.
-        self.swept = min(max(self.swept, state.round - SWEPT), max(0, state.round - 2))
-        for number in range(self.swept + 1, state.round - 1):
+        until = state.round - 2 if state.pages is None else min(state.round - 2, state.pages.round - 1)
+        # The leaders that published the last rounds may have died before they removed anything. After a service has
+        # forgotten its data the numbers jump: there is nothing far back. After a purge they begin anew.
+        self.swept = min(max(self.swept, state.round - SWEPT), max(0, until))
+        for number in range(self.swept + 1, until + 1):
             yield Delete(round_folder(number), self.node.background_deadline())
             self.swept = number
 
@@ -488,14 +466,14 @@ class _LeaderTerm:
         taken = (
             self.last_status is not None
             and self.node.run.status is None
-            and now - self.last_status_at > self.node.interval
+            and now - self.pace.written_at > self.node.interval
         )
         # That a run is closed the state says; a status might be written after the last node has removed it.
         stands = status == last_status and self.is_last_known and not taken
         if stands or status.phase == "closed":
+            self.pace.on_nothing_new()
             return self.node.interval
-        due = self.last_status_at + _pause_between(last_status, status) - now
-        if due > 0:
+        if (due := self.pace.pause(last_status, status, now)) > 0:
             return due
         new = set(status.departures) - set(last_status.departures)
         # A member may have closed the run before it left, and the watch be late.
@@ -510,7 +488,8 @@ class _LeaderTerm:
         # If this fails, it may have been written all the same.
         self.is_last_known = False
         applied, self.status_version = yield Put(STATUS_KEY, payload, self.node.background_deadline(), previous=before)
-        self.last_status_at, self.is_last_known = self.node.clock(), True
+        self.pace.on_written(self.node.clock())
+        self.is_last_known = True
         if applied:
             self.last_status = status
             return self.node.interval

@@ -152,10 +152,12 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     """
     state, attempt = node.run.state, node.settings.attempt
     number = state.round if state is not None else 0
-    ended = [round_folder(one) for one in range(max(1, number - 2), number + 1)]
+    ended = [round_folder(one) for one in range(max(1, number - worlds.SHARED + 1), number + 1)]
     if ended and node.closed() is None:
         # As long as the state names it, the world stays.
-        ended[-1] = store_folder(number)
+        pages = None if state is None else state.pages
+        world = number if pages is None else pages.round
+        ended = [store_folder(world) if one == round_folder(world) else one for one in ended]
     if state is not None and node.closed() is not None:
         # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
         pending = yield ReadAll(PENDING, deadline)

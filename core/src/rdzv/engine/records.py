@@ -125,6 +125,12 @@ class Pages:
         if not 1 <= self.count <= self.size <= _MOST:
             raise ValueError(f"no world of {self.size} members stands on {self.count} pages")
 
+    @property
+    def round(self) -> int:
+        """The round for which they were written; 0: the folder is none of a round's."""
+        number = self.folder.removeprefix(f"{ROUNDS}/").partition("/")[0]
+        return int(number) if number.isdecimal() else 0
+
 
 @dataclass(frozen=True, slots=True)
 class Page(Record):

@@ -12,8 +12,8 @@ from ..errors import (
     RendezvousTimeoutError,
 )
 from . import rules
-from .leader import status_interval
 from .node import Node
+from .pace import status_interval
 from .records import NodeRecord, RunStatus, State
 from .run_view import Presence
 

@@ -13,6 +13,10 @@ from .records import Page, Pages, State, read_record, world_folder
 PAGE: Final = 64
 """Ids on a page, on average, and at most in the state itself: some 3 KB."""
 
+SHARED: Final = 4
+"""Consecutive rounds of one and the same world that share its pages, so that no node reads any. Not more: what a leader
+removes goes back a few rounds (`SWEPT`), and the pages stay until all of these rounds are over."""
+
 UNKNOWN: Final = "?"
 """What the name of a member begins with that is not known any more; an id never does."""
 
@@ -22,7 +26,9 @@ def page_key(pages: Pages, node_id: str) -> str:
     return f"{pages.folder}/{crc32(node_id.encode()) % pages.count}"
 
 
-def write_world(state: State, nonce: str, deadline: Callable[[], float]) -> Coroutine[State]:
+def write_world(
+    state: State, nonce: str, deadline: Callable[[], float], same: Pages | None = None
+) -> Coroutine[State]:
     """Write a large world onto pages; returns the state that is then to be published.
 
     Nothing counts until a state names the folder, and no other leader ever writes into it: its name has a nonce.
@@ -31,9 +37,15 @@ def write_world(state: State, nonce: str, deadline: Callable[[], float]) -> Coro
         state: The state, with all members.
         nonce: Makes the folder's name unique.
         deadline: The deadline for the next page: a hundred thousand nodes have 1,563.
+        same: The pages of the round before, if its world has the same members with the same ranks.
     """
     if len(state.world) <= PAGE:
         return state
+    if same is not None and state.round - same.round < SHARED:
+        shared = replace(state, world=(), pages=same)
+        # A service that has lost its data may lack some of them.
+        if (yield from read_world(shared, deadline())).world == state.world:
+            return shared
     folder = f"{world_folder(state.round)}/{state.attempt}.{nonce}"
     pages = Pages(folder, -(-len(state.world) // PAGE), len(state.world), state.world[0])
     ranks: dict[str, dict[str, int]] = {f"{folder}/{number}": {} for number in range(pages.count)}

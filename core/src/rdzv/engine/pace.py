@@ -1,0 +1,80 @@
+"""When a status may follow the one before. Each one wakes every node, so what many nodes hear is said less often."""
+
+from typing import Final
+
+from .records import RunStatus
+
+INTERVAL: Final = 1.0
+"""Seconds between two updates that are not urgent."""
+
+INTERVAL_MOST: Final = 5.0
+"""The same where many nodes are here."""
+
+WAKES: Final = 500
+"""Nodes that a status may wake in a second, as far as that interval allows, but for the first of a loss."""
+
+FEW: Final = 64
+"""So many nodes, at most, hear at once that others wait for a world."""
+
+SETTLED: Final = 100e-6
+"""Seconds for each node that is here, for which no other may come before the nodes that wait are news: of a thousand
+that come back together, after which they are in a world, no member has to hear."""
+
+SETTLED_BY: Final = 1e-3
+"""Seconds for each node that is here, after which they are news although still more come; `INTERVAL` at most."""
+
+
+def status_interval(nodes: int) -> float:
+    """Seconds between two updates of the status that are not urgent, while so many nodes are here."""
+    return min(max(INTERVAL, nodes / WAKES), INTERVAL_MOST)
+
+
+class Pace:
+    """The memory of a leader, as far as the pace of its statuses is concerned.
+
+    Attributes:
+        written_at: When it wrote a status last, or began to lead.
+    """
+
+    def __init__(self, now: float) -> None:
+        self.written_at = now
+        self._news: RunStatus | None = None
+        self._since = self._changed_at = now
+
+    def pause(self, before: RunStatus, status: RunStatus, now: float) -> float:
+        """Seconds until a status may be written; 0 or less: it may be now.
+
+        Args:
+            before: What the nodes know.
+            status: What they should know.
+            now: The moment.
+        """
+        if self._news is None:
+            self._since = now
+        if status != self._news:
+            self._news, self._changed_at = status, now
+        return self._moment(before, status, now) - now
+
+    def on_written(self, now: float) -> None:
+        """Note that a status was written."""
+        self.written_at = now
+        self.on_nothing_new()
+
+    def on_nothing_new(self) -> None:
+        """Note that the nodes know what they should."""
+        self._news = None
+
+    def _moment(self, before: RunStatus, status: RunStatus, now: float) -> float:
+        present = status.present
+        if bool(status.departures) != bool(before.departures) or status.drained != before.drained:
+            # It is time for the members to act.
+            return now
+        if (status.waiting > 0) != (before.waiting > 0):
+            if present <= FEW:
+                return now
+            return min(self._changed_at + SETTLED * present, self._since + min(SETTLED_BY * present, INTERVAL))
+        if status.departures != before.departures:
+            # They know already that one is gone: of many that go one after the other they learn so often as all can
+            # bear.
+            return self.written_at + min(present / WAKES, INTERVAL_MOST)
+        return self.written_at + status_interval(present)
