@@ -46,6 +46,8 @@ _READINGS: Final = 20
 """So often keys that can only be read one by one are read, until two readings agree."""
 _WATCHERS: Final = 1 << 32
 """What a change of the watchers adds to a counter; the creations are below."""
+_ONE_BY_ONE: Final = 8
+"""So many keys, one of which is on its way, are not looked for by halves any more."""
 _LISTED: Final = 16
 """Of how many prefixes it is known what is there."""
 _UNSETTLED: Final = 1.0
@@ -113,11 +115,11 @@ class Run:
         # What was there is there still, as a rule; and mostly nothing has come: then one call will do.
         announced = listed if known and store.has_extended_api() else self._announced(store, prefix)
         for _ in range(_READINGS):
-            paths = {_path(name) for name in announced}
+            paths = dict.fromkeys(map(_path, announced))
             if "/" in prefix:
-                paths.add(prefix)
+                paths[prefix] = None
             known_paths = {_path(name) for name in known}
-            raws, beside = self._read_values(connection, prefix, sorted(paths), overdue | {prefix}, known_paths)
+            raws, beside = self._read_values(connection, prefix, [*paths], overdue | {prefix}, known_paths)
             # Nothing was created meanwhile; or no value changed between two readings: no version comes twice.
             if beside == announced or before == (announced, raws):
                 break
@@ -127,7 +129,7 @@ class Run:
             raise RendezvousConnectionError(
                 f"'{prefix}' was changed during each of {_READINGS} readings, so no moment of it is known"
             )
-        entries = {path: entry for path, raw in raws.items() if (entry := _entry(raw)) is not None}
+        entries = {path: entry for path in sorted(raws) if (entry := _entry(raws[path])) is not None}
         expected = announced if prefix in entries else (*announced, *self._announced_itself(store, prefix))
         missing = {name: missed.get(name, now) for name in expected if _path(name) not in entries}
         if missing:
@@ -311,7 +313,7 @@ class Run:
         Args:
             connection: Where.
             prefix: What they are at or under.
-            paths: Which.
+            paths: Which, in the order in which they were announced.
             doubtful: Those that probably do not exist.
             known: Those that were there lately.
         """
@@ -321,9 +323,8 @@ class Run:
         announced: tuple[str, ...] | None = None if together else ()
         if together and store.has_extended_api():
             new = [path for path in together if path not in known]
-            if new and not store.check([*map(self._value, new)]):
-                # They are on their way.
-                together = [path for path in together if path in known]
+            there = {*known, *self._those_there(store, new)}
+            together = [path for path in together if path in there]
             found = self._read_together(connection, [self._index(_indexed(prefix)), *map(self._value, together)])
             if found:
                 index, *values = found
@@ -331,6 +332,19 @@ class Run:
                 raws = dict(zip(together, values, strict=True))
         raws |= {path: peek(store, self._value(path)) for path in paths if path not in raws}
         return raws, announced
+
+    def _those_there(self, store: Store, paths: list[str]) -> list[str]:
+        """Of keys that were announced those that are there; some beside one that is on its way may be missing.
+
+        Where many are made at once some are always on their way, the last ones as a rule: the others are not read one
+        by one for that.
+        """
+        if not paths or store.check([*map(self._value, paths)]):
+            return paths
+        if len(paths) <= _ONE_BY_ONE:
+            return []
+        half = len(paths) // 2
+        return self._those_there(store, paths[:half]) + self._those_there(store, paths[half:])
 
     def _read_together(self, connection: Connection, keys: list[str]) -> list[bytes]:
         """The values of several keys at one moment; nothing if one of them is not there.
