@@ -14,7 +14,6 @@ from typing import Any, Final
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import (
     eligibility,
-    heartbeats,
     join,
     keep_alive,
     leader,
@@ -30,7 +29,7 @@ from rdzv.engine.connection import Connection
 from rdzv.engine.countdown import Countdown
 from rdzv.engine.envelope import Envelope
 from rdzv.engine.growth import Growth
-from rdzv.engine.heartbeats import HeartbeatLeases
+from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
 from rdzv.engine.node import Node
 from rdzv.engine.register_adapter import RegisterAdapter
 
@@ -392,12 +391,33 @@ BUGS: Final[dict[str, Bug]] = {
         "kill",
         grow_delay=4.0,
     ),
-    "unreadable-heartbeat": _bug(
-        "A heartbeat that cannot be read is an error for all who look at what hangs on its lease.",
+    "dead-before-its-first-heartbeat": _bug(
+        "A lease that had no heartbeat yet counts as ended.",
+        {4},
+        HeartbeatLeases._check_expiry,
+        {"if heartbeat.value != _EXPIRED": "if heartbeat.value not in (_EXPIRED, b'')"},
+        "kill",
+        level="heartbeats",
+    ),
+    "unverified-lease": _bug(
+        "An owner does not look whether the service has lost what hangs on its lease before the first heartbeat.",
         {4, 7},
-        heartbeats._ttl_of,
-        {"return None": _UNREADABLE},
-        "garble",
+        _HeartbeatLease._verify,
+        {"there is None or _strip_lease(there)[0] != self.id": "False"},
+        "forget",
+        "come",
+        level="heartbeats",
+    ),
+    "end-that-is-forgotten": _bug(
+        "When a lease has ended its heartbeat is removed, so that it counts as one that had none yet.",
+        {4, 5, 13},
+        HeartbeatLeases._expire,
+        {
+            "return put.outcome is PutOutcome.APPLIED": "self._inner.delete(_heartbeat_key(lease), timeout=self._left("
+            "deadline))\n    return put.outcome is PutOutcome.APPLIED"
+        },
+        "kill",
+        "kill",
         level="heartbeats",
     ),
     "unreadable-key": _bug(

@@ -259,7 +259,8 @@ class SimulatedRunner:
 
         def answer(result: Any, error: BaseException | None) -> None:
             if error is None:
-                self._node.connection.on_contact()
+                if not isinstance(effect, effects.OpenLease):
+                    self._node.connection.on_contact()
             elif isinstance(error, RendezvousConnectionError) and not isinstance(error, RendezvousDeniedError):
                 self._node.connection.on_error(error)
                 pause = pause_within(self._clock.seconds_until(planned.deadline), next(pauses))

@@ -22,7 +22,6 @@ RARE: Final = {
     "pardon-unheard": 185,
     "spares-take-places-of-silent-members": 205,
     "unconditional-record": 172,
-    "unreadable-heartbeat": 38,
     "unseen-removal": 52,
 }
 """Bugs that take more than a second to find, and the seed that showed each last: the hunt begins there. The soak begins

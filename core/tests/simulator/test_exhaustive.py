@@ -156,7 +156,10 @@ BEYOND = {
     "a purge, or a next attempt": ("foreign-removal", "last-node-removes-next-attempt"),
     "errors and bytes that none expects": ("keep-ends", "lead-ends", "token-of-old", "unreadable-notice"),
     "an operator's pardon": ("pardon-unheard",),
-    "heartbeat leases": ("fresh-timeouts", "unreadable-heartbeat", "resting-observer", "drowsy-observer"),
+    "heartbeat leases": (
+        *("fresh-timeouts", "dead-before-its-first-heartbeat", "unverified-lease"),
+        *("end-that-is-forgotten", "resting-observer", "drowsy-observer"),
+    ),
     "a register": ("unreadable-key", "no-answer-is-conflict"),
     "pages, crowds, or the store of a round": (
         *("pages-of-others", "pages-of-another-world", "shared-pages-removed", "page-unread"),

@@ -1,12 +1,12 @@
 """Heartbeat leases, for services without leases: owners count, observers time them by their own clocks.
 
-An owner changes its heartbeat key once an interval. An observer that has seen no change for the lease's
-time to live, on its own monotonic clock, expires the lease: a compare-and-set that only succeeds
-if there was no heartbeat since, and after which the owner's next heartbeat fails. So the end of a
-lease is one event, the same for all, and no timestamp ever crosses the network.
+An owner changes its heartbeat key once an interval, and makes it with the first heartbeat: until then what hangs on the
+lease shows that it lives. An observer that has seen no change for the lease's time to live, on its own monotonic clock,
+expires the lease: a compare-and-set that only succeeds if there was no heartbeat since, and after which the owner's
+next heartbeat fails. So the end of a lease is one event, the same for all, and no timestamp ever crosses the network.
+It stays in the key: no lease has the name of one that has ended, but what hung on it is still there.
 """
 
-import json
 import math
 import random
 import re
@@ -23,7 +23,10 @@ from ..errors import RendezvousConnectionError
 from .records import HEARTBEATS
 
 _EXPIRED: Final = b"expired"
-_LEASE: Final = re.compile(rb"(\w+/\w+)?")
+_NONE_YET: Final = Entry(b"", ABSENT, 0)
+"""Stands for the heartbeat of a lease that had none yet."""
+_LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
+"""What stands before a value: the name of its lease, and its time to live in seconds; nothing: it has none."""
 _MANY: Final = 3
 """From so many leases on, one read of all heartbeats is cheaper than one read for each."""
 _SCAN: Final = 0.75
@@ -42,14 +45,12 @@ class _Heartbeat:
     Attributes:
         token: The version of its last heartbeat; None: it was not read yet.
         until: The moment until which it lives without another; infinite where nothing tells.
-        ttl: Its time to live, in seconds; infinite where nothing tells.
         read_at: When that was read.
         next_look: The moment from which on it is worth reading again.
     """
 
     token: Token | None
     until: float
-    ttl: float
     read_at: float
     next_look: float
 
@@ -93,8 +94,6 @@ class HeartbeatLeases(KeyValueBackend):
         self._observers = observers
         self._rng = rng or random.Random()  # noqa: S311 - chance is no secret
         self._scan_interval = min(interval, _SCAN)
-        # Of the leases that are opened here. An observer, which opens none, expires none that it cannot read.
-        self._ttl = math.inf
         self._lock = threading.Lock()
         self._heartbeats: dict[str, _Heartbeat] = {}
         # No lease has the name of one that has ended. What hangs on it may stay, and would be taken for new each time.
@@ -124,8 +123,8 @@ class HeartbeatLeases(KeyValueBackend):
         if isinstance(lease, _HeartbeatLease) and lease.ended:
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         deadline = self._clock() + timeout
-        owner = lease.id if isinstance(lease, _HeartbeatLease) else ""
-        prefixed = owner.encode() + b"\n" + value
+        mine = lease if isinstance(lease, _HeartbeatLease) else None
+        prefixed = (b"" if mine is None else mine.use()) + b"\n" + value
         put = self._inner.put(key, prefixed, expect=expect, timeout=timeout)
         if put.outcome is PutOutcome.CONFLICT and put.entry is not None:
             alive = self._alive_entries(Snapshot(_one(key, put.entry)), deadline).entries.get(key)
@@ -134,7 +133,9 @@ class HeartbeatLeases(KeyValueBackend):
                 put = self._inner.put(key, prefixed, expect=put.entry.token, timeout=self._left(deadline))
             else:
                 return PutResult(PutOutcome.CONFLICT, alive)
-        return put if put.entry is None else replace(put, entry=_strip_lease(put.entry)[1])
+        if mine is not None and put.outcome is not PutOutcome.CONFLICT:
+            mine.holds = mine.holds or key
+        return put if put.entry is None else replace(put, entry=_strip_lease(put.entry)[2])
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         self._inner.delete(prefix, timeout=timeout)
@@ -159,10 +160,9 @@ class HeartbeatLeases(KeyValueBackend):
         return since
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
-        self._ttl = ttl
-        lease = _HeartbeatLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl, self._clock)
-        lease.keep_alive(timeout)
-        return lease
+        """See `KeyValueBackend`. It asks nothing: what is put on the lease tells of it."""
+        del timeout
+        return _HeartbeatLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl, self._clock)
 
     def close(self) -> None:
         self._inner.close()
@@ -174,11 +174,11 @@ class HeartbeatLeases(KeyValueBackend):
         """`raw` without the names of leases, and without what hangs on a lease that has ended (see `_alive`)."""
         entries = {key: _strip_lease(entry) for key, entry in raw.entries.items()}
         # In their order, so that a simulated run is the same each time.
-        alive = self._alive(dict.fromkeys(lease for lease, _ in entries.values() if lease), deadline, fresh)
-        living = {key: entry for key, (lease, entry) in entries.items() if not lease or lease in alive}
+        alive = self._alive({lease: ttl for lease, ttl, _ in entries.values() if lease}, deadline, fresh)
+        living = {key: entry for key, (lease, _, entry) in entries.items() if not lease or lease in alive}
         return Snapshot(living, raw)
 
-    def _alive(self, leases: Collection[str], deadline: float, fresh: bool) -> Set[str]:
+    def _alive(self, leases: Mapping[str, float], deadline: float, fresh: bool) -> Set[str]:
         """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
         now = self._clock()
         with self._lock:
@@ -187,7 +187,7 @@ class HeartbeatLeases(KeyValueBackend):
         asked = [lease for lease in known if lease not in trusted]
         if not asked:
             return trusted
-        living = self._check_expiry(self._heartbeats_of(asked, deadline), deadline)
+        living = self._check_expiry(self._heartbeats_of(asked, deadline), leases, deadline)
         with self._lock:
             for lease in asked:
                 if lease not in living:
@@ -202,7 +202,7 @@ class HeartbeatLeases(KeyValueBackend):
             if not (mean := self._mean_pause()):
                 return now
             later = now + mean * self._rng.random()
-            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, math.inf, now, later)
+            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, now, later)
         return heartbeat.next_look
 
     def _mean_pause(self) -> float:
@@ -213,17 +213,21 @@ class HeartbeatLeases(KeyValueBackend):
     def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
             found = self._inner.read_all(HEARTBEATS, timeout=self._left(deadline)).entries
-            return {lease: found[_heartbeat_key(lease)] for lease in leases if _heartbeat_key(lease) in found}
-        heartbeats = {lease: self._inner.read(_heartbeat_key(lease), timeout=self._left(deadline)) for lease in leases}
-        return {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat is not None}
+            return {lease: found.get(_heartbeat_key(lease), _NONE_YET) for lease in leases}
+        return {
+            lease: self._inner.read(_heartbeat_key(lease), timeout=self._left(deadline)) or _NONE_YET
+            for lease in leases
+        }
 
-    def _check_expiry(self, heartbeats: Mapping[str, Entry], deadline: float) -> frozenset[str]:
+    def _check_expiry(
+        self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], deadline: float
+    ) -> frozenset[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
         now = self._clock()
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
-                self._heartbeats[lease] = self._observed(heartbeat, self._heartbeats.get(lease), now)
+                self._heartbeats[lease] = self._observed(heartbeat, ttls[lease], self._heartbeats.get(lease), now)
             silent = {lease for lease in living if now > self._heartbeats[lease].until}
         return frozenset(
             lease
@@ -231,23 +235,21 @@ class HeartbeatLeases(KeyValueBackend):
             if not (lease in silent and self._expire(lease, heartbeat, deadline))
         )
 
-    def _observed(self, heartbeat: Entry, before: _Heartbeat | None, now: float) -> _Heartbeat:
+    def _observed(self, heartbeat: Entry, ttl: float, before: _Heartbeat | None, now: float) -> _Heartbeat:
         if before is not None and (
             before.until == math.inf or now - before.read_at > self._interval + self._scan_interval
         ):
             # This observer did not look: a live owner gets the whole time to live again.
             before = None
-        # One that cannot be read, which another client wrote, may hide one of the owner's.
-        ttl = _ttl_of(heartbeat) or (self._ttl if before is None else before.ttl)
         seen = before if before is not None and before.token == heartbeat.token else None
         until = now + ttl if seen is None else seen.until
         mean = self._mean_pause()
         if seen is not None or not mean:
-            return _Heartbeat(heartbeat.token, until, ttl, now, min(until, now + self._scan_interval))
+            return _Heartbeat(heartbeat.token, until, now, min(until, now + self._scan_interval))
         # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
         # come, the other observers look for a while.
         rest = self._interval if before is None else mean * self._rng.uniform(0.5, 1.5)
-        return _Heartbeat(heartbeat.token, until, ttl, now, now + rest)
+        return _Heartbeat(heartbeat.token, until, now, now + rest)
 
     def _next_scan(self, raw: Snapshot) -> float:
         """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
@@ -261,19 +263,20 @@ class HeartbeatLeases(KeyValueBackend):
         return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
 
     def _expire(self, lease: str, heartbeat: Entry, deadline: float) -> bool:
-        key = _heartbeat_key(lease)
-        if (
-            self._inner.put(key, _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline)).outcome
-            is not PutOutcome.APPLIED
-        ):
-            return False
-        # A missing heartbeat counts as expired, and no lease has this name again.
-        self._inner.delete(key, timeout=self._left(deadline))
-        return True
+        put = self._inner.put(
+            _heartbeat_key(lease), _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline)
+        )
+        return put.outcome is PutOutcome.APPLIED
 
 
 class _HeartbeatLease(Lease):
-    """The owner's side: a key that changes."""
+    """The owner's side: a key that changes.
+
+    Attributes:
+        id: Its name.
+        holds: The first key that was put on it; empty: none yet.
+        ended: It has ended.
+    """
 
     def __init__(self, inner: KeyValueBackend, name: str, ttl: float, clock: Callable[[], float]) -> None:
         super().__init__(ttl)
@@ -281,32 +284,60 @@ class _HeartbeatLease(Lease):
         self._clock = clock
         self._heartbeat = 0
         self._token: Token | Expect = ABSENT
+        self._is_used = False
+        self._is_verified = False
         self.id = name
+        self.holds = ""
         self.ended = False
 
+    def use(self) -> bytes:
+        """What stands before a value that is put on it; from then on others may know of it."""
+        self._is_used = True
+        return f"{self.id} {self.ttl:.3f}".encode()
+
     def keep_alive(self, timeout: float) -> bool:
-        deadline = self._clock() + timeout
-        while not self.ended:
-            left = time_left(deadline, self._clock())
+        deadline, is_done = self._clock() + timeout, False
+        while not (is_done or self.ended):
             self._heartbeat += 1
-            value = json.dumps({"heartbeat": self._heartbeat, "ttl": self.ttl}).encode()
-            put = self._inner.put(_heartbeat_key(self.id), value, expect=self._token, timeout=left)
-            if put.outcome is PutOutcome.UNKNOWN:
-                raise RendezvousConnectionError("The reply to a heartbeat was lost.")
-            self.ended = put.entry is None or put.entry.value == _EXPIRED
-            if put.entry is not None:
-                self._token = put.entry.token
-            if put.outcome is PutOutcome.APPLIED:
-                return True
+            put = self._write(str(self._heartbeat).encode(), deadline)
+            is_done = put.outcome is PutOutcome.APPLIED
             # Others write this key only to expire it: anything else there is an earlier heartbeat of this owner
             # whose reply was lost. The others count from that one, so it says nothing of now.
-        return False
+            self.ended = self.ended or not (is_done or _goes_on(put.entry))
+        if self.holds and not (self._is_verified or self.ended):
+            self._verify(deadline)
+        return not self.ended
 
     def revoke(self, timeout: float) -> None:
         # What hangs on it counts as absent from then on. It is not deleted by name: such a request may be
         # applied late, when the owner is back and has written the same key on another lease.
+        deadline, is_done = self._clock() + timeout, not self._is_used
         self.ended = True
-        self._inner.delete(_heartbeat_key(self.id), timeout=timeout)
+        while not is_done:
+            put = self._write(_EXPIRED, deadline)
+            is_done = put.outcome is PutOutcome.APPLIED or not _goes_on(put.entry)
+
+    def _write(self, value: bytes, deadline: float) -> PutResult:
+        """Write its key if that holds what this owner knows; afterwards it knows what is there."""
+        self._is_used = True
+        left = time_left(deadline, self._clock())
+        put = self._inner.put(_heartbeat_key(self.id), value, expect=self._token, timeout=left)
+        if put.outcome is PutOutcome.UNKNOWN:
+            raise RendezvousConnectionError("The reply to a heartbeat was lost.")
+        if put.entry is not None:
+            self._token = put.entry.token
+        return put
+
+    def _verify(self, deadline: float) -> None:
+        """Find out, once, whether the service has lost what hangs on it before there was any heartbeat to be missed."""
+        there = self._inner.read(self.holds, timeout=time_left(deadline, self._clock()))
+        self.ended = there is None or _strip_lease(there)[0] != self.id
+        self._is_verified = True
+
+
+def _goes_on(heartbeat: Entry | None) -> bool:
+    """Whether a lease that had a heartbeat lives, by what stands there now."""
+    return heartbeat is not None and heartbeat.value != _EXPIRED
 
 
 def _heartbeat_key(lease: str) -> str:
@@ -319,22 +350,15 @@ def _one(key: str, entry: Entry | None) -> dict[str, Entry]:
 
 def _leases_of(raw: Snapshot) -> list[str]:
     """The leases that anything hangs on, each once."""
-    return list(dict.fromkeys(lease for lease, _ in map(_strip_lease, raw.entries.values()) if lease))
+    return list(dict.fromkeys(lease for lease, _, _ in map(_strip_lease, raw.entries.values()) if lease))
 
 
-def _strip_lease(entry: Entry) -> tuple[str, Entry]:
-    lease, newline, value = entry.value.partition(b"\n")
-    if not newline or not _LEASE.fullmatch(lease):
+def _strip_lease(entry: Entry) -> tuple[str, float, Entry]:
+    """The name of the lease on which a value hangs, its time to live in seconds, and the value itself."""
+    line, newline, value = entry.value.partition(b"\n")
+    if not newline or not (lease := _LEASE.fullmatch(line)):
         # Only a read of this key refuses it; reads of its neighbours go on. With nothing before its first newline
         # it is no envelope, whatever it was.
-        return "", replace(entry, value=b"\n" + entry.value)
-    return lease.decode("ascii", "replace"), Entry(value, entry.token, entry.order)
-
-
-def _ttl_of(heartbeat: Entry) -> float | None:
-    """The lease's time to live, in seconds; None if this is no heartbeat."""
-    try:
-        ttl = float(json.loads(heartbeat.value)["ttl"])
-    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        return None
-    return ttl if 0 < ttl < math.inf else None
+        return "", 0.0, replace(entry, value=b"\n" + entry.value)
+    name, ttl = lease.groups()
+    return (name or b"").decode("ascii", "replace"), float(ttl or 0), Entry(value, entry.token, entry.order)
