@@ -152,9 +152,9 @@ def state_key(level: str) -> str:
     return _REGISTER if level == "register" else STATE_KEY
 
 
-def names(level: str, everything: Mapping[str, bytes]) -> frozenset[str]:
-    """The keys among all that a service holds, whatever the adapters made of them."""
-    return frozenset(_keys_in_register(everything[_REGISTER]) if level == "register" else everything)
+def contents(level: str, everything: Mapping[str, bytes]) -> Mapping[str, bytes]:
+    """The keys among all that a service holds, whatever the adapters made of them, with their bytes."""
+    return _keys_in_register(everything[_REGISTER]) if level == "register" else everything
 
 
 def garbled(level: str, key: str, everything: Mapping[str, bytes]) -> tuple[str, bytes]:

@@ -8,10 +8,11 @@ from rdzv.backend import ANY, STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Effect, Put, ReadAll
 from rdzv.engine.envelope import Envelope
+from rdzv.engine.heartbeats import _EXPIRED
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Quarantine
 from rdzv.engine.records import CONTROL, HEARTBEATS, State, pending_key, round_folder
 
-from .connection import garbled, names, state_key
+from .connection import contents, garbled, state_key
 from .machine import Machine, SimulationContext
 from .network import Partition
 from .plan import FaultEvent
@@ -242,8 +243,9 @@ def garble(context: SimulationContext, event: FaultEvent) -> None:
         return
     # Heartbeat leases have an id.
     owners = {f"{HEARTBEATS}/{getattr(one.node.registration.lease, 'id', None)}": one for one in context.machines}
-    known = names(level, there)
-    heartbeats = [key for key in owners if key in known]
+    known = contents(level, there)
+    # The end of a lease is no heartbeat any more.
+    heartbeats = [key for key in owners if known.get(key, _EXPIRED) != _EXPIRED]
     if heartbeats:
         one = heartbeats[int(event.who * len(heartbeats))]
         context.trace.log("a heartbeat of {} is overwritten", owners[one].name)
@@ -255,7 +257,7 @@ def garble_notice(context: SimulationContext, event: FaultEvent) -> None:
     level, there = context.plan.level, context.service.everything()
     if there.get(state_key(level), b"not ours") in _GARBAGE:
         return
-    notices = sorted(key for key in names(level, there) if key.startswith((DRAINS, FAILURES, QUARANTINES)))
+    notices = sorted(key for key in contents(level, there) if key.startswith((DRAINS, FAILURES, QUARANTINES)))
     if notices:
         key = notices[int(event.who * len(notices))]
         context.trace.log("{} is overwritten", key)

@@ -15,7 +15,7 @@ from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, name_of
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
 
-from .connection import OvertimeError, names
+from .connection import OvertimeError, contents
 from .faults import FAULTS
 from .invariants import Invariants, Violation
 from .machine import Machine, SimulationContext
@@ -171,7 +171,8 @@ class Simulation:
         for machine in ending:
             machine.shut_down()
         self.context.timeline.run(self.context.timeline.now + 2 * self.context.plan.ttl)
-        self.left = names(self.context.plan.level, self.context.service.everything()) - self.invariants.late
+        there = contents(self.context.plan.level, self.context.service.everything())
+        self.left = frozenset(there) - self.invariants.late
         if not any(machine.unheard or machine.process.alive for machine in ending):
             self._see_that_nothing_stays()
 
