@@ -156,7 +156,8 @@ def name_of(node_id: str) -> str:
 
 def notice_keys(control: DecodedSnapshot, *folders: str) -> list[str]:
     """The keys of a snapshot of ``control`` that stand in one of these folders."""
-    return [key for key in control.names() if key.startswith(tuple(f"{folder}/" for folder in folders))]
+    inside = tuple(f"{folder}/" for folder in folders)
+    return [key for key in control.names() if key.startswith(inside)]
 
 
 def name_in_id(name: str) -> str:
@@ -185,12 +186,13 @@ def nodes_that_drain(control: DecodedSnapshot) -> frozenset[str]:
 
 def read_notices(control: DecodedSnapshot) -> Notices:
     """The notices in a snapshot of ``control``."""
+    if not notice_keys(control, DRAINS, FAILURES, QUARANTINES):
+        return NONE
     unreadable: dict[str, str] = {}
     drains = dict(_read(DrainNotice, control, DRAINS, unreadable))
     failures = {int(name): one for name, one in _read(Failure, control, FAILURES, unreadable) if name.isdecimal()}
     quarantines = dict(_read(Quarantine, control, QUARANTINES, unreadable))
-    has_any = drains or failures or quarantines or unreadable
-    return Notices(drains, failures, quarantines, unreadable) if has_any else NONE
+    return Notices(drains, failures, quarantines, unreadable)
 
 
 def _read(

@@ -41,17 +41,22 @@ def read_record(kind: type[_R], versioned: VersionedValue | None) -> _R | None:
     Raises:
         RendezvousStateError: It holds something else.
     """
-    return None if versioned is None or versioned.envelope.deleted else decode(kind, versioned.payload)
+    return None if versioned is None or versioned.envelope.deleted else _decoded(kind, versioned.payload)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
+def _decoded(kind: type[_R], payload: bytes) -> _R:
+    """Decode what many parts of a process ask for, each time that something else has changed."""
+    return decode(kind, payload)
+
+
 def decode_state(payload: bytes) -> "State":
-    """Read a state; many parts of a process ask for the same one.
+    """Read a state.
 
     Raises:
         RendezvousStateError: It is none.
     """
-    return decode(State, payload)
+    return _decoded(State, payload)
 
 
 def pending_key(number: int) -> str:

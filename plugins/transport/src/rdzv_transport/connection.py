@@ -13,7 +13,8 @@ from .answer import ENDED, Answer
 from .failover import Member
 from .sockets import EndpointError, Sockets
 
-_PIECE: Final = 1 << 16
+PIECE: Final = 1 << 16
+"""Bytes of an answer that are received at once, at most."""
 
 
 class ResponseTimeoutError(EndpointError):
@@ -80,7 +81,7 @@ class Connection:
             EndpointError: There was no answer until `deadline`; the connection is closed.
         """
         with self._closed_by_failure():
-            self.ask(request, headers, deadline)
+            self._ask(request, headers, deadline)
             if (reply := self._finish(deadline)) is None:
                 raise TimeoutError
             return reply
@@ -92,9 +93,7 @@ class Connection:
             EndpointError: It could not be sent until `deadline`; the connection is closed.
         """
         with self._closed_by_failure():
-            self.is_persistent = False
-            self._answer = Answer()
-            self._send(request, headers, deadline)
+            self._ask(request, headers, deadline)
 
     def finish(self, deadline: float) -> Reply | None:
         """The answer to what was asked; None if it is not complete by `deadline`: what has come of it is kept.
@@ -105,10 +104,15 @@ class Connection:
         with self._closed_by_failure():
             return self._finish(deadline)
 
+    def _ask(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+        self.is_persistent = False
+        self._answer = Answer()
+        self._send(request, headers, deadline)
+
     def _finish(self, deadline: float) -> Reply | None:
         answer = self._answer
         while not answer.ended:
-            data = self.sock.receive(deadline, _PIECE)
+            data = self.sock.receive(deadline, PIECE)
             if data is None:
                 return None
             if data:
@@ -144,7 +148,7 @@ class Connection:
             EndpointError: The connection broke, and is closed.
         """
         with self._closed_by_failure():
-            data = self.sock.receive(deadline, _PIECE)
+            data = self.sock.receive(deadline, PIECE)
             if data is not None:
                 self.member.responded_at = time.monotonic()
             return data

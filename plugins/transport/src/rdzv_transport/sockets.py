@@ -115,6 +115,9 @@ class TimedSocket:
         """
         try:
             with self._using() as sock:
+                # An answer is seldom there already; but what TLS has received and not given out, no poll can see.
+                if not self.has_tls and time.monotonic() < deadline and not self._ready(select.POLLIN, deadline):
+                    return None
                 return self._step(partial(sock.recv, most), select.POLLIN, deadline)
         except _AGAIN:
             return None
@@ -184,17 +187,18 @@ class TimedSocket:
                 with NO_FORK:
                     return step()
             except _AGAIN as again:
-                if not self._ready(again, usual, deadline):
+                event = usual
+                if isinstance(again, ssl.SSLError):
+                    event = select.POLLIN if isinstance(again, ssl.SSLWantReadError) else select.POLLOUT
+                if not self._ready(event, deadline):
                     raise
 
-    def _ready(self, again: BaseException, usual: int, deadline: float) -> bool:
+    def _ready(self, event: int, deadline: float) -> bool:
         """Wait until it can go on; False if it cannot by `deadline`."""
-        if isinstance(again, ssl.SSLError):
-            usual = select.POLLIN if isinstance(again, ssl.SSLWantReadError) else select.POLLOUT
         if (seconds := min(deadline - time.monotonic(), LONGEST)) <= 0:
             return False
         poll = select.poll()
-        poll.register(self._sock, usual)
+        poll.register(self._sock, event)
         return bool(poll.poll(math.ceil(seconds * 1000)))
 
 

@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 from rdzv.errors import RendezvousError
 
 from .answer import ENDED, LONGEST, Answer
-from .connection import Connection, Reply
+from .connection import PIECE, Connection, Reply
 from .sockets import EndpointError
 
 _T = TypeVar("_T")
@@ -109,6 +109,9 @@ class Stream(Generic[_T]):
                 lines += self._lines.feed(data)
                 if self._lines.ended:
                     raise EndpointError(self._lines.ended, applied=True)
+                if lines and len(data) < PIECE:
+                    # That was all. With TLS there may be more, which the next call gives out.
+                    break
         except EndpointError as failure:
             self._failure = failure
         return lines
