@@ -288,13 +288,13 @@ def test_before_its_first_heartbeat_a_lease_costs_nothing() -> None:
     assert heartbeats.read("nodes/a", timeout=CALL) is not None
 
 
-@pytest.mark.parametrize("beats", [0, 1])
+@pytest.mark.parametrize("number", [0, 1])
 @pytest.mark.parametrize("is_lost", [True, False])
-def test_what_a_service_has_lost_before_the_first_heartbeat_is_missed(beats: int, is_lost: bool) -> None:
+def test_what_a_service_has_lost_before_the_first_heartbeat_is_missed(number: int, is_lost: bool) -> None:
     backend = MemoryBackend()
     heartbeats = HeartbeatLeases(backend, 5.0)
     lease = heartbeats.open_lease(15.0, timeout=CALL)
-    for _ in range(beats):
+    for _ in range(number):
         assert lease.keep_alive(CALL)
     heartbeats.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
     heartbeats.put("nodes/b", b"", expect=ABSENT, lease=lease, timeout=CALL)
@@ -331,13 +331,13 @@ def test_a_lease_on_which_nothing_hung_leaves_nothing() -> None:
     assert not lease.keep_alive(CALL)
 
 
-@pytest.mark.parametrize("beats", [0, 1, 2])
-def test_what_has_ended_stays_so_for_all_whenever_they_come(beats: int) -> None:
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_what_has_ended_stays_so_for_all_whenever_they_come(number: int) -> None:
     backend = VirtualTime()
     owner, other = (HeartbeatLeases(backend, 5.0, lambda: backend.now) for _ in range(2))
     lease = owner.open_lease(15.0, timeout=CALL)
     owner.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
-    for _ in range(beats):
+    for _ in range(number):
         assert lease.keep_alive(CALL)
     lease.revoke(CALL)
     assert other.read("nodes/a", timeout=CALL) is None
@@ -506,7 +506,18 @@ class TestRead:
         assert entry.value == b"of a"
         assert backend.looks == []
 
-    @pytest.mark.parametrize("value", [b"", b"0/abc", b"not ours", b"not ours\nat all", b"0/abc\nb", b"../a 15.000\nb", b"0/abc 1e3\nb"])
+    @pytest.mark.parametrize(
+        "value",
+        [
+            b"",
+            b"0/abc",
+            b"not ours",
+            b"not ours\nat all",
+            b"0/abc\nb",
+            b"../a 15.000\nb",
+            b"0/abc 1e3\nb",
+        ],
+    )
     def test_what_others_have_written_is_no_value_on_a_lease(
         self, backend: Watched, leases: HeartbeatLeases, value: bytes
     ) -> None:

@@ -1,7 +1,6 @@
 """The coroutines of the leader, effect by effect: who is elected, what it publishes and removes, and when."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import pytest

@@ -39,7 +39,10 @@ def test_of_many_they_are_news_when_no_more_come() -> None:
 @pytest.mark.parametrize(("nodes", "seconds"), [(500, 500 * SETTLED_BY), (50_000, INTERVAL)])
 def test_although_more_come_they_are_news_after_a_time(nodes: int, seconds: float) -> None:
     pace, running = Pace(0.0), replace(RUNNING, present=nodes)
-    moments = [pace.pause(running, replace(running, waiting=number), 5.0 + number * seconds / 1_000) for number in range(1, 1_002)]
+    moments = [
+        pace.pause(running, replace(running, waiting=number), 5.0 + number * seconds / 1_000)
+        for number in range(1, 1_002)
+    ]
     assert moments[0] > 0.0
     assert moments[-1] == pytest.approx(0.0)
 

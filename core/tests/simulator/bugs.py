@@ -552,9 +552,10 @@ while leads() and not node.stopped:
             Change(
                 leader._publish,
                 {
-                    "yield from write_world(decision.state, nonce, node.background_deadline, same)": "replace(decision.state, "
-                    "world=(), pages=same) if same else (yield from write_world(decision.state, nonce, "
-                    "node.background_deadline))"
+                    "yield from write_world(decision.state, nonce, node.background_deadline, same)": (
+                        "replace(decision.state, world=(), pages=same) if same else "
+                        "(yield from write_world(decision.state, nonce, node.background_deadline))"
+                    )
                 },
             ),
         ),

@@ -30,8 +30,8 @@ __all__ = [
     "Direct",
     "OvertimeError",
     "connect",
+    "contents",
     "garbled",
-    "names",
     "state_key",
     "written",
 ]

@@ -263,9 +263,7 @@ class HeartbeatLeases(KeyValueBackend):
         return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
 
     def _expire(self, lease: str, heartbeat: Entry, deadline: float) -> bool:
-        put = self._inner.put(
-            _heartbeat_key(lease), _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline)
-        )
+        put = self._inner.put(_heartbeat_key(lease), _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline))
         return put.outcome is PutOutcome.APPLIED
 
 

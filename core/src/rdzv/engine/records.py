@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from ..admission import AdmissionRule, Limits
 from ..errors import RendezvousStateError
@@ -41,11 +41,14 @@ def read_record(kind: type[_R], versioned: VersionedValue | None) -> _R | None:
     Raises:
         RendezvousStateError: It holds something else.
     """
-    return None if versioned is None or versioned.envelope.deleted else _decoded(kind, versioned.payload)
+    if versioned is None or versioned.envelope.deleted:
+        return None
+    hint: Any = kind
+    return cast("_R", _decoded(hint, versioned.payload))
 
 
 @lru_cache(maxsize=64)
-def _decoded(kind: type[_R], payload: bytes) -> _R:
+def _decoded(kind: type[Record], payload: bytes) -> Record:
     """Decode what many parts of a process ask for, each time that something else has changed."""
     return decode(kind, payload)
 
@@ -56,7 +59,7 @@ def decode_state(payload: bytes) -> "State":
     Raises:
         RendezvousStateError: It is none.
     """
-    return _decoded(State, payload)
+    return cast("State", _decoded(State, payload))
 
 
 def pending_key(number: int) -> str:

@@ -26,9 +26,7 @@ def page_key(pages: Pages, node_id: str) -> str:
     return f"{pages.folder}/{crc32(node_id.encode()) % pages.count}"
 
 
-def write_world(
-    state: State, nonce: str, deadline: Callable[[], float], same: Pages | None = None
-) -> Coroutine[State]:
+def write_world(state: State, nonce: str, deadline: Callable[[], float], same: Pages | None = None) -> Coroutine[State]:
     """Write a large world onto pages; returns the state that is then to be published.
 
     Nothing counts until a state names the folder, and no other leader ever writes into it: its name has a nonce.
