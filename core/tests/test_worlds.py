@@ -445,11 +445,27 @@ class TestLeader:
             shared = again("b", "c")
             assert (shared.round, shared.pages) == (number, written.pages)
         assert harness.run(worlds.read_world(shared, harness.now)).world == ("a", "b", "c")
+        stores = {number: f"{store_folder(number)}/key" for number in range(1, worlds.SHARED + 1)}
+        for key in stores.values():
+            harness.put(key, b"")
+        reads = self.reads(lead)
         take_away(harness, "c")
         other = again("b", "d")
         assert other.pages != written.pages
+        assert self.reads(lead) == reads + 1, "of the new world alone"
+        assert [number for number, key in stores.items() if key in harness.names()] == [worlds.SHARED]
         assert {name.split("/")[1] for name in harness.names() if "/world/" in name} == {str(other.round)}
         assert harness.run(worlds.read_world(other, harness.now)).world == ("a", "b", "d")
+
+    def test_for_another_world_the_pages_of_the_one_before_are_not_looked_at(self, harness: Harness) -> None:
+        write(harness, "bc")
+        lead = Leader(harness, state=publish(harness, world_of("a", "b", "c")))
+        lead.until(60.0)
+        reads, lead.node.round = self.reads(lead), 1
+        take_away(harness, "c")
+        write(harness, "abd", last_round=1)
+        lead.coroutine.to_write(STATE_KEY)
+        assert self.reads(lead) == reads
 
     def test_no_two_tries_write_the_same_pages(self, harness: Harness) -> None:
         write(harness, "bcd")

@@ -116,7 +116,7 @@ GROUPS: Final = (
         ),
         ("join_coroutine", "keep_coroutine", "leave_coroutine", "drain_coroutine", "report_coroutine", "worlds"),
     ),
-    Group(("rdzv.engine.leader",), ("lead_coroutine", "worlds")),
+    Group(("rdzv.engine.leader", "rdzv.engine.pace"), ("lead_coroutine", "worlds", "pace")),
     Group(("rdzv.engine.handler",), ("dynamic_handler",)),
     Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
 )

@@ -298,13 +298,12 @@ class _LeaderTerm:
     def read_state(self) -> Coroutine[tuple[State | None, VersionedValue | None]]:
         """The state with all members of its world, and the value that it came from."""
         state, versioned = self.node.run.state, self.node.run.version
-        pages = None if state is None else state.pages
-        if state is not None and pages is not None:
+        known, self.pages = self.pages, None if state is None else state.pages
+        if state is not None and state.pages is not None:
             # What a service has lost with its data the members write again.
-            if self.whole is None or self.pages != pages or not is_whole(self.whole):
+            if self.whole is None or known != state.pages or not is_whole(self.whole):
                 self.whole = yield from read_world(state, self.node.background_deadline())
             state = replace(state, world=self.whole.world, pages=None)
-        self.pages = pages
         return state, versioned
 
     def read(self, snapshot: DecodedSnapshot) -> list[NodeRecord]:

@@ -153,7 +153,7 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     state, attempt = node.run.state, node.settings.attempt
     number = state.round if state is not None else 0
     ended = [round_folder(one) for one in range(max(1, number - worlds.SHARED + 1), number + 1)]
-    if ended and node.closed() is None:
+    if node.closed() is None:
         # As long as the state names it, the world stays.
         pages = None if state is None else state.pages
         world = number if pages is None else pages.round
