@@ -63,8 +63,8 @@ async def _run(service: Service, arguments: argparse.Namespace) -> bool:
     count = arguments.nodes
     print(f"{count:,} nodes on {arguments.backend}; a keep-alive every {interval:g} s, time to live {lives:g} s")
     print(meter.HEAD, flush=True)
-    # Python's collector looks through all that lives, again and again: of ten thousand nodes in one process that costs as
-    # much as they do, and no program has them.
+    # Python's collector looks through all that lives, again and again: of ten thousand nodes in one process that costs
+    # as much as they do, and no program has them.
     gc.disable()
     with _access(service) as access:
         nodes = [ScaledNode(number, settings, access) for number in range(count)]
