@@ -116,9 +116,17 @@ def test_pages_that_a_service_has_lost_are_written_anew(harness: Harness) -> Non
     assert harness.run(worlds.read_world(anew, harness.now)).world == NAMES
 
 
-@pytest.mark.parametrize(("folder", "number"), [("rounds/12/world/0.ab", 12), ("rounds/x/world", 0), ("folder", 0)])
+@pytest.mark.parametrize(
+    ("folder", "number"),
+    [("rounds/12/world/0.ab", 12), ("rounds/x/world", 0), ("folder", 0), (f"rounds/{'9' * 20}", 0)],
+)
 def test_the_folder_of_pages_tells_their_round(folder: str, number: int) -> None:
     assert Pages(folder, 1, 1, "a").round == number
+
+
+@pytest.mark.parametrize(("most", "rounds"), [(worlds.PAGE, 2), (worlds.PAGE + 1, worlds.SHARED + 1)])
+def test_where_worlds_may_be_large_rounds_are_needed_for_longer(most: int, rounds: int) -> None:
+    assert worlds.rounds_needed(replace(world_of("a", "b"), max_nodes=most)) == rounds
 
 
 @pytest.mark.parametrize(("count", "size"), [(1, 1), (1, 10_000_000), (3, 3)])
@@ -448,12 +456,13 @@ class TestLeader:
         stores = {number: f"{store_folder(number)}/key" for number in range(1, worlds.SHARED + 1)}
         for key in stores.values():
             harness.put(key, b"")
-        reads = self.reads(lead)
         take_away(harness, "c")
         other = again("b", "d")
         assert other.pages != written.pages
-        assert self.reads(lead) == reads + 1, "of the new world alone"
-        assert [number for number, key in stores.items() if key in harness.names()] == [worlds.SHARED]
+        # Those of the last of these rounds may ask for its world until two more were formed.
+        assert harness.run(worlds.read_world(shared, harness.now)).world == ("a", "b", "c")
+        again("b", "d")
+        assert [number for number, key in stores.items() if key in harness.names()] == [2, 3, 4]
         assert {name.split("/")[1] for name in harness.names() if "/world/" in name} == {str(other.round)}
         assert harness.run(worlds.read_world(other, harness.now)).world == ("a", "b", "d")
 
@@ -466,6 +475,33 @@ class TestLeader:
         write(harness, "abd", last_round=1)
         lead.coroutine.to_write(STATE_KEY)
         assert self.reads(lead) == reads
+
+    def test_members_that_could_not_be_read_are_not_those_of_the_round_before(self, harness: Harness) -> None:
+        write(harness, "abc")
+        lead = Leader(harness, state=publish(harness, world_of("a", "b", "c")))
+        lead.until(60.0)
+        harness.publish(publish(harness, replace(world_of("a", "b", "d"), round=2)))
+        harness.show(lead.node)
+        state = lead.node.run.state
+        assert state is not None
+        assert state.pages is not None
+        self.to_pages(lead)
+        lead.coroutine.throw(OSError("a bug"))
+        assert self.to_pages(lead) == state.pages.folder
+
+    def to_pages(self, lead: Leader) -> str:
+        """The pages that it reads next."""
+        while not isinstance(read := lead.coroutine.effect, ReadAll) or "/world/" not in read.prefix:
+            lead.coroutine.go()
+        return read.prefix
+
+    def test_pages_that_cannot_be_read_are_written_anew(self, harness: Harness) -> None:
+        state = world_of("a", "b", "c")
+        pages = publish(harness, state).pages
+        assert pages is not None
+        harness.put(worlds.page_key(pages, "a"), b"not ours")
+        anew = harness.run(worlds.write_world(replace(state, round=2), "2f", lambda: harness.now, pages))
+        assert harness.run(worlds.read_world(anew, harness.now)).world == ("a", "b", "c")
 
     def test_no_two_tries_write_the_same_pages(self, harness: Harness) -> None:
         write(harness, "bcd")

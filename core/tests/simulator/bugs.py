@@ -565,11 +565,7 @@ while leads() and not node.stopped:
     "shared-pages-removed": Bug(
         "A leader removes the pages that a later round shares with the one for which they were written.",
         frozenset({1, 2, 3, 4, 5, 7, 10}),
-        (
-            Change(
-                leader._LeaderTerm.collect_garbage, {"min(state.round - 2, state.pages.round - 1)": "state.round - 2"}
-            ),
-        ),
+        (Change(leader._LeaderTerm.collect_garbage, {"rounds_needed(state)": "2"}),),
         ("fail", "come"),
         {"page": 1},
     ),

@@ -321,7 +321,7 @@ class _HeartbeatLease(Lease):
         left = time_left(deadline, self._clock())
         put = self._inner.put(_heartbeat_key(self.id), value, expect=self._token, timeout=left)
         if put.outcome is PutOutcome.UNKNOWN:
-            raise RendezvousConnectionError("The reply to a heartbeat was lost.")
+            raise RendezvousConnectionError("The reply to the write of a heartbeat was lost.")
         if put.entry is not None:
             self._token = put.entry.token
         return put
@@ -329,8 +329,11 @@ class _HeartbeatLease(Lease):
     def _verify(self, deadline: float) -> None:
         """Find out, once, whether the service has lost what hangs on it before there was any heartbeat to be missed."""
         there = self._inner.read(self.holds, timeout=time_left(deadline, self._clock()))
-        self.ended = there is None or _strip_lease(there)[0] != self.id
         self._is_verified = True
+        if there is None or _strip_lease(there)[0] != self.id:
+            # For all: something else may have been put on it later.
+            self.ended = True
+            self._write(_EXPIRED, deadline)
 
 
 def _goes_on(heartbeat: Entry | None) -> bool:

@@ -49,7 +49,7 @@ from .records import (
 )
 from .register import apply_and_emit
 from .supervisor import is_passing, supervised
-from .worlds import is_whole, read_world, write_world
+from .worlds import is_whole, read_world, rounds_needed, write_world
 
 logger = logging.getLogger(__name__)
 
@@ -298,13 +298,14 @@ class _LeaderTerm:
     def read_state(self) -> Coroutine[tuple[State | None, VersionedValue | None]]:
         """The state with all members of its world, and the value that it came from."""
         state, versioned = self.node.run.state, self.node.run.version
-        known, self.pages = self.pages, None if state is None else state.pages
-        if state is not None and state.pages is not None:
-            # What a service has lost with its data the members write again.
-            if self.whole is None or known != state.pages or not is_whole(self.whole):
-                self.whole = yield from read_world(state, self.node.background_deadline())
-            state = replace(state, world=self.whole.world, pages=None)
-        return state, versioned
+        if state is None or state.pages is None:
+            return state, versioned
+        # What a service has lost with its data the members write again.
+        if self.whole is None or self.pages != state.pages or not is_whole(self.whole):
+            self.whole = yield from read_world(state, self.node.background_deadline())
+            # Now, and not before it was read: a turn that fails is followed by another.
+            self.pages = state.pages
+        return replace(state, world=self.whole.world, pages=None), versioned
 
     def read(self, snapshot: DecodedSnapshot) -> list[NodeRecord]:
         """The records in a snapshot; those that did not change are not parsed again."""
@@ -417,7 +418,7 @@ class _LeaderTerm:
                 self.removed.add(prefix)
         for key in self.outdated_notices(state, snapshot):
             yield Delete(key, self.node.background_deadline())
-        until = state.round - 2 if state.pages is None else min(state.round - 2, state.pages.round - 1)
+        until = state.round - rounds_needed(state)
         # The leaders that published the last rounds may have died before they removed anything. After a service has
         # forgotten its data the numbers jump: there is nothing far back. After a purge they begin anew.
         self.swept = min(max(self.swept, state.round - SWEPT), max(0, until))

@@ -88,6 +88,7 @@ def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) ->
     if node.membership() is MembershipState.SUPERSEDED:
         # The next attempt removes all but what this node has written since.
         yield Delete(node_key(node.settings.attempt, node.id), deadline)
+        yield Delete(f"{HEARTBEATS}/{node.settings.attempt}", deadline)
     elif leads is None:
         yield from _collect_garbage(node, reason, deadline)
 
@@ -151,13 +152,15 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     (At worst a leader of the next attempt publishes its status again, or another is elected.)
     """
     state, attempt = node.run.state, node.settings.attempt
-    number = state.round if state is not None else 0
-    ended = [round_folder(one) for one in range(max(1, number - worlds.SHARED + 1), number + 1)]
-    if node.closed() is None:
+    ended: list[str] = []
+    if state is not None:
+        number = state.round
         # As long as the state names it, the world stays.
-        pages = None if state is None else state.pages
-        world = number if pages is None else pages.round
-        ended = [store_folder(world) if one == round_folder(world) else one for one in ended]
+        world = number if state.pages is None else state.pages.round
+        stays = world if node.closed() is None else None
+        # The last leader may not have removed anything.
+        first = max(1, number - worlds.rounds_needed(state))
+        ended = [store_folder(one) if one == stays else round_folder(one) for one in range(first, number + 1)]
     if state is not None and node.closed() is not None:
         # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
         pending = yield ReadAll(PENDING, deadline)

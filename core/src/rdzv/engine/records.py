@@ -29,6 +29,9 @@ ROUNDS: Final = "rounds"
 NAMED: Final = 100
 """Members that are gone of which a status tells who they were, and why; of more it tells how many."""
 
+_DIGITS: Final = 20
+"""More digits has no round's number."""
+
 _MOST: Final = 10_000_000
 """Members of which no world has more."""
 
@@ -76,7 +79,7 @@ def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]
 
 
 def round_folder(number: int) -> str:
-    """What is removed when the round after the next one is published."""
+    """What is removed some rounds later."""
     return f"{ROUNDS}/{number}"
 
 
@@ -137,7 +140,7 @@ class Pages:
     def round(self) -> int:
         """The round for which they were written; 0: the folder is none of a round's."""
         number = self.folder.removeprefix(f"{ROUNDS}/").partition("/")[0]
-        return int(number) if number.isdecimal() else 0
+        return int(number) if number.isdecimal() and len(number) < _DIGITS else 0
 
 
 @dataclass(frozen=True, slots=True)

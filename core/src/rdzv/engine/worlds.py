@@ -1,14 +1,16 @@
 """How a world is written down: a small one in the state, a large one on pages beside it, of which a node reads one."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 from zlib import crc32
 
 from ..errors import RendezvousStateError
 from .client import DecodedSnapshot, VersionedValue
+from .codec import decode
 from .effects import Coroutine, Put, Read, ReadAll
-from .records import Page, Pages, State, read_record, world_folder
+from .records import Page, Pages, State, world_folder
 
 PAGE: Final = 64
 """Ids on a page, on average, and at most in the state itself: some 3 KB."""
@@ -26,6 +28,12 @@ def page_key(pages: Pages, node_id: str) -> str:
     return f"{pages.folder}/{crc32(node_id.encode()) % pages.count}"
 
 
+def rounds_needed(state: State) -> int:
+    """How many rounds back what belongs to a round may still be asked for: its store until two more are formed, and so
+    its world, whose pages may be those of the first of several rounds."""
+    return 2 if state.max_nodes <= PAGE else SHARED + 1
+
+
 def write_world(state: State, nonce: str, deadline: Callable[[], float], same: Pages | None = None) -> Coroutine[State]:
     """Write a large world onto pages; returns the state that is then to be published.
 
@@ -41,9 +49,10 @@ def write_world(state: State, nonce: str, deadline: Callable[[], float], same: P
         return state
     if same is not None and state.round - same.round < SHARED:
         shared = replace(state, world=(), pages=same)
-        # A service that has lost its data may lack some of them.
-        if (yield from read_world(shared, deadline())).world == state.world:
-            return shared
+        # A service that has lost its data may lack some of them, and what cannot be read is written anew.
+        with suppress(RendezvousStateError):
+            if (yield from read_world(shared, deadline())).world == state.world:
+                return shared
     folder = f"{world_folder(state.round)}/{state.attempt}.{nonce}"
     pages = Pages(folder, -(-len(state.world) // PAGE), len(state.world), state.world[0])
     ranks: dict[str, dict[str, int]] = {f"{folder}/{number}": {} for number in range(pages.count)}
@@ -105,7 +114,7 @@ def with_world(state: State, snapshot: DecodedSnapshot) -> State:
 
 
 def _page_of(state: State, versioned: VersionedValue | None) -> Page | None:
-    page = read_record(Page, versioned)
+    page = None if versioned is None else decode(Page, versioned.payload)
     if page is not None and (wrong := [rank for rank in page.ranks.values() if rank >= state.size]):
         raise RendezvousStateError(f"Round {state.round} has {state.size} members, and none of rank {wrong[0]}.")
     return page

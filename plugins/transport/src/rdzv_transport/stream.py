@@ -64,7 +64,7 @@ class Stream(Generic[_T]):
         self._failure: EndpointError | None = None
 
     def receive(self, deadline: float) -> list[_T]:
-        """All lines that are there; if there is none, wait for the first until `deadline`.
+        """The lines that are there, with TLS perhaps not all; if there is none, wait for the first until `deadline`.
 
         Returns:
             Nothing also if a silent endpoint has only shown that it lives.
