@@ -343,26 +343,17 @@ class TestNode:
         applying.end()
         assert node.run.seen_at == seen
 
-    def test_the_last_one_of_an_open_run_leaves_the_world_that_the_state_names(self, harness: Harness) -> None:
+    @pytest.mark.parametrize("number", [1, 3])
+    def test_the_last_one_of_an_open_run_leaves_the_world_that_the_state_names(
+        self, harness: Harness, number: int
+    ) -> None:
         node = harness.registered("a")
-        written = publish(harness, world_of("c", "b", "a"))
-        harness.put(f"{store_folder(1)}/key", b"")
-        self.apply(harness, node)
-        status = RunStatus(1, "re-forming", 1, 0, tuple(Departure(name, 0, True, "done") for name in "bc"))
-        harness.put(STATUS_KEY, status.encode())
-        harness.show(node)
-        harness.run(leave.leave(node, "done", harness.now + 60.0))
-        assert f"{store_folder(1)}/key" not in harness.names()
-        assert harness.run(worlds.read_world(written, harness.now)).world == ("c", "b", "a")
-
-    def test_the_last_one_of_an_open_run_leaves_the_pages_that_its_round_shares(self, harness: Harness) -> None:
-        node = harness.registered("a")
-        written = replace(publish(harness, world_of("c", "b", "a")), round=3)
+        written = replace(publish(harness, world_of("c", "b", "a")), round=number)
         harness.publish(written)
-        for number in range(1, 4):
-            harness.put(f"{store_folder(number)}/key", b"")
+        for one in range(1, number + 1):
+            harness.put(f"{store_folder(one)}/key", b"")
         self.apply(harness, node)
-        status = RunStatus(3, "re-forming", 1, 0, tuple(Departure(name, 0, True, "done") for name in "bc"))
+        status = RunStatus(number, "re-forming", 1, 0, tuple(Departure(name, 0, True, "done") for name in "bc"))
         harness.put(STATUS_KEY, status.encode())
         harness.show(node)
         harness.run(leave.leave(node, "done", harness.now + 60.0))
@@ -436,7 +427,7 @@ class TestLeader:
         assert (state.size, state.world, lead.node.run.rank) == (4, (), 0)
         assert harness.run(worlds.read_world(state, harness.now)).world == ("a", "b", "c", "d")
 
-    def test_pages_that_rounds_share_stay_until_another_world_comes(self, harness: Harness) -> None:
+    def test_pages_that_rounds_share_stay_until_they_are_asked_for_no_more(self, harness: Harness) -> None:
         write(harness, "bc", last_round=1)
         written = publish(harness, world_of("a", "b", "c"))
         lead = Leader(harness, state=written)

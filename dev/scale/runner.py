@@ -119,9 +119,9 @@ class LoopRunner:
                 return await self._wait(prefix, since, deadline)
             case effects.Call():
                 result = await self._loop.run_in_executor(self._access.pool, self._make, effect, time.monotonic())
-        if not isinstance(effect, effects.OpenLease):
-            self._node.connection.on_contact()
-        return result
+                if effect.is_contact:
+                    self._node.connection.on_contact()
+                return result
 
     def _make(self, call: Any, asked: float) -> Any:
         """Make a call, on a thread of the pool."""

@@ -259,7 +259,7 @@ class SimulatedRunner:
 
         def answer(result: Any, error: BaseException | None) -> None:
             if error is None:
-                if not isinstance(effect, effects.OpenLease):
+                if effect.is_contact:
                     self._node.connection.on_contact()
             elif isinstance(error, RendezvousConnectionError) and not isinstance(error, RendezvousDeniedError):
                 self._node.connection.on_error(error)

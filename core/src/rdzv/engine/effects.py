@@ -10,7 +10,7 @@ Deadlines and moments are seconds on the node's own monotonic clock.
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from ..backend import Lease
 from ..hooks import Event
@@ -18,9 +18,15 @@ from .client import DecodedSnapshot, RetryingClient, VersionedValue
 
 
 class Call(ABC):
-    """A call to the service: retried until its deadline, and settled if a reply is lost."""
+    """A call to the service: retried until its deadline, and settled if a reply is lost.
+
+    Attributes:
+        is_contact: Whether an answer shows that the service is there.
+    """
 
     __slots__ = ()
+
+    is_contact: ClassVar[bool] = True
 
     @abstractmethod
     def perform(self, client: RetryingClient) -> Any:
@@ -89,7 +95,9 @@ class Delete(Call):
 
 @dataclass(frozen=True, slots=True)
 class OpenLease(Call):
-    """Open a lease; answers a `Lease`."""
+    """Open a lease; answers a `Lease`. A heartbeat lease asks nothing for it: the write that follows tells."""
+
+    is_contact: ClassVar[bool] = False
 
     ttl: float
     deadline: float

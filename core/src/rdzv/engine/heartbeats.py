@@ -120,10 +120,10 @@ class HeartbeatLeases(KeyValueBackend):
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
-        if isinstance(lease, _HeartbeatLease) and lease.ended:
+        mine = lease if isinstance(lease, _HeartbeatLease) else None
+        if mine is not None and mine.ended:
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         deadline = self._clock() + timeout
-        mine = lease if isinstance(lease, _HeartbeatLease) else None
         prefixed = (b"" if mine is None else mine.use()) + b"\n" + value
         put = self._inner.put(key, prefixed, expect=expect, timeout=timeout)
         if put.outcome is PutOutcome.CONFLICT and put.entry is not None:

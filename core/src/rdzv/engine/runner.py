@@ -136,11 +136,9 @@ class Runner:
             case effects.Wait(prefix, since, deadline):
                 # Silence proves no contact, so a watch does not count as one.
                 return client.wait(prefix, since, deadline)
-            case effects.OpenLease():
-                # The service need not have been asked yet: the write that follows tells.
-                return effect.perform(client)
             case effects.Call():
                 result = effect.perform(client)
-        with self._changed:
-            self._node.connection.on_contact()
-        return result
+                if effect.is_contact:
+                    with self._changed:
+                        self._node.connection.on_contact()
+                return result
