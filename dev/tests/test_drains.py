@@ -89,8 +89,7 @@ def test_it_goes_at_the_end_of_its_time_if_one_is_not_ready(local: Agents, tmp_p
     )
     all_say(nodes, "round 1: rank . of 2")
     nodes[0].process.terminate()
-    # On a busy machine some of the two seconds are over when it says so.
-    asked = nodes[0].says(r"asked to end: this node stays for (2|1\.[5-9]) s")
+    asked = nodes[0].says(r"asked to end: this node leaves within 2 s of the signal")
     left = nodes[0].says(r"\]: drained: ")
     assert 1.4 < left - asked < 2.0 + BUSY
     assert [node.ends() for node in nodes] == [8, 0]

@@ -321,8 +321,9 @@ class Agent:
         """Announce that this node drains, beside the command: it goes in time, whether the service answers or not."""
         if self._signals.asked is not Asked.DRAIN or self._draining is not None:
             return
+        limit = self.drain or 0.0
         # The time runs from the signal on; tenths are all that its users read.
-        seconds = round(max(0.0, (self.drain or 0.0) - (time.monotonic() - self._signals.drain_since)), 1)
+        seconds = round(max(0.0, limit - (time.monotonic() - self._signals.drain_since)), 1)
 
         def announce() -> None:
             try:
@@ -330,7 +331,7 @@ class Agent:
             except rdzv.RendezvousError as error:
                 logger.warning("this node goes, and could not say so before: %s", error)
 
-        self.say(f"asked to end: this node stays for {seconds:g} s, so that the others can save their work")
+        self.say(f"asked to end: this node leaves within {limit:g} s of the signal, so that the others can save their work")
         self._draining = start_thread(announce, name="rdzv-drain")
 
     def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
