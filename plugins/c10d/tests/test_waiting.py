@@ -18,7 +18,7 @@ from rdzv_c10d import C10dRendezvousBackend, watch
 from rdzv_c10d.locator import GivenLocator
 from rdzv_c10d.pool import ConnectionPool
 from rdzv_c10d.run import Attempt, Run
-from rdzv_c10d.store import Connection, Session, extend, stores
+from rdzv_c10d.store import Connection, NoAnswerError, Session, extend, stores
 from rdzv_c10d.values import KeyIndex, frame, read_frame
 from rdzv_c10d.wakeup import WakeupKey
 
@@ -149,6 +149,16 @@ def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(
     assert isinstance(first, RendezvousConnectionError)
     assert str(first) == str(second) == "no process serves a store there"
     assert first is not second, "an object that is raised twice has the traceback of both"
+
+
+def test_who_waits_after_the_end_does_not_ask_again_and_again(store: Any) -> None:
+    backend = C10dRendezvousBackend(store, "run")
+    backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.01)
+    wakeup = backend._uses.get().shared.watches.wakeup
+    backend.close()
+    with pytest.raises(RendezvousConnectionError, match="closed") as raised:
+        wakeup.start(time.monotonic() + CALL)
+    assert not isinstance(raised.value, NoAnswerError), "a look goes on after that"
 
 
 def test_where_no_call_waits_nothing_rings(backend: C10dRendezvousBackend, store: Any) -> None:

@@ -53,6 +53,7 @@ class WakeupKey:
             The session of the store in which the wakeup key stands.
 
         Raises:
+            NoAnswerError: There was no answer until the deadline.
             RendezvousError: There is no connection.
         """
         with self._changed:
@@ -64,6 +65,9 @@ class WakeupKey:
             self._changed.wait_for(lambda: self._session or not listening or listening.done(), remaining)
             if self._session is not None:
                 return self._session
+            if self._closing:
+                # Of another kind than a store that does not answer: to ask again would be of no use.
+                raise RendezvousConnectionError("The backend was closed.")
         error = listening.exception() if listening and listening.done() else None
         if error is None:
             raise self._connections.no_answer()
