@@ -113,7 +113,7 @@ class _PrefixCache:
         self._entries: dict[str, Entry] = {}
         # It grows at its end at any moment; the reader takes from its beginning what it has read.
         self._changed: list[str] = []
-        # Of those, the nodes whose value is yet to come.
+        # The nodes that were created, and whose value is yet to come.
         self._created: set[str] = set()
         self._now = Snapshot({}, self)
 
@@ -122,10 +122,10 @@ class _PrefixCache:
         if contains(self.path, path):
             if created:
                 self._created.add(path)
-            else:
-                # What it stands under was made with it, and has no value.
-                self._created.difference_update([one for one in list(self._created) if contains(one, path)])
+                return
             self._changed.append(path)
+            # What it stands under was made with it, and has no value: it is not read.
+            self._created.difference_update([one for one in list(self._created) if contains(one, path)])
 
     def wait(self, since: Snapshot, deadline: float, patience: float) -> Snapshot:
         """Something that differs from `since`, as soon as there is; a server may be silent for `patience` seconds."""
@@ -146,7 +146,7 @@ class _PrefixCache:
 
     def _has_news(self, known: Snapshot) -> bool:
         # In this order: the reader takes the changes after the lock, and shows what is new before its release.
-        return self._reading.locked() or bool(self._changed) or self._now is not known
+        return self._reading.locked() or bool(self._changed or self._created) or self._now is not known
 
     def look(self, deadline: float, *, fresh: bool) -> Snapshot:
         """Take in what has changed; if `fresh`, everything that was written before now."""
@@ -165,7 +165,6 @@ class _PrefixCache:
             fresh = False
         if not fresh and self._created:
             channel.listen(lambda: not self._created, min(deadline, time.monotonic() + _SECOND))
-        self._created.clear()
         self._read_changes(channel, deadline, [wire.BARRIER] if fresh else [])
         entries = {self._layout.key(path): entry for path, entry in self._entries.items()}
         if entries != self._now.entries:
@@ -176,6 +175,7 @@ class _PrefixCache:
     def _read_everything(self, channel: Channel, deadline: float) -> None:
         """Watch, then read, level by level."""
         self._changed.clear()
+        self._created.clear()
         self._entries = {}
         node = [GetData(self.path, False), GetChildren(self.path, False)]
         watched, _, top, below = channel.exchange([wire.add_watch(self.path), wire.BARRIER, *node], deadline)
@@ -192,6 +192,10 @@ class _PrefixCache:
         """Read what has changed, until nothing has."""
         until = time.monotonic() + _QUIET
         while True:
+            # No value came, or this is not the time to wait for one.
+            created = list(self._created)
+            self._changed += created
+            self._created.difference_update(created)
             noted = self._changed[:]
             changed = sorted(set(noted))
             requests = [*first, *(GetData(path, False) for path in changed)]
