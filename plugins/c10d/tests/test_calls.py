@@ -1,6 +1,7 @@
 """What a node costs the store, in calls, counted where they leave Python."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from functools import wraps
@@ -10,6 +11,7 @@ import pytest
 from rdzv.backend import ABSENT, PutOutcome, Token
 
 from rdzv_c10d.round_store import RoundStore
+from rdzv_c10d.run import Run
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore
@@ -72,6 +74,31 @@ def test_a_list_whose_keys_are_known_is_one_call(server: ForkedStore, connect: C
     calls.clear()
     assert len(backend.read_all("nodes", timeout=CALL).entries) == 21
     assert +calls == {"multi_get": 2, "check": 1}
+
+
+def test_a_list_is_not_read_again_and_again_while_keys_are_made(
+    server: ForkedStore, connect: Connect, calls: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend, other = connect(server.endpoint), connect(server.endpoint)
+    other.put("nodes/0/first", b"x", expect=ABSENT, timeout=CALL)
+    made = 0
+
+    def make() -> None:
+        """Make a key, as other nodes do, up to ten."""
+        nonlocal made
+        if made < 10:
+            made += 1
+            other.put(f"nodes/0/{made}", b"x", expect=ABSENT, timeout=CALL)
+
+    def read_together(*arguments: Any) -> Any:
+        make()
+        return before(*arguments)
+
+    before = Run._read_together
+    monkeypatch.setattr(Run, "_read_together", read_together)
+    monkeypatch.setattr(time, "sleep", lambda seconds: make())
+    assert len(backend.read_all("nodes", timeout=CALL).entries) == 11
+    assert calls["multi_get"] <= 3, "each key that was made cost a reading of all"
 
 
 def test_a_round_store_costs_what_torchs_own_does(server: ForkedStore, connect: Connect, calls: Counter[str]) -> None:

@@ -44,6 +44,10 @@ _UNINDEXED: Final = 2
 """The level on which folders have no key index of their own: what they hold stands in the one above."""
 _READINGS: Final = 20
 """So often keys that can only be read one by one are read, until two readings agree."""
+_PAUSE: Final = 1e-5
+"""Seconds for each key in which no other is made before they are read again: about as long as that takes."""
+_PAUSES: Final = 10
+"""So often that is waited for."""
 _WATCHERS: Final = 1 << 32
 """What a change of the watchers adds to a counter; the creations are below."""
 _ONE_BY_ONE: Final = 8
@@ -114,7 +118,7 @@ class Run:
         known = frozenset(listed) if session == connection.session.id else frozenset[str]()
         # What was there is there still, as a rule; and mostly nothing has come: then one call will do.
         announced = listed if known and store.has_extended_api() else self._announced(store, prefix)
-        for _ in range(_READINGS):
+        for reading in range(_READINGS):
             paths = dict.fromkeys(map(_path, announced))
             if "/" in prefix:
                 paths[prefix] = None
@@ -124,6 +128,9 @@ class Run:
             if beside == announced or before == (announced, raws):
                 break
             before = announced, raws
+            if reading:
+                # What came since the last list is read now; what comes all the time is waited for.
+                self._await_quiet(store, prefix, _PAUSE * len(paths))
             announced = beside or self._announced(store, prefix)
         else:
             raise RendezvousConnectionError(
@@ -360,6 +367,16 @@ class Run:
         except stores().DistStoreError:
             return []
         return found
+
+    def _await_quiet(self, store: Store, prefix: str, pause: float) -> None:
+        """Wait until no key is made below a top folder for so many seconds, or no longer: while many are made at once
+        each reading of them all would find one more."""
+        count = store.add(self._count(prefix), 0)
+        for _ in range(_PAUSES):
+            time.sleep(pause)
+            before, count = count, store.add(self._count(prefix), 0)
+            if count == before:
+                return
 
     def _remember(self, prefix: str, session: str, announced: tuple[str, ...]) -> None:
         self._listed.pop(prefix, None)
