@@ -131,6 +131,7 @@ class Run:
             if reading:
                 # What came since the last list is read now; what comes all the time is waited for.
                 self._await_quiet(store, prefix, _PAUSE * len(paths))
+                beside = None
             announced = beside or self._announced(store, prefix)
         else:
             raise RendezvousConnectionError(
