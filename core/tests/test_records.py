@@ -16,6 +16,7 @@ from rdzv.engine.records import (
     Departure,
     LeaderRecord,
     NodeRecord,
+    Page,
     RunStatus,
     State,
     pending_rounds,
@@ -100,6 +101,17 @@ def test_the_order_of_arrival_is_the_services_and_is_not_written() -> None:
 def test_what_is_no_object_is_refused_as_such(payload: bytes) -> None:
     with pytest.raises(RendezvousStateError, match="not an object"):
         decode(State, payload)
+
+
+@pytest.mark.parametrize("ranks", ['{"a":-1}', '{"a":3,"b":-1}', '{"a":true}', '{"a":0.0,"b":1}', '{"a":"0"}'])
+def test_a_page_has_numbers_and_nothing_else(ranks: str) -> None:
+    with pytest.raises(RendezvousStateError, match="not all are numbers from 0 on"):
+        decode(Page, f'{{"schema":3,"ranks":{ranks}}}'.encode())
+
+
+@pytest.mark.parametrize("ranks", [{}, {"a": 0}, {"a": 7, "b": 0}])
+def test_a_page_comes_back_as_it_was(ranks: dict[str, int]) -> None:
+    assert decode(Page, Page(ranks).encode()) == Page(ranks)
 
 
 @pytest.mark.parametrize("payload", [b"", b"{", b"\x80\x04\x95", b"[" * 100_000])

@@ -115,8 +115,8 @@ def with_world(state: State, snapshot: DecodedSnapshot) -> State:
 
 def _page_of(state: State, versioned: VersionedValue | None) -> Page | None:
     page = None if versioned is None else decode(Page, versioned.payload)
-    if page is not None and (wrong := [rank for rank in page.ranks.values() if rank >= state.size]):
-        raise RendezvousStateError(f"Round {state.round} has {state.size} members, and none of rank {wrong[0]}.")
+    if page is not None and page.ranks and (highest := max(page.ranks.values())) >= state.size:
+        raise RendezvousStateError(f"Round {state.round} has {state.size} members, and none of rank {highest}.")
     return page
 
 

@@ -331,7 +331,7 @@ class Agent:
             except rdzv.RendezvousError as error:
                 logger.warning("this node goes, and could not say so before: %s", error)
 
-        self.say(f"asked to end: this node leaves within {limit:g} s of the signal, so that the others can save their work")
+        self.say(f"asked to end: this node leaves within {limit:g} s of the signal, so that the others can save work")
         self._draining = start_thread(announce, name="rdzv-drain")
 
     def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
