@@ -26,7 +26,7 @@ HEARTBEATS: Final = "heartbeats"
 ROUNDS: Final = "rounds"
 """What belongs to one round, in a folder for each: its store, and its world if that is a large one."""
 
-NAMED: Final = 100
+NAMED: Final = 32
 """Members that are gone of which a status tells who they were, and why; of more it tells how many."""
 
 _DIGITS: Final = 20
