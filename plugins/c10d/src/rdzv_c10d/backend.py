@@ -79,7 +79,7 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         began = time.monotonic()
-        listing = self._call(lambda run, connection: run.read_all(connection, prefix), timeout)
+        listing = self._call(lambda run, connection: run.read_all(connection, prefix, began + timeout), timeout)
         return Snapshot(listing.entries, Moment(began, time.monotonic()))
 
     def put(

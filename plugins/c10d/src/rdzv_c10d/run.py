@@ -22,6 +22,7 @@ call, and no count says in which order they were created.
 """
 
 import json
+import math
 import time
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
@@ -105,8 +106,14 @@ class Run:
             return self._read_page(store).entries.get(path)
         return _entry(peek(store, self._value(path)))
 
-    def read_all(self, connection: Connection, prefix: str) -> Listing:
-        """Read everything at or under `prefix`, as it was at one moment (see `_READINGS`)."""
+    def read_all(self, connection: Connection, prefix: str, deadline: float = math.inf) -> Listing:
+        """Read everything at or under `prefix`, as it was at one moment (see `_READINGS`).
+
+        Args:
+            connection: Where.
+            prefix: What.
+            deadline: On the monotonic clock, in seconds: no pause between two readings lasts longer.
+        """
         store = connection.store
         if _is_on_page(prefix):
             page = self._read_page(store).entries
@@ -128,9 +135,9 @@ class Run:
             if beside == announced or before == (announced, raws):
                 break
             before = announced, raws
-            if reading:
+            if reading and not is_quiet(prefix):
                 # What came since the last list is read now; what comes all the time is waited for.
-                self._await_quiet(store, prefix, _PAUSE * len(paths))
+                self._await_quiet(store, prefix, _PAUSE * len(paths), deadline)
                 beside = None
             announced = beside or self._announced(store, prefix)
         else:
@@ -369,11 +376,13 @@ class Run:
             return []
         return found
 
-    def _await_quiet(self, store: Store, prefix: str, pause: float) -> None:
+    def _await_quiet(self, store: Store, prefix: str, pause: float, deadline: float) -> None:
         """Wait until no key is made below a top folder for so many seconds, or no longer: while many are made at once
         each reading of them all would find one more."""
         count = store.add(self._count(prefix), 0)
         for _ in range(_PAUSES):
+            if time.monotonic() + pause >= deadline:
+                return
             time.sleep(pause)
             before, count = count, store.add(self._count(prefix), 0)
             if count == before:

@@ -173,7 +173,7 @@ class _Watch:
             # First of all: what was idle may be this very prefix.
             self._watches.forget_idle(connection)
             self._register(connection, session)
-            entries, settled = self._run.read_all(connection, self._prefix)
+            entries, settled = self._run.read_all(connection, self._prefix, deadline)
             return Snapshot(entries, Moment(began, time.monotonic())), settled
 
         self._now, settled = self._connections.call(look, deadline, check_open)
