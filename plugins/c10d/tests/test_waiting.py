@@ -151,6 +151,27 @@ def test_each_thread_that_waits_for_the_listener_gets_an_error_of_its_own(
     assert first is not second, "an object that is raised twice has the traceback of both"
 
 
+def test_who_waits_for_a_connection_ends_with_the_backend(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_connect = threading.Event()
+
+    def connect(timeout: float) -> Any:
+        may_connect.wait(timeout)
+        return store
+
+    locator = GivenLocator(store)
+    monkeypatch.setattr(locator, "connect", connect)
+    pool = ConnectionPool(locator, "rdzv/run/")
+    wakeup = WakeupKey(pool)
+    with in_background(lambda: wakeup.start(time.monotonic() + CALL)) as starting:
+        eventually(lambda: len(wakeup._changed._waiters) == 1, "it to wait")  # type: ignore[attr-defined]
+        wakeup.close()
+        error = starting.exception(CALL / 2)
+        may_connect.set()
+    pool.close(lambda connection: None, at_once=True)
+    assert isinstance(error, RendezvousConnectionError)
+    assert "closed" in str(error)
+
+
 def test_who_waits_after_the_end_does_not_ask_again_and_again(store: Any) -> None:
     backend = C10dRendezvousBackend(store, "run")
     backend.wait("nodes", backend.read_all("nodes", timeout=CALL), timeout=0.01)

@@ -1,6 +1,8 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from rdzv.backend import ABSENT, ANY, PutOutcome, Snapshot
@@ -11,7 +13,7 @@ from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
 from rdzv_transport import prefixes, turns
 
-from rdzv_zookeeper import cache, channel, session
+from rdzv_zookeeper import cache, channel, session, wire
 
 from .clients import CALL, Connect, watching, with_retries
 
@@ -78,6 +80,25 @@ def test_a_new_key_is_read_once_though_two_events_tell_of_it(
         seen = waiter.wait("nodes", seen, timeout=0.02)
     # Now and then the second event is late.
     assert counter.count() <= 20 + 20 + 4
+
+
+def test_a_fresh_look_has_what_was_told_before_a_late_answer(
+    quiet_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = (connect(quiet_zookeeper.get_endpoint(), run_id="late answers") for _ in range(2))
+    writer.put("nodes/a", b"old", expect=ABSENT, timeout=CALL)
+    reader.read_all("nodes", timeout=CALL)
+    # As if each answer came later than that.
+    monkeypatch.setattr(cache, "_QUIET", -1.0)
+    exchange, puts = channel.Channel.exchange, [b"new"]
+
+    def exchange_after_a_put(self: channel.Channel, requests: Sequence[Any], deadline: float) -> Any:
+        if wire.BARRIER in requests and puts:
+            writer.put("nodes/a", puts.pop(), expect=ANY, timeout=CALL)
+        return exchange(self, requests, deadline)
+
+    monkeypatch.setattr(channel.Channel, "exchange", exchange_after_a_put)
+    assert reader.read_all("nodes", timeout=CALL).entries["nodes/a"].value == b"new"
 
 
 def test_a_folder_that_is_made_with_a_key_is_not_read(quiet_zookeeper: ZooKeeperServer, connect: Connect) -> None:

@@ -79,7 +79,8 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         began = time.monotonic()
-        listing = self._call(lambda run, connection: run.read_all(connection, prefix, began + timeout), timeout)
+        deadline = began + min(timeout, self._locator.read_timeout)
+        listing = self._call(lambda run, connection: run.read_all(connection, prefix, deadline), timeout)
         return Snapshot(listing.entries, Moment(began, time.monotonic()))
 
     def put(

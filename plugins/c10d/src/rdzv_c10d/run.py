@@ -379,12 +379,12 @@ class Run:
     def _await_quiet(self, store: Store, prefix: str, pause: float, deadline: float) -> None:
         """Wait until no key is made below a top folder for so many seconds, or no longer: while many are made at once
         each reading of them all would find one more."""
-        count = store.add(self._count(prefix), 0)
+        count = store.add(self._count(prefix), 0) % _WATCHERS
         for _ in range(_PAUSES):
             if time.monotonic() + pause >= deadline:
                 return
             time.sleep(pause)
-            before, count = count, store.add(self._count(prefix), 0)
+            before, count = count, store.add(self._count(prefix), 0) % _WATCHERS
             if count == before:
                 return
 

@@ -62,7 +62,9 @@ class WakeupKey:
                 self._listening.add_done_callback(self._note_end)
             listening = self._listening
             remaining = max(0.0, deadline - time.monotonic())
-            self._changed.wait_for(lambda: self._session or not listening or listening.done(), remaining)
+            self._changed.wait_for(
+                lambda: self._session or self._closing or not listening or listening.done(), remaining
+            )
             if self._session is not None:
                 return self._session
             if self._closing:

@@ -206,9 +206,10 @@ class _PrefixCache:
                 self._take(path, reply)
             # Not sooner: whatever comes in between, an interrupt too, they are read again.
             del self._changed[: len(noted)]
-            first = ()
-            if time.monotonic() >= until:
+            # What was told before the barrier's answer is part of a fresh look, however late that came.
+            if not first and time.monotonic() >= until:
                 return
+            first = ()
 
     def _take(self, path: str, reply: wire.Reply) -> bool:
         """Take in what a node holds; whether there are nodes under it."""
