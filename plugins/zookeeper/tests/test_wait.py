@@ -82,7 +82,7 @@ def test_a_new_key_is_read_once_though_two_events_tell_of_it(
     assert counter.count() <= 20 + 20 + 4
 
 
-def test_a_fresh_look_has_what_was_told_before_a_late_answer(
+def test_a_fresh_look_has_what_changed_before_a_late_answer(
     quiet_zookeeper: ZooKeeperServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader, writer = (connect(quiet_zookeeper.get_endpoint(), run_id="late answers") for _ in range(2))

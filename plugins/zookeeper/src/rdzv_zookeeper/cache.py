@@ -206,7 +206,7 @@ class _PrefixCache:
                 self._take(path, reply)
             # Not sooner: whatever comes in between, an interrupt too, they are read again.
             del self._changed[: len(noted)]
-            # What was told before the barrier's answer is part of a fresh look, however late that came.
+            # A change that was noted before the answer of the barrier is part of a fresh look, however late that came.
             if not first and time.monotonic() >= until:
                 return
             first = ()
