@@ -1,5 +1,6 @@
 """Wakeup keys: one for all who wait in a process, created by writers, and not needed in the end."""
 
+import math
 import sys
 import threading
 import time
@@ -278,7 +279,10 @@ def test_a_writer_that_takes_its_time_rings_for_who_has_come_meanwhile(
         since = backend.read_all("nodes", timeout=CALL)
         with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
             run = backend._uses.get().shared.run
-            eventually(lambda: run.read_all(Connection(store, Session("", "")), "nodes").settled, "the end of patience")
+            eventually(
+                lambda: run.read_all(Connection(store, Session("", "")), "nodes", math.inf).settled,
+                "the end of patience",
+            )
             eventually(lambda: _is_watched(backend, "nodes"), "the wait")
             time.sleep(0.2)
             slow.may_go_on.set()
@@ -324,14 +328,14 @@ def test_a_writer_that_died_before_it_could_write_holds_up_no_other(
     for number in range(6):
         backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
     connection, run = Connection(store, Session("session", "")), Run("rdzv/run/")
-    assert not run.read_all(connection, "nodes").settled
+    assert not run.read_all(connection, "nodes", math.inf).settled
     time.sleep(0.3)
-    listing = run.read_all(connection, "nodes")
+    listing = run.read_all(connection, "nodes", math.inf)
     assert listing.settled
     assert len(listing.entries) == 6
     put = run.put(connection, "nodes/dead", b"x", ABSENT, Attempt())
     assert put.entry is not None
-    assert run.read_all(connection, "nodes").entries["nodes/dead"] == put.entry
+    assert run.read_all(connection, "nodes", math.inf).entries["nodes/dead"] == put.entry
 
 
 def test_a_removal_takes_what_writers_that_died_have_announced(

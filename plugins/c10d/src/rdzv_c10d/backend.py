@@ -79,7 +79,7 @@ class C10dRendezvousBackend(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         began = time.monotonic()
-        deadline = began + min(timeout, self._locator.read_timeout)
+        deadline = self._deadline(timeout)
         listing = self._call(lambda run, connection: run.read_all(connection, prefix, deadline), timeout)
         return Snapshot(listing.entries, Moment(began, time.monotonic()))
 
@@ -120,9 +120,12 @@ class C10dRendezvousBackend(KeyValueBackend):
         self._uses.check_open()
 
     def _call(self, work: Callable[[Run, Connection], _T], timeout: float) -> _T:
-        deadline = time.monotonic() + min(timeout, self._locator.read_timeout)
+        deadline = self._deadline(timeout)
         shared = self._uses.get().shared
         return shared.pool.call(lambda connection: work(shared.run, connection), deadline, self._uses.check_open)
+
+    def _deadline(self, timeout: float) -> float:
+        return time.monotonic() + min(timeout, self._locator.read_timeout)
 
 
 def root_of(prefix: str, run_id: str) -> str:

@@ -22,7 +22,6 @@ call, and no count says in which order they were created.
 """
 
 import json
-import math
 import time
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import CancelledError, Future
@@ -106,7 +105,7 @@ class Run:
             return self._read_page(store).entries.get(path)
         return _entry(peek(store, self._value(path)))
 
-    def read_all(self, connection: Connection, prefix: str, deadline: float = math.inf) -> Listing:
+    def read_all(self, connection: Connection, prefix: str, deadline: float) -> Listing:
         """Read everything at or under `prefix`, as it was at one moment (see `_READINGS`).
 
         Args:
