@@ -8,7 +8,7 @@ import pytest
 
 from rdzv.backend import ABSENT, Entry, Snapshot
 from rdzv.engine.heartbeats import HeartbeatLeases
-from rdzv.engine.node import CANDIDATES, MORE_CANDIDATES, NO_LEADER_TIMEOUT, Node
+from rdzv.engine.node import CANDIDATES, FIRST, HEARD, MORE_CANDIDATES, NO_LEADER_TIMEOUT, Node
 from rdzv.engine.records import NAMED, Departure, RunStatus
 from rdzv.engine.refusals import timed_out
 from rdzv.errors import RendezvousConnectionError
@@ -29,6 +29,17 @@ def clock() -> Clock:
     return Clock()
 
 
+class Chance(random.Random):
+    """A source of chance that always gives the same."""
+
+    def __init__(self, value: float) -> None:
+        super().__init__(0)
+        self.value = value
+
+    def random(self) -> float:
+        return self.value
+
+
 def in_crowd(clock: Clock, nodes: int, seed: int = 0) -> Node:
     """A node that knows of so many."""
     node = made(clock, 1)
@@ -40,12 +51,15 @@ def in_crowd(clock: Clock, nodes: int, seed: int = 0) -> Node:
 
 class TestElection:
     @pytest.mark.parametrize(("nodes", "least", "most"), [(CANDIDATES, CANDIDATES, CANDIDATES), (1000, 1, 32)])
-    def test_a_few_stand_at_once_when_the_leader_is_gone(self, clock: Clock, nodes: int, least: int, most: int) -> None:
+    def test_a_few_stand_first_when_the_leader_is_gone(self, clock: Clock, nodes: int, least: int, most: int) -> None:
         crowd = [in_crowd(clock, nodes, seed) for seed in range(nodes)]
         for node in crowd:
             node.apply_leader(claim("leader"))
             assert node.may_lead()
             node.apply_leader(None)
+        at_once = sum(node.may_lead() for node in crowd)
+        clock.now += HEARD
+        assert at_once < least or at_once < most / 4
         assert least <= sum(node.may_lead() for node in crowd) <= most
         for _ in range(MOMENTS):
             before = sum(node.may_lead() for node in crowd)
@@ -54,18 +68,46 @@ class TestElection:
         assert all(node.may_lead() for node in crowd)
 
     @pytest.mark.parametrize(("min_nodes", "least", "most"), [(2, 1000, 1000), (1000, 1, 32)])
-    def test_of_many_that_come_together_a_few_stand_at_once(self, min_nodes: int, least: int, most: int) -> None:
+    def test_of_many_that_come_together_a_few_stand_first(self, min_nodes: int, least: int, most: int) -> None:
         harness = Harness()
         crowd = [harness.registered(f"n{number}", low=min_nodes, high=1000) for number in range(1000)]
         for seed, node in enumerate(crowd):
             node.rng, node.stands_from = random.Random(seed), -math.inf
             harness.show(node)
             node.draw_candidates()
+        harness.now += HEARD
         assert least <= sum(node.may_lead() for node in crowd) <= most
         harness.now += MOMENTS * NO_LEADER_TIMEOUT
         for node in crowd:
             harness.show(node)
         assert all(node.may_lead() for node in crowd)
+
+    @pytest.mark.parametrize(
+        ("nodes", "chance", "after"),
+        [
+            (2, 0.999, 0.0),
+            (CANDIDATES, FIRST, 0.0),
+            (CANDIDATES, FIRST + 0.001, HEARD),
+            (2 * CANDIDATES, 0.5, HEARD),
+            (2 * CANDIDATES, 0.501, NO_LEADER_TIMEOUT),
+            (8 * CANDIDATES, 0.501, 2 * NO_LEADER_TIMEOUT),
+        ],
+    )
+    def test_the_moment_from_which_a_node_stands(self, clock: Clock, nodes: int, chance: float, after: float) -> None:
+        node = in_crowd(clock, nodes)
+        node.rng = Chance(chance)
+        node.draw_candidates()
+        assert node.stands_from == clock.now + after
+
+    @pytest.mark.parametrize(
+        ("stands", "looks"), [(0.0, 1.0), (0.05, 0.05), (0.999, 0.999), (1.0, 1.0), (2.0, 1.0), (-1.0, 1.0)]
+    )
+    def test_the_moment_at_which_a_node_without_a_leader_looks_again(
+        self, clock: Clock, stands: float, looks: float
+    ) -> None:
+        node = in_crowd(clock, 2)
+        node.stands_from = clock.now + stands
+        assert node.next_election() == clock.now + looks
 
     def test_a_leader_that_sees_an_old_snapshot_may_lead(self, clock: Clock) -> None:
         for seed in range(100):
@@ -178,18 +220,16 @@ def test_many_observers_look_seldom_and_find_a_death_as_soon(share: float) -> No
 
 
 @pytest.mark.parametrize("observers", [8, 16, 600])
-def test_of_many_that_see_a_new_lease_few_look_at_once_and_a_death_is_found_as_soon(observers: int) -> None:
+def test_of_those_that_see_a_new_lease_none_looks_at_once_and_a_death_is_found_as_soon(observers: int) -> None:
     service = Service()
     crowd = Crowd(observers, service)
     owner = HeartbeatLeases(service, INTERVAL, lambda: service.now)
     lease = owner.open_lease(TTL, timeout=CALL)
     owner.put("leader", b"", expect=ABSENT, lease=lease, timeout=CALL)
     died = service.now
-    looks = []
     for observer in crowd.views:
         crowd.views[observer] = observer.wait("leader", crowd.views[observer], timeout=60.0)
-        looks.append(service.looks)
-    assert looks[-1] == (observers if observers <= 16 else 0)
+    assert not service.looks
     crowd.due = [(service.now, number, observer) for _, number, observer in crowd.due]
     heapq.heapify(crowd.due)
     found = crowd.watch(died + 2 * TTL)

@@ -658,10 +658,26 @@ class TestWait:
         backend.now += 0.5
         # The service has woken it for what is new.
         view = leases.wait("nodes", Snapshot(view.entries, backend.read_all("nodes", timeout=CALL)), timeout=1.0)
-        ((seen, b),) = backend.looks[1:]
-        assert (seen, len({a, b})) == (began + 0.5, 2)
+        assert view.entries.keys() == {"nodes/a", "nodes/b"}, "what has just come lives"
+        assert not backend.looks[1:]
         assert leases.wait("nodes", view, timeout=1.0) is view
-        assert backend.looks[2:] == [(began + 0.75, a), (began + 1.25, b)]
+        (first, second) = backend.looks[1:]
+        assert (first, second[0]) == ((began + 0.75, a), began + 1.25)
+        assert second[1] != a
+
+    def test_a_new_one_that_has_ended_lives_until_it_is_looked_at(
+        self, backend: Watched, leases: HeartbeatLeases
+    ) -> None:
+        view, began = leases.read_all("nodes", timeout=CALL), backend.now
+        ended = leases.open_lease(15.0, timeout=CALL)
+        leases.put("nodes/a", b"", expect=ABSENT, lease=ended, timeout=CALL)
+        ended.revoke(CALL)
+        assert not leases.read_all("nodes", timeout=CALL).entries, "a fresh look sees the end at once"
+        other = HeartbeatLeases(backend, 5.0, lambda: backend.now)
+        view = other.wait("nodes", Snapshot(view.entries, backend.read_all("nodes", timeout=CALL)), timeout=5.0)
+        assert view.entries
+        assert not other.wait("nodes", view, timeout=5.0).entries
+        assert backend.now == began + 0.75
 
     def test_without_leases_nothing_is_looked_at(self, backend: Watched, leases: HeartbeatLeases) -> None:
         leases.put("nodes/a", b"", expect=ABSENT, timeout=CALL)

@@ -566,8 +566,9 @@ while leads() and not node.stopped:
         "A leader removes the pages that a later round shares with the one for which they were written.",
         frozenset({1, 2, 3, 4, 5, 7, 10}),
         (Change(leader._LeaderTerm.collect_garbage, {"rounds_needed(state)": "2"}),),
-        ("fail", "come"),
-        {"page": 1},
+        ("fail", "come", "pause_between"),
+        # A quarantine would end the consecutive rounds of one world.
+        {"page": 1, "quarantine_after": 10},
     ),
     "page-unread": Bug(
         "A node that knows pages of the round before looks at those for its rank.",

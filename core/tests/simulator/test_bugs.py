@@ -20,7 +20,7 @@ RARE: Final = {
     "late-closing": 79,
     "leader-without-grace-period": 95,
     "pardon-unheard": 185,
-    "shared-pages-removed": 79,
+    "shared-pages-removed": 301,
     "spares-take-places-of-silent-members": 205,
     "unseen-removal": 52,
     "unverified-lease": 15,

@@ -183,7 +183,7 @@ class HeartbeatLeases(KeyValueBackend):
         now = self._clock()
         with self._lock:
             known = [lease for lease in leases if lease not in self._ended]
-            trusted = {lease for lease in known if not fresh and now < self._next_look(lease, now)}
+            trusted = {lease for lease in known if not fresh and now < self._next_look(lease, leases[lease], now)}
         asked = [lease for lease in known if lease not in trusted]
         if not asked:
             return trusted
@@ -195,14 +195,16 @@ class HeartbeatLeases(KeyValueBackend):
                     self._ended.add(lease)
         return trusted | living
 
-    def _next_look(self, lease: str, now: float) -> float:
-        """The moment from which on a lease is worth a look; at one that is new a few of many observers look at once."""
+    def _next_look(self, lease: str, ttl: float, now: float) -> float:
+        """The moment from which on a lease is worth a look; one that is new lives, and many observers do not look at it
+        together."""
         heartbeat = self._heartbeats.get(lease)
         if heartbeat is None:
-            if not (mean := self._mean_pause()):
-                return now
-            later = now + mean * self._rng.random()
-            heartbeat = self._heartbeats[lease] = _Heartbeat(None, math.inf, now, later)
+            if mean := self._mean_pause():
+                heartbeat = _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
+            else:
+                heartbeat = self._observed(_NONE_YET, ttl, None, now)
+            self._heartbeats[lease] = heartbeat
         return heartbeat.next_look
 
     def _mean_pause(self) -> float:

@@ -8,7 +8,7 @@ from ..errors import RendezvousClosedError, RendezvousConnectionError, Rendezvou
 from . import leader, refusals
 from .effects import Coroutine, Read, ReadAll, WaitForChange
 from .failures import unexpected
-from .node import NO_LEADER_TIMEOUT, Node
+from .node import Node
 from .records import NODES, NodeRecord, State, nodes_in
 from .register import apply_and_emit, deregister, register, reregister
 from .rules import MembershipState
@@ -64,7 +64,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
             # News that came during the call has woken no waiter: then look before waiting.
             if seen == (node.run.version, node.failures.lasting, node.registration.record):
                 until = min(patience, node.countdown.cooled_at, node.goes_at())
-                yield WaitForChange(min(until, node.clock() + NO_LEADER_TIMEOUT) if node.run.leader is None else until)
+                yield WaitForChange(min(until, node.next_election()) if node.run.leader is None else until)
         # It may have ended while a call was on its way: then there is nothing to begin in that world.
         refusals.raise_if_drained(node)
     except GeneratorExit:

@@ -26,7 +26,13 @@ from .run_view import Presence, RunView
 logger = logging.getLogger(__name__)
 
 CANDIDATES: Final = 12
-"""Of many nodes that see at once that there is no leader, so many, about, stand for election."""
+"""Of many nodes that see at once that there is no leader, so many, about, stand for election first."""
+
+FIRST: Final = 1 / 6
+"""The share of these that stand at once."""
+
+HEARD: Final = 0.05
+"""Seconds after which the others do, unless they have heard of a claim by then."""
 
 NO_LEADER_TIMEOUT: Final = 1.0
 """Seconds after which others do, if there is still no leader: the election may have failed."""
@@ -347,8 +353,14 @@ class Node:
     def draw_candidates(self) -> None:
         """There is no leader, as many see at once: by chance a few stand for election now, more a moment later."""
         place = self.rng.random() * self.nodes_known() / CANDIDATES
+        pause = HEARD if FIRST < place <= 1 else 0.0
         moments = math.ceil(math.log(max(place, 1.0), MORE_CANDIDATES))
-        self.stands_from = max(self.stands_from, self.clock() + moments * NO_LEADER_TIMEOUT)
+        self.stands_from = max(self.stands_from, self.clock() + pause + moments * NO_LEADER_TIMEOUT)
+
+    def next_election(self) -> float:
+        """The moment at which this node looks again whether there is a leader, while there is none."""
+        soon = self.clock() + NO_LEADER_TIMEOUT
+        return min(soon, self.stands_from) if self.stands_from > self.clock() else soon
 
     def may_lead(self) -> bool:
         """Whether this node could lead: it is registered, and there is something to lead."""

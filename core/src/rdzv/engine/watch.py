@@ -6,7 +6,7 @@ from . import drain, leader, refusals
 from .client import DecodedSnapshot
 from .effects import Coroutine, Emit, ReadAll, Wait, WaitForChange
 from .failures import WATCH
-from .node import NO_LEADER_TIMEOUT, Node
+from .node import Node
 from .records import CONTROL
 from .register import page_in
 from .supervisor import supervised
@@ -24,9 +24,8 @@ def watch_loop(node: Node) -> Coroutine[None]:
             # What has failed is looked at again at once: a wait may be a long one.
             snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
         else:
-            patience = NO_LEADER_TIMEOUT if node.sees_no_leader() else WATCH_TIMEOUT
-            until = min(node.clock() + patience, node.goes_at())
-            snapshot = yield Wait(CONTROL, seen, until)
+            until = node.next_election() if node.sees_no_leader() else node.clock() + WATCH_TIMEOUT
+            snapshot = yield Wait(CONTROL, seen, min(until, node.goes_at()))
         # One without news may be older than what this node has read or written meanwhile.
         if snapshot is not seen or node.run.lacks_page():
             yield from _apply(node, snapshot)

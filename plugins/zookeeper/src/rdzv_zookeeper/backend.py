@@ -84,7 +84,8 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         try:
             session = lease.attached() if lease else None
-            return self._writer.put(key, value, expect, self.link.session, session, deadline)
+            begins = self.link.shows_no_run()
+            return self._writer.put(key, value, expect, self.link.session, session, deadline, begins=begins)
         except ReplyLostError:
             return PutResult(PutOutcome.UNKNOWN)
         except SessionEndedError:
