@@ -135,27 +135,6 @@ def test_a_first_write_costs_two_requests_and_a_lost_one_as_well(
     assert counter.count() == 2
 
 
-def test_a_first_write_costs_one_request_where_a_watch_shows_no_run(
-    quiet_zookeeper: ZooKeeperServer, connect: Connect
-) -> None:
-    first, second, third = (connect(quiet_zookeeper.get_endpoint(), run_id="watched from the first") for _ in range(3))
-    with_prefix = connect(quiet_zookeeper.get_endpoint(), run_id="has made the prefix")
-    with_prefix.put("key", b"", expect=ANY, timeout=CALL)
-    for client in (first, second, third):
-        since = client.read_all("control", timeout=CALL)
-    counter = Counter(quiet_zookeeper)
-    first.put("nodes/1", b"", expect=ABSENT, timeout=CALL)
-    assert counter.count() == 1
-    # The watch does not tell of that: what was to be made with it is there.
-    second.put("nodes/2", b"", expect=ABSENT, timeout=CALL)
-    assert counter.count() == 2
-    first.put("control/leader", b"", expect=ABSENT, timeout=CALL)
-    follow(third, "control", since, "control/leader", b"", CALL)
-    counter.count()
-    third.put("nodes/3", b"", expect=ABSENT, timeout=CALL)
-    assert counter.count() == 1
-
-
 def test_an_idle_wait_costs_a_request_in_a_third_of_its_sessions_time(
     quiet_zookeeper: ZooKeeperServer, connect: Connect
 ) -> None:

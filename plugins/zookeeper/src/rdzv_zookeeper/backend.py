@@ -84,8 +84,7 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
             return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
         try:
             session = lease.attached() if lease else None
-            begins = self.link.shows_no_run()
-            return self._writer.put(key, value, expect, self.link.session, session, deadline, begins=begins)
+            return self._writer.put(key, value, expect, self.link.session, session, deadline)
         except ReplyLostError:
             return PutResult(PutOutcome.UNKNOWN)
         except SessionEndedError:

@@ -77,11 +77,6 @@ class PrefixCaches:
             return cache.wait(since, deadline, self.client.patience)
         return since
 
-    def shows_no_run(self) -> bool:
-        """Whether nothing stands at any prefix that is watched: the run has just begun, it seems."""
-        caches = self._caches.all()
-        return bool(caches) and not any(cache.is_there for cache in caches)
-
     def close(self) -> None:
         """End every connection. The sessions of leases live on until their time is up."""
         self.session.close_session()
@@ -107,13 +102,11 @@ class _PrefixCache:
     Attributes:
         path: The prefix as a node.
         channel: The connection that the watch hangs on; None until everything was read once.
-        is_there: Whether there is anything at the prefix, or was.
     """
 
     def __init__(self, path: str, layout: Layout, session: Session) -> None:
         self.path = path
         self.channel: Channel | None = None
-        self.is_there = True
         self._layout = layout
         self._session = session
         self._reading = threading.Lock()
@@ -127,7 +120,6 @@ class _PrefixCache:
     def note(self, path: str, created: bool) -> None:
         """Hear that a node has changed, or was created; see `writing` for why a key is both."""
         if contains(self.path, path):
-            self.is_there = True
             if created:
                 self._created.add(path)
                 return
@@ -184,12 +176,10 @@ class _PrefixCache:
         """Watch, then read, level by level."""
         self._changed.clear()
         self._created.clear()
-        self.is_there = False
         self._entries = {}
         node = [GetData(self.path, False), GetChildren(self.path, False)]
         watched, _, top, below = channel.exchange([wire.add_watch(self.path), wire.BARRIER, *node], deadline)
         self._session.check(watched, self.path)
-        self.is_there |= self._session.found(top, self.path) is not None
         self._take(self.path, top)
         nodes = self._children(self.path, below)
         while nodes:

@@ -48,26 +48,9 @@ class Writer:
         self._root_was_there = False
 
     def put(
-        self,
-        key: str,
-        value: bytes,
-        expect: Version | Expect,
-        session: Session,
-        lease: Session | None,
-        deadline: float,
-        *,
-        begins: bool,
+        self, key: str, value: bytes, expect: Version | Expect, session: Session, lease: Session | None, deadline: float
     ) -> PutResult:
-        """Write a key.
-
-        Args:
-            key: Which.
-            value: What.
-            expect: On what condition.
-            session: The session to read by, and to write what ends with no lease.
-            lease: The session that the key is to end with.
-            deadline: On the monotonic clock, in seconds.
-            begins: Whether the run has just begun, it seems: then what the key stands under is made with it.
+        """Write a key, which is to end with the session of a lease if there is one.
 
         Raises:
             ReplyLostError: It may have been written.
@@ -82,7 +65,7 @@ class Writer:
         write, owner = (lease, lease.identity.number) if lease else (session, 0)
         there = expect if isinstance(expect, Version) else None
         # Those that the transaction makes, and those that are made before it, if they are not there.
-        within = self._own_parents(path) if begins and there is None and not self._root_was_there else None
+        within: list[str] | None = None
         before: list[str] = []
         while True:
             requests = [Create(parent, b"", self._acl, 0) for parent in before]
@@ -99,7 +82,8 @@ class Writer:
             if there is None and isinstance(refuted, exceptions.NoNodeError):
                 if within is None:
                     # Usually the run has just begun.
-                    within = self._own_parents(path)
+                    within = [parent for parent in self._layout.parents(path) if contains(self._layout.root, parent)]
+                    within = within[1:] if self._root_was_there else within
                     continue
                 # A parent that is there already may be one that we must not make.
                 for parent, reply in zip(before, made, strict=True):
@@ -119,11 +103,6 @@ class Writer:
                 return PutResult(PutOutcome.CONFLICT, entry)
             if time.monotonic() >= deadline:
                 raise RendezvousConnectionError(f"{path} was not written in time: others kept changing it.")
-
-    def _own_parents(self, path: str) -> list[str]:
-        """The nodes above a key's, from the run's own on, that may be missing."""
-        parents = [parent for parent in self._layout.parents(path) if contains(self._layout.root, parent)]
-        return parents[1:] if self._root_was_there else parents
 
     def _transaction(
         self, path: str, value: bytes, before: Version | None, owner: int, parents: Sequence[str]
