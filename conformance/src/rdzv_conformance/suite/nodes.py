@@ -229,6 +229,11 @@ class _RunningNode:
         with _inspector(self._settings, self._connect) as inspector:
             return sum(node.left is None for node in inspector.status(CALL).nodes)
 
+    def leader(self) -> str | None:
+        """The id of the node that leads, as an inspector of the run sees it."""
+        with _inspector(self._settings, self._connect) as inspector:
+            return inspector.status(CALL).leader
+
     def lost(self) -> list[str]:
         status = self._handler.status
         return [departure.cause for departure in status.departures] if status else []
