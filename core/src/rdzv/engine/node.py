@@ -359,8 +359,9 @@ class Node:
 
     def next_election(self) -> float:
         """The moment at which this node looks again whether there is a leader, while there is none."""
-        soon = self.clock() + NO_LEADER_TIMEOUT
-        return min(soon, self.stands_from) if self.stands_from > self.clock() else soon
+        now = self.clock()
+        soon = now + NO_LEADER_TIMEOUT
+        return min(soon, self.stands_from) if self.stands_from > now else soon
 
     def may_lead(self) -> bool:
         """Whether this node could lead: it is registered, and there is something to lead."""
