@@ -98,7 +98,7 @@ class Envelope:
         """
         header_bytes, newline, payload = data.partition(b"\n")
         try:
-            header = json.loads(header_bytes)
+            header = json.loads(str(header_bytes, "utf-8"))
             if type(schema := header["rdzv"]) is not int or not newline:
                 raise ValueError("no envelope")
             if schema != _SCHEMA:

@@ -39,6 +39,23 @@ _OBSERVERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
+class _Stripped:
+    """What the service below holds, without the names of leases.
+
+    Attributes:
+        raw: The same as the service has it.
+        entries: By key.
+        leases: By key, the lease on which it hangs, if any.
+        ttls: By lease, its time to live in seconds; in their order, so that a simulated run is the same each time.
+    """
+
+    raw: Snapshot
+    entries: Mapping[str, Entry]
+    leases: Mapping[str, str]
+    ttls: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class _Heartbeat:
     """What an observer knows of a lease.
 
@@ -109,13 +126,11 @@ class HeartbeatLeases(KeyValueBackend):
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         deadline = self._clock() + timeout
-        return self._alive_entries(Snapshot(_one(key, self._inner.read(key, timeout=timeout))), deadline).entries.get(
-            key
-        )
+        return self._alive_entry(key, self._inner.read(key, timeout=timeout), deadline)
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         deadline = self._clock() + timeout
-        return self._alive_entries(self._inner.read_all(prefix, timeout=timeout), deadline)
+        return self._alive_entries(strip(self._inner.read_all(prefix, timeout=timeout)), deadline)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
@@ -127,7 +142,7 @@ class HeartbeatLeases(KeyValueBackend):
         prefixed = (b"" if mine is None else mine.use()) + b"\n" + value
         put = self._inner.put(key, prefixed, expect=expect, timeout=timeout)
         if put.outcome is PutOutcome.CONFLICT and put.entry is not None:
-            alive = self._alive_entries(Snapshot(_one(key, put.entry)), deadline).entries.get(key)
+            alive = self._alive_entry(key, put.entry, deadline)
             if alive is None and expect is ABSENT:
                 # What is there belongs to an expired lease: it counts as absent.
                 put = self._inner.put(key, prefixed, expect=put.entry.token, timeout=self._left(deadline))
@@ -143,11 +158,11 @@ class HeartbeatLeases(KeyValueBackend):
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend`. The service wakes a waiter for changes, the clock for expired leases."""
         deadline = self._clock() + timeout
-        raw = since.revision
+        seen: _Stripped = since.revision
         while (remaining := deadline - self._clock()) > 0:
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
-                now = self._alive_entries(raw, deadline, fresh=False)
+                now = self._alive_entries(seen, deadline, fresh=False)
             except RendezvousConnectionError:
                 if remaining >= self._scan_interval:
                     raise
@@ -156,7 +171,8 @@ class HeartbeatLeases(KeyValueBackend):
             if now.entries != since.entries:
                 return now
             if (remaining := deadline - self._clock()) > 0:
-                raw = self._inner.wait(prefix, raw, timeout=min(remaining, self._next_scan(raw)))
+                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._next_scan(seen)))
+                seen = seen if raw is seen.raw else strip(raw)
         return since
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
@@ -170,13 +186,18 @@ class HeartbeatLeases(KeyValueBackend):
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(self, raw: Snapshot, deadline: float, *, fresh: bool = True) -> Snapshot:
-        """`raw` without the names of leases, and without what hangs on a lease that has ended (see `_alive`)."""
-        entries = {key: _strip_lease(entry) for key, entry in raw.entries.items()}
-        # In their order, so that a simulated run is the same each time.
-        alive = self._alive({lease: ttl for lease, ttl, _ in entries.values() if lease}, deadline, fresh)
-        living = {key: entry for key, (lease, _, entry) in entries.items() if not lease or lease in alive}
-        return Snapshot(living, raw)
+    def _alive_entries(self, stripped: _Stripped, deadline: float, *, fresh: bool = True) -> Snapshot:
+        """What is there, but for what hangs on a lease that has ended (see `_alive`)."""
+        if not stripped.ttls:
+            return Snapshot(stripped.entries, stripped)
+        alive, leases = self._alive(stripped.ttls, deadline, fresh), stripped.leases
+        living = {key: entry for key, entry in stripped.entries.items() if key not in leases or leases[key] in alive}
+        return Snapshot(living, stripped)
+
+    def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
+        if entry is None:
+            return None
+        return self._alive_entries(strip(Snapshot({key: entry})), deadline).entries.get(key)
 
     def _alive(self, leases: Mapping[str, float], deadline: float, fresh: bool) -> Set[str]:
         """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
@@ -253,13 +274,13 @@ class HeartbeatLeases(KeyValueBackend):
         rest = self._interval if before is None else mean * self._rng.uniform(0.5, 1.5)
         return _Heartbeat(heartbeat.token, until, now, now + rest)
 
-    def _next_scan(self, raw: Snapshot) -> float:
+    def _next_scan(self, stripped: _Stripped) -> float:
         """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
         now = self._clock()
+        if not stripped.ttls:
+            return math.inf
         with self._lock:
-            if not (leases := _leases_of(raw)):
-                return math.inf
-            heartbeats = [self._heartbeats[lease] for lease in leases if lease in self._heartbeats]
+            heartbeats = [self._heartbeats[lease] for lease in stripped.ttls if lease in self._heartbeats]
         moments = [heartbeat.next_look - now for heartbeat in heartbeats]
         # What is over is over, or could not be expired just now; there is no hurry then.
         return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
@@ -347,13 +368,14 @@ def _heartbeat_key(lease: str) -> str:
     return f"{HEARTBEATS}/{lease}"
 
 
-def _one(key: str, entry: Entry | None) -> dict[str, Entry]:
-    return {} if entry is None else {key: entry}
-
-
-def _leases_of(raw: Snapshot) -> list[str]:
-    """The leases that anything hangs on, each once."""
-    return list(dict.fromkeys(lease for lease, _, _ in map(_strip_lease, raw.entries.values()) if lease))
+def strip(raw: Snapshot) -> _Stripped:
+    """Take the names of leases out of what the service below holds."""
+    entries, leases, ttls = {}, {}, {}
+    for key, entry in raw.entries.items():
+        lease, ttl, entries[key] = _strip_lease(entry)
+        if lease:
+            leases[key], ttls[lease] = lease, ttl
+    return _Stripped(raw, entries, leases, ttls)
 
 
 def _strip_lease(entry: Entry) -> tuple[str, float, Entry]:

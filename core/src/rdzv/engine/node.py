@@ -55,6 +55,9 @@ class Node:
         assign: Which node gets which rank in a world that this node publishes.
         rng: Where pauses come from.
         id: Made anew for each handler; readable, and unique by its random part.
+        interval: Seconds between two keep-alives.
+        ttl: Seconds after which a silent node counts as dead.
+        patience: Seconds that a call in the background gets.
         run: What the service shows of the run.
         registration: This node's record, and its state.
         connection: Whether the service answers.
@@ -76,6 +79,9 @@ class Node:
     rng: random.Random = field(default_factory=random.Random)
     id: str = ""
 
+    interval: float = field(init=False)
+    ttl: float = field(init=False)
+    patience: float = field(init=False)
     run: RunView = field(default_factory=RunView)
     registration: Registration = field(default_factory=Registration)
     connection: Connection = field(init=False)
@@ -94,25 +100,18 @@ class Node:
         if not self.id:
             name = self.settings.node_name or os.uname().nodename
             self.id = f"{name_in_id(name)}.{secrets.token_hex(6)}"
+        self.interval = self.settings.keep_alive_interval.total_seconds()
+        self.ttl = self.interval * self.settings.keep_alive_max_attempt
+        self.patience = max(self.ttl, self.settings.timeout.heartbeat.total_seconds())
         self.connection = Connection(self.settings.run, self.backend, self.clock, self.interval, self.ttl)
         self.failures = Failures(self.clock)
         self.countdown = Countdown(self.id)
 
     # What time it is.
 
-    @property
-    def interval(self) -> float:
-        """Seconds between two keep-alives."""
-        return self.settings.keep_alive_interval.total_seconds()
-
-    @property
-    def ttl(self) -> float:
-        """Seconds after which a silent node counts as dead."""
-        return self.interval * self.settings.keep_alive_max_attempt
-
     def background_deadline(self, at_most: float = math.inf) -> float:
         """The deadline for a call in the background; `at_most` is one that the caller has."""
-        return min(at_most, self.clock() + max(self.ttl, self.settings.timeout.heartbeat.total_seconds()))
+        return min(at_most, self.clock() + self.patience)
 
     def pauses(self) -> Iterator[float]:
         """Seconds between attempts at what failed."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from rdzv.threads import in_thread
 
 from .pool import Check, ConnectionPool, failure, is_done
-from .store import FAILURES, Connection, NoAnswerError, Store, limit_waits, stores
+from .store import FAILURES, Connection, NoAnswerError, Store, stores
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -43,7 +43,6 @@ class Line:
         self._connection: Connection | None = None
         # One at a time: a host that is stopped holds its thread until it goes on.
         self._connecting: Future[Connection] | None = None
-        self._limit = 0.0
 
     def call(self, work: Callable[[Store], _T], seconds: float, check_open: Check) -> _T:
         """Ask the store.
@@ -65,9 +64,7 @@ class Line:
             connection = self._connection
             if connection is None or connection.session != self._connections.session:
                 connection = self._connect(time.monotonic() + seconds, check_open)
-            if seconds != self._limit and connection.descriptor is not None:
-                limit_waits(connection.descriptor, seconds)
-                self._limit = seconds
+            connection.limit_waits(seconds)
             began = time.monotonic()
             try:
                 return work(connection.store)
@@ -112,7 +109,7 @@ class Line:
             self._using.release()
 
     def _connect(self, deadline: float, check_open: Check) -> Connection:
-        self._connection, self._limit = None, 0.0
+        self._connection = None
         if self._connecting is None or self._connecting.done():
             self._connecting = in_thread(
                 lambda: self._connections.connect(deadline - time.monotonic()), "rdzv-c10d-connect"

@@ -21,7 +21,7 @@ from rdzv.threads import start_thread
 from rdzv_transport import keep_in_children
 
 from .locator import StoreLocator, enter
-from .store import FAILURES, Connection, NoAnswerError, Session, limit_waits, limited
+from .store import FAILURES, Connection, NoAnswerError, Session, limited
 
 _T = TypeVar("_T")
 
@@ -345,9 +345,9 @@ def failure(cause: BaseException | None) -> RendezvousConnectionError:
 def _limit(connection: Connection, deadline: float) -> bool:
     """Have a connection wait for no answer after a deadline; False: it is over."""
     seconds = deadline - time.monotonic()
-    if seconds <= 0 or connection.descriptor is None:
-        return seconds > 0
-    limit_waits(connection.descriptor, seconds)
+    if seconds <= 0:
+        return False
+    connection.limit_waits(seconds)
     return True
 
 

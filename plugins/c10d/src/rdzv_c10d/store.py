@@ -66,19 +66,31 @@ class Session:
     owner: str = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Connection:
     """A client of a store of our own, for one thread at a time.
 
     Attributes:
         store: The client.
         session: What it is connected to.
-        descriptor: Of its socket, by which its waits can be limited (see `limit_waits`); None: they cannot.
+        descriptor: Of its socket, by which its waits can be limited; None: they cannot.
     """
 
     store: Any
     session: Session
     descriptor: int | None = None
+    _limit: float = field(default=0.0, init=False)
+
+    def limit_waits(self, seconds: float) -> None:
+        """Have waits for an answer fail after so many seconds, or a hundredth more, if they can be limited.
+
+        Raises:
+            OSError: The system has no such limit.
+        """
+        # Most calls have the same patience: then nothing has to be set, which takes four system calls.
+        if self.descriptor is not None and not seconds <= self._limit <= 1.01 * seconds:
+            _limit_waits(self.descriptor, 1.01 * seconds)
+            self._limit = 1.01 * seconds
 
     def cut(self) -> None:
         """Break it, if it has a socket, which ends whatever waits for an answer there."""
@@ -130,7 +142,7 @@ def socket_of(store: Any) -> socket.socket | None:
     return None if descriptor is None else copy_socket(descriptor)
 
 
-def limit_waits(descriptor: int, seconds: float) -> None:
+def _limit_waits(descriptor: int, seconds: float) -> None:
     """Have torch fail where the store's host is silent for so long: a failure after which the connection is of no use.
 
     Raises:
@@ -151,7 +163,7 @@ def limited(store: Any) -> int | None:
     descriptor = descriptor_of(store)
     if descriptor is not None and sys.platform != "win32":
         with suppress(OSError):
-            limit_waits(descriptor, _LONGEST)
+            _limit_waits(descriptor, _LONGEST)
             return descriptor
     return None
 
