@@ -204,6 +204,30 @@ def test_only_who_waits_for_it_is_woken(backend: C10dRendezvousBackend) -> None:
         waiting.result(CALL)
 
 
+def test_a_watch_that_ends_late_ends_no_other_of_its_prefix(
+    backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait(prefix: str) -> None:
+        backend.wait(prefix, backend.read_all(prefix, timeout=CALL), timeout=0.01)
+
+    wait("store/1")
+    shared = backend._uses.get().shared
+    with monkeypatch.context() as slow:
+        slow.setattr(shared.watches, "forget_idle", lambda connection: None)
+        for number in range(2, 8):
+            wait(f"store/{number}")
+    # The thread that forgets them has taken them, and gets no further for a while.
+    retired = [shared.watches._idle.pop() for _ in range(len(shared.watches._idle))]
+    assert "store/1" in {watch._prefix for watch in retired}
+    since = backend.read_all("store/1", timeout=CALL)
+    with in_background(lambda: backend.wait("store/1", since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, "store/1"), "the wait")
+        for late in retired:
+            shared.pool.call(late.forget, time.monotonic() + CALL, lambda: None)
+        backend.put("store/1/a", b"x", expect=ANY, timeout=CALL)
+        assert waiting.result(CALL).entries.keys() == {"store/1/a"}
+
+
 def test_who_has_gone_is_rung_no_more(store: Any) -> None:
     backend = C10dRendezvousBackend(store, "run")
     for number in range(10):

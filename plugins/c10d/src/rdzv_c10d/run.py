@@ -7,7 +7,7 @@ Below ``<prefix>/<run id>/``:
 ``value/<path>``        any other key (see `frame`)
 ``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
-``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of wakeup keys and prefixes)
+``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of watchers, see `Run.watch`)
 ``store/<path>//<key>`` a key of the round store at a path, as its user has written it (see `RoundStore`)
 ``queues/<path>``       which queues that store has, a line of JSON each
 ======================  ================================================================================
@@ -196,15 +196,23 @@ class Run:
         if gone and not is_quiet(prefix):
             self._ring(connection, gone, store.add(self._count(prefix), 0))
 
-    def watch(self, connection: Connection, wakeup: str, prefix: str) -> None:
-        """Have a wakeup key rung for every change at or under `prefix` that a look from now on does not show."""
+    def watch(self, connection: Connection, watcher: str) -> None:
+        """Have a wakeup key rung for every change at or under a prefix that a look from now on does not show.
+
+        Args:
+            connection: Where.
+            watcher: The wakeup key, the prefix, and what no other watcher has, with blanks in between: so one that ends
+                late ends no other of the same prefix.
+        """
+        prefix = watcher.split(" ")[1]
         # A writer looks at the count after the write; so first the key index, then the count.
-        extend(connection.store, self._watchers(prefix), KeyIndex.plus(f"{wakeup} {prefix}"))
+        extend(connection.store, self._watchers(prefix), KeyIndex.plus(watcher))
         connection.store.add(self._count(prefix), _WATCHERS)
 
-    def unwatch(self, connection: Connection, wakeup: str, prefix: str) -> None:
-        """Have it rung no more."""
-        extend(connection.store, self._watchers(prefix), KeyIndex.minus(f"{wakeup} {prefix}"))
+    def unwatch(self, connection: Connection, watcher: str) -> None:
+        """Have it rung no more for this watcher."""
+        prefix = watcher.split(" ")[1]
+        extend(connection.store, self._watchers(prefix), KeyIndex.minus(watcher))
         connection.store.add(self._count(prefix), _WATCHERS)
 
     # One key, one value.
@@ -458,7 +466,7 @@ class Run:
         if (session, seen) != (connection.session.id, version):
             watchers = [name.split(" ") for name in _names(store, self._watchers(top))]
             self._watchers_seen[top] = (connection.session.id, version, watchers)
-        wakeups = {wakeup for wakeup, prefix in watchers if any(contains(prefix, path) for path in paths)}
+        wakeups = {wakeup for wakeup, prefix, _ in watchers if any(contains(prefix, path) for path in paths)}
         if wakeups:
             store.multi_set(list(wakeups), [b"1"] * len(wakeups))
 

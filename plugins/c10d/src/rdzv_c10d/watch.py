@@ -11,6 +11,7 @@ from rdzv_transport import Prefixes, Turns
 from .pool import Check, ConnectionPool
 from .run import Run, is_quiet
 from .store import Connection, NoAnswerError, Session
+from .values import nonce
 from .wakeup import WakeupKey
 
 _IDLE_WATCHES: Final = 4
@@ -88,6 +89,7 @@ class _Watch:
         self._prefix = prefix
         self._watches = watches
         self._wakeup = watches.wakeup
+        self._watcher = f"{watches.wakeup.key} {prefix} {nonce()}"
         self._connections = connections
         self._run = run
         self._session: Session | None = None
@@ -121,8 +123,7 @@ class _Watch:
             session = self._current_session()
             return time.monotonic() >= deadline
 
-        while not self.turns.take(done, lambda: self._look_for_news(deadline, check_open), deadline):
-            pass
+        self.turns.take_until(done, lambda: self._look_for_news(deadline, check_open), deadline)
         return news or since
 
     def forget(self, connection: Connection) -> None:
@@ -130,7 +131,7 @@ class _Watch:
         if self._session == connection.session:
             self._session = None
             if not self._quiet:
-                self._run.unwatch(connection, self._wakeup.key, self._prefix)
+                self._run.unwatch(connection, self._watcher)
 
     def _check_session(self, session: Session | None) -> None:
         """Say that the store in which this prefix was watched is gone, before another attempt to connect, which may
@@ -186,5 +187,5 @@ class _Watch:
             raise RendezvousConnectionError("The store was replaced by a new one just now.")
         if self._session != session:
             if not self._quiet:
-                self._run.watch(connection, self._wakeup.key, self._prefix)
+                self._run.watch(connection, self._watcher)
             self._session = session

@@ -64,8 +64,7 @@ class Watch:
             with self._client.http.forgiving(deadline):
                 self._read(deadline)
 
-        while not self._turns.take(done, fetch, deadline):
-            pass
+        self._turns.take_until(done, fetch, deadline)
         return news or since
 
     def close(self) -> None:

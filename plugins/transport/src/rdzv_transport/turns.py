@@ -44,6 +44,11 @@ class Turns:
                 self._taken = False
                 self.wake()
 
+    def take_until(self, done: Callable[[], bool], fetch: Callable[[], None], deadline: float) -> None:
+        """Take turns (see `take`) until it is done; it is to be done at the deadline."""
+        while not self.take(done, fetch, deadline):
+            pass
+
     def is_taken(self) -> bool:
         """Whether a thread fetches now."""
         return self._taken

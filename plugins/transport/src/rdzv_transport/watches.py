@@ -107,8 +107,7 @@ class _Watch:
             with self._client.forgiving(deadline):
                 self._step(deadline)
 
-        while not self._turns.take(done, fetch, deadline):
-            pass
+        self._turns.take_until(done, fetch, deadline)
         return news or since
 
     def close(self) -> None:
