@@ -8,7 +8,7 @@ import pytest
 
 from rdzv.backend import ABSENT, Entry, Snapshot
 from rdzv.engine.heartbeats import HeartbeatLeases
-from rdzv.engine.node import CANDIDATES, FIRST, HEARD, MORE_CANDIDATES, NO_LEADER_TIMEOUT, Node
+from rdzv.engine.node import CANDIDATES, CLAIM_PAUSE, FIRST_CANDIDATES, MORE_CANDIDATES, NO_LEADER_TIMEOUT, Node
 from rdzv.engine.records import NAMED, Departure, RunStatus
 from rdzv.engine.refusals import timed_out
 from rdzv.errors import RendezvousConnectionError
@@ -58,8 +58,8 @@ class TestElection:
             assert node.may_lead()
             node.apply_leader(None)
         at_once = sum(node.may_lead() for node in crowd)
-        clock.now += HEARD
-        assert at_once < least or at_once < most / 4
+        clock.now += CLAIM_PAUSE
+        assert at_once < CANDIDATES
         assert least <= sum(node.may_lead() for node in crowd) <= most
         for _ in range(MOMENTS):
             before = sum(node.may_lead() for node in crowd)
@@ -75,7 +75,7 @@ class TestElection:
             node.rng, node.stands_from = random.Random(seed), -math.inf
             harness.show(node)
             node.draw_candidates()
-        harness.now += HEARD
+        harness.now += CLAIM_PAUSE
         assert least <= sum(node.may_lead() for node in crowd) <= most
         harness.now += MOMENTS * NO_LEADER_TIMEOUT
         for node in crowd:
@@ -86,9 +86,9 @@ class TestElection:
         ("nodes", "chance", "after"),
         [
             (2, 0.999, 0.0),
-            (CANDIDATES, FIRST, 0.0),
-            (CANDIDATES, FIRST + 0.001, HEARD),
-            (2 * CANDIDATES, 0.5, HEARD),
+            (CANDIDATES, FIRST_CANDIDATES / CANDIDATES, 0.0),
+            (CANDIDATES, FIRST_CANDIDATES / CANDIDATES + 0.001, CLAIM_PAUSE),
+            (2 * CANDIDATES, 0.5, CLAIM_PAUSE),
             (2 * CANDIDATES, 0.501, NO_LEADER_TIMEOUT),
             (8 * CANDIDATES, 0.501, 2 * NO_LEADER_TIMEOUT),
         ],

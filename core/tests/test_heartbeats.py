@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rdzv.backend import ABSENT, ANY, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv.engine.heartbeats import HeartbeatLeases, strip
+from rdzv.engine.heartbeats import HeartbeatLeases, parse
 from rdzv.errors import RendezvousConnectionError
 
 from .memory import Fault, MemoryBackend
@@ -414,7 +414,7 @@ class Watched(VirtualTime):
 
 def woken(backend: MemoryBackend) -> Snapshot:
     """What an observer knows that the service has woken for all nodes."""
-    return Snapshot({}, strip(backend.read_all("nodes", timeout=CALL)))
+    return Snapshot({}, parse(backend.read_all("nodes", timeout=CALL)))
 
 
 class Middle(random.Random):
@@ -657,7 +657,7 @@ class TestWait:
         leases.put("nodes/b", b"", expect=ABSENT, lease=other, timeout=CALL)
         backend.now += 0.5
         # The service has woken it for what is new.
-        view = leases.wait("nodes", Snapshot(view.entries, strip(backend.read_all("nodes", timeout=CALL))), timeout=1.0)
+        view = leases.wait("nodes", Snapshot(view.entries, parse(backend.read_all("nodes", timeout=CALL))), timeout=1.0)
         assert view.entries.keys() == {"nodes/a", "nodes/b"}, "what has just come lives"
         assert not backend.looks[1:]
         assert leases.wait("nodes", view, timeout=1.0) is view
@@ -674,7 +674,7 @@ class TestWait:
         ended.revoke(CALL)
         assert not leases.read_all("nodes", timeout=CALL).entries, "a fresh look sees the end at once"
         other = HeartbeatLeases(backend, 5.0, lambda: backend.now)
-        view = other.wait("nodes", Snapshot(view.entries, strip(backend.read_all("nodes", timeout=CALL))), timeout=5.0)
+        view = other.wait("nodes", Snapshot(view.entries, parse(backend.read_all("nodes", timeout=CALL))), timeout=5.0)
         assert view.entries
         assert not other.wait("nodes", view, timeout=5.0).entries
         assert backend.now == began + 0.75

@@ -122,8 +122,9 @@ class TestTime:
     def test_a_call_that_is_not_waited_for_may_take_a_time_to_live_or_the_heartbeat_timeout(
         self, clock: Clock, signs: int, seconds: float
     ) -> None:
-        settings = replace(made(clock, signs=signs).settings, timeout=RendezvousTimeout(heartbeat=timedelta(seconds=7)))
-        node = Node(settings, "memory", clock)
+        node = made(clock, signs=signs)
+        timeout = RendezvousTimeout(heartbeat=timedelta(seconds=7))
+        node.settings = replace(node.settings, timeout=timeout)
         assert node.background_deadline() == 1000.0 + seconds
 
     def test_silence_is_for_ever_until_the_service_has_answered(self, clock: Clock) -> None:

@@ -403,7 +403,7 @@ BUGS: Final[dict[str, Bug]] = {
         "An owner does not look whether the service has lost what hangs on its lease before the first heartbeat.",
         {4, 7},
         _HeartbeatLease._verify,
-        {"there is None or _strip_lease(there)[0] != self.id": "False"},
+        {"there is None or _parse_entry(there)[0] != self.id": "False"},
         "forget",
         "come",
         level="heartbeats",

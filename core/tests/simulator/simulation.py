@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["CROWD", "LOOK", "Simulation"]
 
 CROWD: Final[tuple[tuple[ModuleType, str, float], ...]] = (
+    (node, "FIRST_CANDIDATES", 1 / 6),
     (node, "CANDIDATES", 1),
     (heartbeats, "_OBSERVERS", 2),
     (records, "NAMED", 1),

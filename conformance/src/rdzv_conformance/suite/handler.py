@@ -66,7 +66,7 @@ class HandlerConformance(NodesConformance):
         """Invariant 4: if any node dies while all gather, the leader too, the others get their world."""
         doomed, *rest = nodes(4, 3, 3)
         doomed.tell("join")
-        # Another leader could form a world with it before its lease ends.
+        # If another node led, it could form a world with the doomed one before that one's lease ends.
         eventually(lambda: rest[0].ask("leader") is not None, "the first node to lead", FORM)
         rest[1].tell("join")
         eventually(lambda: rest[0].ask("nodes") == 2, "the second node to be there", FORM)

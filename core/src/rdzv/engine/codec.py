@@ -37,6 +37,7 @@ def decode(kind: type[_R], payload: bytes) -> _R:
         RendezvousStateError: The bytes are not such a record.
     """
     try:
+        # See `Envelope.unpack`.
         value, hint = json.loads(str(payload, "utf-8")), cast("Any", kind)
         if (schema := _natural(_object(value)["schema"])) != _SCHEMA:
             raise other_version(f"The {_spelled(kind)} in the service", schema, _SCHEMA)

@@ -39,11 +39,11 @@ _OBSERVERS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class _Stripped:
-    """What the service below holds, without the names of leases.
+class Parsed:
+    """A snapshot of the service below, with the names of leases told apart from values: parsed once.
 
     Attributes:
-        raw: The same as the service has it.
+        raw: The snapshot, from which the next wait below goes on.
         entries: By key.
         leases: By key, the lease on which it hangs, if any.
         ttls: By lease, its time to live in seconds; in their order, so that a simulated run is the same each time.
@@ -60,9 +60,9 @@ class _Heartbeat:
     """What an observer knows of a lease.
 
     Attributes:
-        token: The version of its last heartbeat; None: it was not read yet.
+        token: The version of its last heartbeat; `ABSENT`: it had none yet; None: it was not read yet.
         until: The moment until which it lives without another; infinite where nothing tells.
-        read_at: When that was read.
+        read_at: When that was read, or the lease first seen.
         next_look: The moment from which on it is worth reading again.
     """
 
@@ -130,7 +130,7 @@ class HeartbeatLeases(KeyValueBackend):
 
     def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         deadline = self._clock() + timeout
-        return self._alive_entries(strip(self._inner.read_all(prefix, timeout=timeout)), deadline)
+        return self._alive_entries(parse(self._inner.read_all(prefix, timeout=timeout)), deadline)
 
     def put(
         self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
@@ -150,7 +150,7 @@ class HeartbeatLeases(KeyValueBackend):
                 return PutResult(PutOutcome.CONFLICT, alive)
         if mine is not None and put.outcome is not PutOutcome.CONFLICT:
             mine.holds = mine.holds or key
-        return put if put.entry is None else replace(put, entry=_strip_lease(put.entry)[2])
+        return put if put.entry is None else replace(put, entry=_parse_entry(put.entry)[2])
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         self._inner.delete(prefix, timeout=timeout)
@@ -158,7 +158,7 @@ class HeartbeatLeases(KeyValueBackend):
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """See `KeyValueBackend`. The service wakes a waiter for changes, the clock for expired leases."""
         deadline = self._clock() + timeout
-        seen: _Stripped = since.revision
+        seen: Parsed = since.revision
         while (remaining := deadline - self._clock()) > 0:
             try:
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
@@ -172,7 +172,7 @@ class HeartbeatLeases(KeyValueBackend):
                 return now
             if (remaining := deadline - self._clock()) > 0:
                 raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._next_scan(seen)))
-                seen = seen if raw is seen.raw else strip(raw)
+                seen = seen if raw is seen.raw else parse(raw)
         return since
 
     def open_lease(self, ttl: float, *, timeout: float) -> Lease:
@@ -186,18 +186,18 @@ class HeartbeatLeases(KeyValueBackend):
     def _left(self, deadline: float) -> float:
         return time_left(deadline, self._clock())
 
-    def _alive_entries(self, stripped: _Stripped, deadline: float, *, fresh: bool = True) -> Snapshot:
+    def _alive_entries(self, parsed: Parsed, deadline: float, *, fresh: bool = True) -> Snapshot:
         """What is there, but for what hangs on a lease that has ended (see `_alive`)."""
-        if not stripped.ttls:
-            return Snapshot(stripped.entries, stripped)
-        alive, leases = self._alive(stripped.ttls, deadline, fresh), stripped.leases
-        living = {key: entry for key, entry in stripped.entries.items() if key not in leases or leases[key] in alive}
-        return Snapshot(living, stripped)
+        if not parsed.ttls:
+            return Snapshot(parsed.entries, parsed)
+        alive, leases = self._alive(parsed.ttls, deadline, fresh), parsed.leases
+        living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
+        return Snapshot(living, parsed)
 
     def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
         if entry is None:
             return None
-        return self._alive_entries(strip(Snapshot({key: entry})), deadline).entries.get(key)
+        return self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
 
     def _alive(self, leases: Mapping[str, float], deadline: float, fresh: bool) -> Set[str]:
         """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
@@ -217,8 +217,8 @@ class HeartbeatLeases(KeyValueBackend):
         return trusted | living
 
     def _next_look(self, lease: str, ttl: float, now: float) -> float:
-        """The moment from which on a lease is worth a look; one that is new lives, and many observers do not look at it
-        together."""
+        """The moment from which on a lease is worth a look. One that is seen for the first time lives, and is noted, so
+        that not all who see it together read it."""
         heartbeat = self._heartbeats.get(lease)
         if heartbeat is None:
             if mean := self._mean_pause():
@@ -274,13 +274,13 @@ class HeartbeatLeases(KeyValueBackend):
         rest = self._interval if before is None else mean * self._rng.uniform(0.5, 1.5)
         return _Heartbeat(heartbeat.token, until, now, now + rest)
 
-    def _next_scan(self, stripped: _Stripped) -> float:
+    def _next_scan(self, parsed: Parsed) -> float:
         """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
         now = self._clock()
-        if not stripped.ttls:
+        if not parsed.ttls:
             return math.inf
         with self._lock:
-            heartbeats = [self._heartbeats[lease] for lease in stripped.ttls if lease in self._heartbeats]
+            heartbeats = [self._heartbeats[lease] for lease in parsed.ttls if lease in self._heartbeats]
         moments = [heartbeat.next_look - now for heartbeat in heartbeats]
         # What is over is over, or could not be expired just now; there is no hurry then.
         return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
@@ -353,7 +353,7 @@ class _HeartbeatLease(Lease):
         """Find out, once, whether the service has lost what hangs on it before there was any heartbeat to be missed."""
         there = self._inner.read(self.holds, timeout=time_left(deadline, self._clock()))
         self._is_verified = True
-        if there is None or _strip_lease(there)[0] != self.id:
+        if there is None or _parse_entry(there)[0] != self.id:
             # For all: something else may have been put on it later.
             self.ended = True
             self._write(_EXPIRED, deadline)
@@ -368,17 +368,17 @@ def _heartbeat_key(lease: str) -> str:
     return f"{HEARTBEATS}/{lease}"
 
 
-def strip(raw: Snapshot) -> _Stripped:
-    """Take the names of leases out of what the service below holds."""
+def parse(raw: Snapshot) -> Parsed:
+    """Tell the names of leases apart from values."""
     entries, leases, ttls = {}, {}, {}
     for key, entry in raw.entries.items():
-        lease, ttl, entries[key] = _strip_lease(entry)
+        lease, ttl, entries[key] = _parse_entry(entry)
         if lease:
             leases[key], ttls[lease] = lease, ttl
-    return _Stripped(raw, entries, leases, ttls)
+    return Parsed(raw, entries, leases, ttls)
 
 
-def _strip_lease(entry: Entry) -> tuple[str, float, Entry]:
+def _parse_entry(entry: Entry) -> tuple[str, float, Entry]:
     """The name of the lease on which a value hangs, its time to live in seconds, and the value itself."""
     line, newline, value = entry.value.partition(b"\n")
     if not newline or not (lease := _LEASE.fullmatch(line)):

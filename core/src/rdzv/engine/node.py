@@ -25,14 +25,14 @@ from .run_view import Presence, RunView
 
 logger = logging.getLogger(__name__)
 
+FIRST_CANDIDATES: Final = 2
+"""Of many nodes that see at once that there is no leader, so many, on average, stand for election at once."""
+
+CLAIM_PAUSE: Final = 0.05
+"""Seconds after which more stand, unless they have heard of a claim by then."""
+
 CANDIDATES: Final = 12
-"""Of many nodes that see at once that there is no leader, so many, about, stand for election first."""
-
-FIRST: Final = 1 / 6
-"""The share of these that stand at once."""
-
-HEARD: Final = 0.05
-"""Seconds after which the others do, unless they have heard of a claim by then."""
+"""So many, on average, have stood by then."""
 
 NO_LEADER_TIMEOUT: Final = 1.0
 """Seconds after which others do, if there is still no leader: the election may have failed."""
@@ -57,7 +57,6 @@ class Node:
         id: Made anew for each handler; readable, and unique by its random part.
         interval: Seconds between two keep-alives.
         ttl: Seconds after which a silent node counts as dead.
-        patience: Seconds that a call in the background gets.
         run: What the service shows of the run.
         registration: This node's record, and its state.
         connection: Whether the service answers.
@@ -81,7 +80,6 @@ class Node:
 
     interval: float = field(init=False)
     ttl: float = field(init=False)
-    patience: float = field(init=False)
     run: RunView = field(default_factory=RunView)
     registration: Registration = field(default_factory=Registration)
     connection: Connection = field(init=False)
@@ -96,13 +94,12 @@ class Node:
     countdown: Countdown = field(init=False)
 
     def __post_init__(self) -> None:
-        """Give the node its id."""
+        """Give the node its id, and what follows from its settings."""
         if not self.id:
             name = self.settings.node_name or os.uname().nodename
             self.id = f"{name_in_id(name)}.{secrets.token_hex(6)}"
         self.interval = self.settings.keep_alive_interval.total_seconds()
         self.ttl = self.interval * self.settings.keep_alive_max_attempt
-        self.patience = max(self.ttl, self.settings.timeout.heartbeat.total_seconds())
         self.connection = Connection(self.settings.run, self.backend, self.clock, self.interval, self.ttl)
         self.failures = Failures(self.clock)
         self.countdown = Countdown(self.id)
@@ -111,7 +108,7 @@ class Node:
 
     def background_deadline(self, at_most: float = math.inf) -> float:
         """The deadline for a call in the background; `at_most` is one that the caller has."""
-        return min(at_most, self.clock() + self.patience)
+        return min(at_most, self.clock() + max(self.ttl, self.settings.timeout.heartbeat.total_seconds()))
 
     def pauses(self) -> Iterator[float]:
         """Seconds between attempts at what failed."""
@@ -350,14 +347,14 @@ class Node:
         return self.registration.lease_until if is_sure else None
 
     def draw_candidates(self) -> None:
-        """There is no leader, as many see at once: by chance a few stand for election now, more a moment later."""
-        place = self.rng.random() * self.nodes_known() / CANDIDATES
-        pause = HEARD if FIRST < place <= 1 else 0.0
-        moments = math.ceil(math.log(max(place, 1.0), MORE_CANDIDATES))
+        """There is no leader, as many see at once: draw from when on this node stands for election."""
+        place = self.rng.random() * self.nodes_known()
+        pause = CLAIM_PAUSE if FIRST_CANDIDATES < place <= CANDIDATES else 0.0
+        moments = math.ceil(math.log(max(place / CANDIDATES, 1.0), MORE_CANDIDATES))
         self.stands_from = max(self.stands_from, self.clock() + pause + moments * NO_LEADER_TIMEOUT)
 
     def next_election(self) -> float:
-        """The moment at which this node looks again whether there is a leader, while there is none."""
+        """The moment at which this node stands for election, or stands again, if there is no leader by then."""
         now = self.clock()
         soon = now + NO_LEADER_TIMEOUT
         return min(soon, self.stands_from) if self.stands_from > now else soon

@@ -7,7 +7,7 @@ Below ``<prefix>/<run id>/``:
 ``value/<path>``        any other key (see `frame`)
 ``index/<folder>``      which keys are, or may be, in a folder (a `KeyIndex` of paths and their births)
 ``count/<top>``         how many keys were created below a top folder, and how often its watchers changed
-``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of watchers, see `Run.watch`)
+``watchers/<top>``      whose wakeup keys are rung for changes there (a `KeyIndex` of a `Watcher` each)
 ``store/<path>//<key>`` a key of the round store at a path, as its user has written it (see `RoundStore`)
 ``queues/<path>``       which queues that store has, a line of JSON each
 ======================  ================================================================================
@@ -72,6 +72,20 @@ class Listing(NamedTuple):
     settled: bool
 
 
+class Watcher(NamedTuple):
+    """Who is rung for changes: as text, these three with blanks between them.
+
+    Attributes:
+        wakeup: Its wakeup key.
+        prefix: What it watches.
+        nonce: No other has it: a watch that ends late ends none that is newer.
+    """
+
+    wakeup: str
+    prefix: str
+    nonce: str
+
+
 class Attempt(Future[None]):
     """A put that its caller may give up at any moment, by `cancel`: either before the write, or too late."""
 
@@ -93,7 +107,7 @@ class Run:
         self.root = root
         self._page_seen: bytes | None = None
         self._page_parsed: tuple[bytes | None, Page] = (None, Page())
-        self._watchers_seen: dict[str, tuple[str, int, list[list[str]]]] = {}
+        self._watchers_seen: dict[str, tuple[str, int, list[Watcher]]] = {}
         self._missing: dict[str, dict[str, float]] = {}
         # What was announced at or under a prefix when all of it was there, in which session of the store.
         self._listed: dict[str, tuple[str, tuple[str, ...]]] = {}
@@ -196,24 +210,16 @@ class Run:
         if gone and not is_quiet(prefix):
             self._ring(connection, gone, store.add(self._count(prefix), 0))
 
-    def watch(self, connection: Connection, watcher: str) -> None:
-        """Have a wakeup key rung for every change at or under a prefix that a look from now on does not show.
-
-        Args:
-            connection: Where.
-            watcher: The wakeup key, the prefix, and what no other watcher has, with blanks in between: so one that ends
-                late ends no other of the same prefix.
-        """
-        prefix = watcher.split(" ")[1]
+    def watch(self, connection: Connection, watcher: Watcher) -> None:
+        """Have a watcher rung for every change at or under its prefix that a look from now on does not show."""
         # A writer looks at the count after the write; so first the key index, then the count.
-        extend(connection.store, self._watchers(prefix), KeyIndex.plus(watcher))
-        connection.store.add(self._count(prefix), _WATCHERS)
+        extend(connection.store, self._watchers(watcher.prefix), KeyIndex.plus(" ".join(watcher)))
+        connection.store.add(self._count(watcher.prefix), _WATCHERS)
 
-    def unwatch(self, connection: Connection, watcher: str) -> None:
-        """Have it rung no more for this watcher."""
-        prefix = watcher.split(" ")[1]
-        extend(connection.store, self._watchers(prefix), KeyIndex.minus(watcher))
-        connection.store.add(self._count(prefix), _WATCHERS)
+    def unwatch(self, connection: Connection, watcher: Watcher) -> None:
+        """Have it rung no more."""
+        extend(connection.store, self._watchers(watcher.prefix), KeyIndex.minus(" ".join(watcher)))
+        connection.store.add(self._count(watcher.prefix), _WATCHERS)
 
     # One key, one value.
 
@@ -464,9 +470,9 @@ class Run:
         top, store = _top(paths[0]), connection.store
         session, seen, watchers = self._watchers_seen.get(top, ("", 0, []))
         if (session, seen) != (connection.session.id, version):
-            watchers = [name.split(" ") for name in _names(store, self._watchers(top))]
+            watchers = [Watcher(*name.split(" ")) for name in _names(store, self._watchers(top))]
             self._watchers_seen[top] = (connection.session.id, version, watchers)
-        wakeups = {wakeup for wakeup, prefix, _ in watchers if any(contains(prefix, path) for path in paths)}
+        wakeups = {one.wakeup for one in watchers if any(contains(one.prefix, path) for path in paths)}
         if wakeups:
             store.multi_set(list(wakeups), [b"1"] * len(wakeups))
 

@@ -87,10 +87,11 @@ class Connection:
         Raises:
             OSError: The system has no such limit.
         """
-        # Most calls have the same patience: then nothing has to be set, which takes four system calls.
+        # Most calls have about the same patience: then nothing has to be set, which takes four system calls.
         if self.descriptor is not None and not seconds <= self._limit <= 1.01 * seconds:
-            _limit_waits(self.descriptor, 1.01 * seconds)
-            self._limit = 1.01 * seconds
+            limit = 1.005 * seconds
+            _limit_waits(self.descriptor, limit)
+            self._limit = limit
 
     def cut(self) -> None:
         """Break it, if it has a socket, which ends whatever waits for an answer there."""

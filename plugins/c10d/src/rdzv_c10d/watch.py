@@ -9,7 +9,7 @@ from rdzv.errors import RendezvousConnectionError
 from rdzv_transport import Prefixes, Turns
 
 from .pool import Check, ConnectionPool
-from .run import Run, is_quiet
+from .run import Run, Watcher, is_quiet
 from .store import Connection, NoAnswerError, Session
 from .values import nonce
 from .wakeup import WakeupKey
@@ -89,7 +89,7 @@ class _Watch:
         self._prefix = prefix
         self._watches = watches
         self._wakeup = watches.wakeup
-        self._watcher = f"{watches.wakeup.key} {prefix} {nonce()}"
+        self._watcher = Watcher(watches.wakeup.key, prefix, nonce())
         self._connections = connections
         self._run = run
         self._session: Session | None = None

@@ -45,7 +45,7 @@ class Turns:
                 self.wake()
 
     def take_until(self, done: Callable[[], bool], fetch: Callable[[], None], deadline: float) -> None:
-        """Take turns (see `take`) until it is done; it is to be done at the deadline."""
+        """Take turns (see `take`) until it is done, as it must be from the deadline on."""
         while not self.take(done, fetch, deadline):
             pass
 
