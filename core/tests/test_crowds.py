@@ -3,6 +3,7 @@
 import heapq
 import math
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -169,14 +170,14 @@ class Service(MemoryBackend):
 class Crowd:
     """Observers of one lease, each at its own moments."""
 
-    def __init__(self, observers: int, service: Service) -> None:
+    def __init__(self, observers: int, service: Service, known: Callable[[], int] | None = None) -> None:
         self.service = service
         chance = random.Random(0)
         self.views: dict[HeartbeatLeases, Snapshot] = {}
         self.due: list[tuple[float, int, HeartbeatLeases]] = []
         for number in range(observers):
             leases = HeartbeatLeases(
-                service, INTERVAL, lambda: service.now, "0", lambda: observers, random.Random(number)
+                service, INTERVAL, lambda: service.now, "0", known or (lambda: observers), random.Random(number)
             )
             self.views[leases] = leases.read_all("leader", timeout=CALL)
             self.due.append((service.now + chance.uniform(0.0, 10.0), number, leases))
@@ -233,6 +234,45 @@ def test_of_those_that_see_a_new_lease_none_looks_at_once_and_a_death_is_found_a
     crowd.due = [(service.now, number, observer) for _, number, observer in crowd.due]
     heapq.heapify(crowd.due)
     found = crowd.watch(died + 2 * TTL)
+    assert found is not None
+    assert TTL < found - died <= TTL + 1.0
+
+
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("observers", [32, 256, 1000])
+def test_a_death_is_found_as_soon_where_all_have_just_begun(observers: int, few: bool) -> None:
+    service, known = Service(), [2 if few else observers]
+    owner = HeartbeatLeases(service, INTERVAL, lambda: service.now)
+    lease = owner.open_lease(TTL, timeout=CALL)
+    owner.put("leader", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    crowd = Crowd(observers, service, lambda: known[0])
+    crowd.due = [(service.now + number * 3.0 / observers, number, leases) for _, number, leases in crowd.due]
+    heapq.heapify(crowd.due)
+    began, service.looks = service.now, 0
+    for number in range(1, 6):
+        # At first a few were known; then they are in a world of many.
+        assert crowd.watch(began + number * INTERVAL) is None
+        assert lease.keep_alive(CALL)
+        if number == 1:
+            known[0] = observers
+    assert few or service.looks <= 70 * 5 * INTERVAL
+    died = service.now
+    found = crowd.watch(died + 4 * TTL)
+    assert found is not None
+    assert TTL < found - died <= TTL + 1.0
+
+
+def test_those_that_are_left_of_many_find_a_death_as_soon() -> None:
+    service, known = Service(), [1000]
+    owner = HeartbeatLeases(service, INTERVAL, lambda: service.now)
+    lease = owner.open_lease(TTL, timeout=CALL)
+    owner.put("leader", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    crowd = Crowd(2, service, lambda: known[0])
+    assert crowd.watch(service.now + 0.5) is None
+    died, known[0] = service.now, 2
+    # The news of it wakes them.
+    crowd.due = [(died, number, leases) for _, number, leases in crowd.due]
+    found = crowd.watch(died + 4 * TTL)
     assert found is not None
     assert TTL < found - died <= TTL + 1.0
 

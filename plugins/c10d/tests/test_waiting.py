@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Entry, Snapshot
+from rdzv.backend import ABSENT, ANY, Entry, PutOutcome, Snapshot
 from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background, with_retries
@@ -226,6 +226,17 @@ def test_a_watch_that_ends_late_ends_no_other_of_its_prefix(
             shared.pool.call(late.forget, time.monotonic() + CALL, lambda: None)
         backend.put("store/1/a", b"x", expect=ANY, timeout=CALL)
         assert waiting.result(CALL).entries.keys() == {"store/1/a"}
+
+
+@pytest.mark.parametrize("line", ["", "one", "two words", "four words are one"])
+def test_what_is_no_watcher_is_not_rung(backend: C10dRendezvousBackend, store: Any, line: str) -> None:
+    extend(store, "rdzv/run/watchers/nodes", KeyIndex.plus(line))
+    since = backend.read_all("nodes", timeout=CALL)
+    with in_background(lambda: backend.wait("nodes", since, timeout=60)) as waiting:
+        eventually(lambda: _is_watched(backend, "nodes"), "the wait")
+        put = backend.put("nodes/a", b"x", expect=ANY, timeout=CALL)
+        assert put.outcome is PutOutcome.APPLIED
+        assert waiting.result(CALL).entries.keys() == {"nodes/a"}
 
 
 def test_who_has_gone_is_rung_no_more(store: Any) -> None:

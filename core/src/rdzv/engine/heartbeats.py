@@ -63,7 +63,7 @@ class _Heartbeat:
         token: The version of its last heartbeat; `ABSENT`: it had none yet; None: it was not read yet.
         until: The moment until which it lives without another; infinite where nothing tells.
         read_at: When that was read, or the lease first seen.
-        next_look: The moment from which on it is worth reading again.
+        next_look: The moment from which on it is worth reading again, if there are not fewer observers by then.
     """
 
     token: Token | None
@@ -221,12 +221,20 @@ class HeartbeatLeases(KeyValueBackend):
         that not all who see it together read it."""
         heartbeat = self._heartbeats.get(lease)
         if heartbeat is None:
-            if mean := self._mean_pause():
-                heartbeat = _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
-            else:
-                heartbeat = self._observed(_NONE_YET, ttl, None, now)
+            mean = self._mean_pause()
+            heartbeat = self._resting(mean, now) if mean else self._observed(_NONE_YET, ttl, None, now)
             self._heartbeats[lease] = heartbeat
-        return heartbeat.next_look
+        return self._due(heartbeat)
+
+    def _due(self, heartbeat: _Heartbeat) -> float:
+        mean = self._mean_pause()
+        # There may be fewer observers than when it was drawn.
+        most = max(self._interval, 2 * mean) if mean else self._scan_interval
+        return min(heartbeat.next_look, heartbeat.read_at + most)
+
+    def _resting(self, mean: float, now: float) -> _Heartbeat:
+        """What one of many observers knows of a lease before its first look, which comes by chance."""
+        return _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
 
     def _mean_pause(self) -> float:
         """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""
@@ -259,20 +267,28 @@ class HeartbeatLeases(KeyValueBackend):
         )
 
     def _observed(self, heartbeat: Entry, ttl: float, before: _Heartbeat | None, now: float) -> _Heartbeat:
+        """What an observer knows after a look.
+
+        One of many looks again when the next heartbeat is due: if that has come it rests, by chance; else it goes on as
+        one of few. Whenever they begin, some look at any moment: those that see a lease for the first time together, or
+        a heartbeat, rest for very different times.
+        """
+        mean = self._mean_pause()
+        if before is None and mean:
+            return self._resting(mean, now)
         if before is not None and (
             before.until == math.inf or now - before.read_at > self._interval + self._scan_interval
         ):
             # This observer did not look: a live owner gets the whole time to live again.
             before = None
-        seen = before if before is not None and before.token == heartbeat.token else None
-        until = now + ttl if seen is None else seen.until
-        mean = self._mean_pause()
-        if seen is not None or not mean:
-            return _Heartbeat(heartbeat.token, until, now, min(until, now + self._scan_interval))
-        # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
-        # come, the other observers look for a while.
-        rest = self._interval if before is None else mean * self._rng.uniform(0.5, 1.5)
-        return _Heartbeat(heartbeat.token, until, now, now + rest)
+        if before is not None and before.token == heartbeat.token:
+            return replace(before, read_at=now, next_look=min(before.until, now + self._scan_interval))
+        pause = min(ttl, self._scan_interval)
+        if mean:
+            # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
+            # come, the other observers look for a while.
+            pause = self._interval if before is None else 2 * mean * self._rng.random()
+        return _Heartbeat(heartbeat.token, now + ttl, now, now + pause)
 
     def _next_scan(self, parsed: Parsed) -> float:
         """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
@@ -281,7 +297,7 @@ class HeartbeatLeases(KeyValueBackend):
             return math.inf
         with self._lock:
             heartbeats = [self._heartbeats[lease] for lease in parsed.ttls if lease in self._heartbeats]
-        moments = [heartbeat.next_look - now for heartbeat in heartbeats]
+        moments = [self._due(heartbeat) - now for heartbeat in heartbeats]
         # What is over is over, or could not be expired just now; there is no hurry then.
         return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
 

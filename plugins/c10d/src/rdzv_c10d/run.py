@@ -470,7 +470,9 @@ class Run:
         top, store = _top(paths[0]), connection.store
         session, seen, watchers = self._watchers_seen.get(top, ("", 0, []))
         if (session, seen) != (connection.session.id, version):
-            watchers = [Watcher(*name.split(" ")) for name in _names(store, self._watchers(top))]
+            # What is no watcher is not rung; what was written stands all the same.
+            lines = [name.split(" ") for name in _names(store, self._watchers(top))]
+            watchers = [Watcher(*words) for words in lines if len(words) == len(Watcher._fields)]
             self._watchers_seen[top] = (connection.session.id, version, watchers)
         wakeups = {one.wakeup for one in watchers if any(contains(one.prefix, path) for path in paths)}
         if wakeups:
