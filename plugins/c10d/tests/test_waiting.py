@@ -218,7 +218,7 @@ def test_a_watch_that_ends_late_ends_no_other_of_its_prefix(
             wait(f"store/{number}")
     # The thread that forgets them has taken them, and gets no further for a while.
     retired = [shared.watches._idle.pop() for _ in range(len(shared.watches._idle))]
-    assert "store/1" in {watch._prefix for watch in retired}
+    assert "store/1" in {watch._watcher.prefix for watch in retired}
     since = backend.read_all("store/1", timeout=CALL)
     with in_background(lambda: backend.wait("store/1", since, timeout=60)) as waiting:
         eventually(lambda: _is_watched(backend, "store/1"), "the wait")
@@ -430,7 +430,7 @@ def _wakeups(store: Any) -> int:
 def _is_watched(backend: C10dRendezvousBackend, prefix: str) -> bool:
     """Whether a client waits there, and has looked."""
     watches = backend._uses.get().shared.watches._watches.all()
-    return any(one._prefix == prefix and one._look_at for one in watches)
+    return any(one._watcher.prefix == prefix and one._look_at for one in watches)
 
 
 def test_what_is_known_of_a_prefix_may_be_older_than_what_a_waiter_knows(backend: C10dRendezvousBackend) -> None:

@@ -221,9 +221,7 @@ class HeartbeatLeases(KeyValueBackend):
         that not all who see it together read it."""
         heartbeat = self._heartbeats.get(lease)
         if heartbeat is None:
-            mean = self._mean_pause()
-            heartbeat = self._resting(mean, now) if mean else self._observed(_NONE_YET, ttl, None, now)
-            self._heartbeats[lease] = heartbeat
+            heartbeat = self._heartbeats[lease] = self._observed(_NONE_YET, ttl, None, now)
         return self._due(heartbeat)
 
     def _due(self, heartbeat: _Heartbeat) -> float:
@@ -231,10 +229,6 @@ class HeartbeatLeases(KeyValueBackend):
         # There may be fewer observers than when it was drawn.
         most = max(self._interval, 2 * mean) if mean else self._scan_interval
         return min(heartbeat.next_look, heartbeat.read_at + most)
-
-    def _resting(self, mean: float, now: float) -> _Heartbeat:
-        """What one of many observers knows of a lease before its first look, which comes by chance."""
-        return _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
 
     def _mean_pause(self) -> float:
         """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""
@@ -269,13 +263,13 @@ class HeartbeatLeases(KeyValueBackend):
     def _observed(self, heartbeat: Entry, ttl: float, before: _Heartbeat | None, now: float) -> _Heartbeat:
         """What an observer knows after a look.
 
-        One of many looks again when the next heartbeat is due: if that has come it rests, by chance; else it goes on as
-        one of few. Whenever they begin, some look at any moment: those that see a lease for the first time together, or
-        a heartbeat, rest for very different times.
+        One of many takes note of a lease, and looks at it later, by chance. Then it looks again when the next heartbeat
+        is due: if that has come it rests, by chance; else it goes on as one of few. Whenever they begin, some look at
+        any moment: those that see a lease for the first time together, or a heartbeat, rest for very different times.
         """
         mean = self._mean_pause()
         if before is None and mean:
-            return self._resting(mean, now)
+            return _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
         if before is not None and (
             before.until == math.inf or now - before.read_at > self._interval + self._scan_interval
         ):

@@ -217,9 +217,10 @@ class ConnectionPool:
         """Do some work on the caller's thread: its result, and why it has failed."""
         stays = False
         try:
-            if not _limit(connection, deadline):
+            if (seconds := deadline - time.monotonic()) <= 0:
                 stays = True
                 return None, self.no_answer()
+            connection.limit_waits(seconds)
             result = work(connection)
             stays = True
             return result, None
@@ -342,21 +343,12 @@ def failure(cause: BaseException | None) -> RendezvousConnectionError:
     return error
 
 
-def _limit(connection: Connection, deadline: float) -> bool:
-    """Have a connection wait for no answer after a deadline; False: it is over."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        return False
-    connection.limit_waits(seconds)
-    return True
-
-
 def _do_last(one: "Connection | _Worker", work: Callable[[Connection], None]) -> None:
     if isinstance(one, _Worker):
         one.do(work, math.inf)
         return
     with suppress(*FAILURES, RendezvousError):
-        _limit(one, time.monotonic() + _SHUTDOWN_GRACE)
+        one.limit_waits(_SHUTDOWN_GRACE)
         work(one)
 
 

@@ -82,12 +82,13 @@ class Connection:
     _limit: float = field(default=0.0, init=False)
 
     def limit_waits(self, seconds: float) -> None:
-        """Have waits for an answer fail after so many seconds, or a hundredth more, if they can be limited.
+        """Have waits for an answer fail after so many seconds, if they can be limited: a hundredth later at most, and
+        as late as the system's timers are.
 
         Raises:
             OSError: The system has no such limit.
         """
-        # Most calls have about the same patience: then nothing has to be set, which takes four system calls.
+        # Most calls have about the same patience: then nothing has to be set, which takes three system calls.
         if self.descriptor is not None and not seconds <= self._limit <= 1.01 * seconds:
             limit = 1.005 * seconds
             _limit_waits(self.descriptor, limit)

@@ -86,7 +86,6 @@ class _Watch:
 
     def __init__(self, prefix: str, watches: Watches, connections: ConnectionPool, run: Run) -> None:
         self.turns = Turns()
-        self._prefix = prefix
         self._watches = watches
         self._wakeup = watches.wakeup
         self._watcher = Watcher(watches.wakeup.key, prefix, nonce())
@@ -174,7 +173,7 @@ class _Watch:
             # First of all: what was idle may be this very prefix.
             self._watches.forget_idle(connection)
             self._register(connection, session)
-            entries, settled = self._run.read_all(connection, self._prefix, deadline)
+            entries, settled = self._run.read_all(connection, self._watcher.prefix, deadline)
             return Snapshot(entries, Moment(began, time.monotonic())), settled
 
         self._now, settled = self._connections.call(look, deadline, check_open)
