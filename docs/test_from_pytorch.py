@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 import rdzv
-from rdzv.plugins import create_backend, load_backend_plugin
+from rdzv.plugins import load_backend_plugin
+from rdzv.registry import create_backend
 
 PAGE = (Path(__file__).parent / "from-pytorch.md").read_text()
 TORCH = "torch.distributed.elastic.rendezvous"

@@ -8,10 +8,10 @@ from rdzv.backend import ABSENT, Snapshot
 from rdzv.engine import effects
 from rdzv.engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from rdzv.engine.effects import Call, Coroutine, Effect, Put
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.node import Node
 from rdzv.engine.records import LEADER_KEY, NodeRecord, State
 from rdzv.engine.registration import NodeState
+from rdzv.envelope import Envelope
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import MemoryBackend, MemoryService

@@ -15,10 +15,10 @@ from rdzv import DynamicRendezvousHandler, NodeRecord
 from rdzv.backend import STATE_KEY
 from rdzv.engine import worlds
 from rdzv.engine.codec import decode
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.handler import _reserved_port, assign_ranks
 from rdzv.engine.records import STATUS_KEY, Closed, State
+from rdzv.envelope import Envelope
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.engine.envelope import NONCE_HISTORY, Envelope, OtherVersionError
+from rdzv.envelope import NONCE_HISTORY, Envelope, OtherVersionError
 from rdzv.errors import RendezvousStateError
 
 FIRST = Envelope(b"\n\0 anything", "a", "0a1b2c")

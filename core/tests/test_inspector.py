@@ -11,9 +11,9 @@ import pytest
 from rdzv import DynamicRendezvousHandler
 from rdzv.backend import ABSENT, BackendPlugin, Expect, Lease, PutOutcome, PutResult, Token
 from rdzv.engine.client import RetryingClient
-from rdzv.engine.envelope import Envelope
-from rdzv.engine.handler import adapt, create_handler
+from rdzv.engine.handler import create_handler, with_keys, with_leases
 from rdzv.engine.records import NodeRecord
+from rdzv.envelope import Envelope
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -306,7 +306,7 @@ class TestPurging:
     def test_a_node_of_another_version_keeps_what_it_has(self, shared: Shared, record: bytes) -> None:
         self.overwrite(shared, UNREADABLE[1])
         settings = RendezvousSettings.from_parameters(shared.params())
-        backend = adapt(shared.kind(shared.service), settings)
+        backend = with_leases(with_keys(shared.kind(shared.service)), settings)
         # Whether it lives another version knows; here it does as long as its lease does.
         lease = backend.open_lease(60.0, timeout=5)
         assert backend.put("nodes/1/new", record, expect=ABSENT, lease=lease, timeout=5).outcome is PutOutcome.APPLIED
@@ -451,7 +451,7 @@ class TestUnreadableRecord:
                 shared.service.write(f"run/{self.KEY}", b"\x80\x04K\x01.", None)
             return
         settings = RendezvousSettings.from_parameters(shared.params())
-        corrupter = RetryingClient(adapt(shared.kind(shared.service), settings), "corrupter")
+        corrupter = RetryingClient(with_leases(with_keys(shared.kind(shared.service)), settings), "corrupter")
         assert corrupter.put(self.KEY, b'{"schema": 3}', time.monotonic() + 5, previous=None)[0]
 
     def test_a_timeout_still_names_who_is_here(self, shared: Shared) -> None:

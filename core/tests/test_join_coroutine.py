@@ -24,7 +24,6 @@ from rdzv.engine.effects import (
     Sleep,
     WaitForChange,
 )
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
 from rdzv.engine.notices import DrainNotice, Quarantine, quarantine_key
@@ -39,6 +38,7 @@ from rdzv.engine.records import (
     RunStatus,
     State,
 )
+from rdzv.envelope import Envelope
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,

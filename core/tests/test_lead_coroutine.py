@@ -36,8 +36,8 @@ from rdzv.engine.records import (
 )
 from rdzv.engine.run_view import Presence
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
-from rdzv.handler import ROUNDS_KEPT
 from rdzv.hooks import EventKind
+from rdzv.settings import ROUNDS_KEPT
 
 from .coroutines import INTERVAL, TTL, Harness, Stepper
 

@@ -11,7 +11,6 @@ import pytest
 from rdzv.backend import STATE_KEY, Entry, Snapshot
 from rdzv.engine import refusals
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
 from rdzv.engine.notices import DrainNotice, Failure, Quarantine, drain_key, failure_key, quarantine_key
@@ -28,6 +27,7 @@ from rdzv.engine.records import (
 )
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence
+from rdzv.envelope import Envelope
 from rdzv.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,

@@ -10,7 +10,6 @@ import pytest
 from rdzv.backend import Entry, Snapshot
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
-from rdzv.engine.envelope import Envelope, OtherVersionError
 from rdzv.engine.records import (
     Closed,
     Departure,
@@ -23,6 +22,7 @@ from rdzv.engine.records import (
     read_nodes,
     read_record,
 )
+from rdzv.envelope import Envelope, OtherVersionError
 from rdzv.errors import RendezvousStateError
 
 NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})

@@ -15,9 +15,9 @@ import pytest
 import rdzv.backend as backend_module
 from rdzv import DynamicRendezvousHandler
 from rdzv.backend import ABSENT, ANY, PutOutcome, RendezvousBackend, Snapshot, Token
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import KEEP, LEAD, WATCH
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.envelope import Envelope
 from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 

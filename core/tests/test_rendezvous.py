@@ -16,8 +16,8 @@ import pytest
 from rdzv import DynamicRendezvousHandler, NodeRecord, errors
 from rdzv.backend import Capability, KeyValueBackend, Lease, RendezvousBackend, Token
 from rdzv.engine import worlds
-from rdzv.engine.envelope import Envelope, OtherVersionError
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.envelope import Envelope, OtherVersionError
 from rdzv.handler import RendezvousInfo, RendezvousStoreInfo
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
 from rdzv.settings import RendezvousSettings, RendezvousTimeout

@@ -16,7 +16,7 @@ import rdzv.store as store_module
 from rdzv import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError, RendezvousTimeoutError
 from rdzv.backend import ANY, MAX_PAYLOAD, PutOutcome, PutResult
 from rdzv.engine.client import RetryingClient
-from rdzv.engine.envelope import NONCE_HISTORY
+from rdzv.envelope import NONCE_HISTORY
 from rdzv.store import KeyValueStore, PrefixStore, Store
 
 from .memory import Fault, MemoryBackend, SlowBackend

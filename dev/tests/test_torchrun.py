@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import rdzv
 from rdzv.inspector import RunInspector, Status
-from rdzv.plugins import create_backend
+from rdzv.registry import create_backend
 from rdzv_conformance.servers import SERVERS, EtcdServer, LocalService, TcpStoreServer, free_ports, require_service
 
 from .agents import BUSY, TTL, Agent, wait_until
@@ -66,7 +66,7 @@ sys.exit(told[node])
 GROUP = """
 import json, sys, torch, rdzv
 import torch.distributed as dist
-from rdzv.plugins import create_backend
+from rdzv.registry import create_backend
 from rdzv_torchrun.store import TorchStore
 params = rdzv.RendezvousParameters(**json.loads(sys.argv[1]), min_nodes=1, max_nodes=1, **json.loads(sys.argv[2]))
 backend, ours = create_backend(params)

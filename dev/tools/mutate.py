@@ -80,7 +80,7 @@ GROUPS: Final = (
             "rdzv.engine.notices",
             "rdzv.engine.records",
             "rdzv.engine.codec",
-            "rdzv.engine.envelope",
+            "rdzv.envelope",
         ),
         (
             "records",

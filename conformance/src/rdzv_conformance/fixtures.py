@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 from rdzv.backend import KeyValueBackend
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import create_backend
+from rdzv.registry import create_backend
 
 from .proxy import FaultProxy
 from .servers import LocalService, require_service

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Final
 
 from .deadline import time_left
 from .endpoints import hide_login
-from .engine.envelope import Envelope
+from .envelope import Envelope
 from .errors import RendezvousParameterError, RendezvousUnsupportedError
 from .options import Option
 from .parameters import RendezvousParameters

@@ -7,12 +7,12 @@ from functools import cache, cached_property
 from typing import Self
 
 from .channel import ProcessEnd
-from .engine.handler import adapt, round_store, run_store
+from .engine.handler import round_store, run_store, with_keys
 from .errors import RendezvousParameterError
 from .handler import Drain, RendezvousInfo
 from .parameters import RendezvousParameters
 from .plugins import create_backend
-from .settings import RendezvousSettings
+from .settings import CORE_OPTIONS
 from .store import Store
 
 __all__ = ["World", "current", "variables"]
@@ -98,10 +98,9 @@ class World:
     def store(self) -> Store:
         """The round's store, shared by all processes; connects when it is first used."""
         params = RendezvousParameters.from_env(os.environ)
-        backend, store = create_backend(params)
-        # What the handlers use, whose keys this store must find.
-        keys = adapt(backend, RendezvousSettings.from_parameters(params))
-        return round_store(run_store(store, keys), params.run_id, self.round)
+        backend, store = create_backend(params, CORE_OPTIONS)
+        # As the handlers, whose keys this store must find.
+        return round_store(run_store(store, with_keys(backend)), params.run_id, self.round)
 
     def progress(self, step: int) -> None:
         """Report to the agent on this machine that the program goes on, such as once in each step of a training.

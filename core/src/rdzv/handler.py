@@ -14,12 +14,9 @@ from .text import printable
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ROUNDS_KEPT", "Drain", "RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
+__all__ = ["Drain", "RendezvousHandler", "RendezvousInfo", "RendezvousStoreInfo"]
 
 logger = logging.getLogger(__name__)
-
-ROUNDS_KEPT: Final = 10
-"""The last rounds whose first failures a run knows."""
 
 _TEST_NET: Final = (Endpoint("192.0.2.1", 0), Endpoint("2001:db8::1", 0))
 """Addresses for documentation (RFC 5737, RFC 3849): the way to them is the way out of this machine."""

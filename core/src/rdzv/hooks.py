@@ -8,7 +8,6 @@ loaded before the first hook is called. One that fails keeps it from no other.
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache, partial
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pluggy
 
 from .errors import RendezvousError, RendezvousParameterError
+from .plugins import naming_package
 from .text import printable
 
 if TYPE_CHECKING:
@@ -104,19 +104,6 @@ class Hooks:
     @hookspec
     def rdzv_health_check(self, run_id: str, labels: Mapping[str, str]) -> None:
         """Check that this node is fit to join, before it takes a slot. Raise anything to refuse to join."""
-
-
-@contextmanager
-def naming_package(entry: EntryPoint) -> Iterator[None]:
-    """Turn whatever goes wrong inside into an error that names the package of `entry`."""
-    try:
-        yield
-    except Exception as error:
-        package = entry.dist.name if entry.dist is not None else entry.value
-        raise RendezvousError(
-            f"The plugin '{entry.name}' of the package '{package}' is broken: {type(error).__name__}: {error}. "
-            f"Reinstall or uninstall {package}."
-        ) from error
 
 
 def _new_manager() -> pluggy.PluginManager:

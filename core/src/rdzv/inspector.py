@@ -9,12 +9,11 @@ from types import TracebackType
 from typing import Final, Self
 
 from .admission import Limits
-from .backend import STATE_KEY, KeyValueBackend
+from .backend import STATE_KEY
 from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.codec import Record, decode
-from .engine.envelope import OtherVersionError
-from .engine.handler import adapt
+from .engine.handler import with_keys, with_leases
 from .engine.notices import (
     DRAINS,
     FAILURES,
@@ -30,8 +29,8 @@ from .engine.notices import (
     read_notices,
 )
 from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
-from .engine.register_adapter import RegisterAdapter
 from .engine.worlds import with_world
+from .envelope import OtherVersionError
 from .errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
@@ -41,7 +40,7 @@ from .errors import (
 from .keys import unescape
 from .parameters import RendezvousParameters
 from .plugins import create_backend, load_backend_plugin
-from .settings import RendezvousSettings
+from .settings import CORE_OPTIONS, RendezvousSettings
 from .text import printable
 
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
@@ -156,13 +155,12 @@ class RunInspector:
             RendezvousParameterError: A parameter cannot be used.
         """
         settings = RendezvousSettings.from_parameters(params)
-        backend, _ = create_backend(_as_client_params(params))
+        backend, _ = create_backend(_as_client_params(params), CORE_OPTIONS)
         self._run_id = params.run_id
-        self._client = RetryingClient(adapt(backend, settings), "observer")
-        # What is there whether its lease lives or not, and a round's store, which has none.
-        self._raw = RetryingClient(
-            backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend), "observer"
-        )
+        keys = with_keys(backend)
+        self._client = RetryingClient(with_leases(keys, settings), "observer")
+        # The keys whether their leases live or not, and a round's store, whose keys have none.
+        self._raw = RetryingClient(keys, "observer")
         self._control: DecodedSnapshot | None = None
 
     def status(self, timeout: float) -> Status:

@@ -4,22 +4,23 @@ A backend is an entry point of the group ``rdzv`` that is named like the backend
 loaded when that backend is asked for: choosing one imports nothing of another.
 """
 
-from importlib.metadata import Distribution, entry_points
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import Distribution, EntryPoint, entry_points
 from typing import Any, Final
 
 from .backend import BackendPlugin, RendezvousBackend
 from .credentials import with_secrets
 from .errors import RendezvousError, RendezvousParameterError
-from .hooks import naming_package
 from .near import near_name
-from .options import read_options, secret_names
+from .options import Option, read_options, secret_names
 from .parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
-from .settings import CORE_OPTIONS
 
 __all__ = [
     "create_backend",
     "installed_backends",
     "load_backend_plugin",
+    "naming_package",
     "registered_backends",
 ]
 
@@ -63,12 +64,16 @@ def load_backend_plugin(name: str) -> BackendPlugin:
     return registered_backends.setdefault(name, plugin)
 
 
-def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any]:
-    """Make the backend and the store that `params` describe, without contacting the service.
+def create_backend(params: RendezvousParameters, others: Iterable[Option] = ()) -> tuple[RendezvousBackend, Any]:
+    """Make the backend that `params` describe, and the store if it brings one, without contacting the service.
+
+    Args:
+        params: The parameters.
+        others: The options that its caller understands, whatever the backend.
 
     Raises:
         RendezvousParameterError: The backend is unknown, needs an endpoint, or one of the options is
-            known neither to the core nor to it.
+            none of its own and none of `others`.
         RendezvousError: The plugin is broken, or a library that it needs is missing.
     """
     plugin = load_backend_plugin(params.backend)
@@ -76,7 +81,7 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
         raise RendezvousParameterError(f"The run id must be a non-empty string, not {params.run_id!r}.")
     # Files are read once: the plugin finds the secrets themselves.
     params = with_secrets(params, secret_names(plugin.options))
-    known = (*CORE_OPTIONS, *plugin.options)
+    known = (*others, *plugin.options)
     read_options(params.config, known, owner=f"The backend '{params.backend}'", besides=(*ARGUMENTS, *SHORT_NAMES))
     if not params.endpoint:
         if plugin.default_endpoint is None:
@@ -90,6 +95,19 @@ def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any
     except ImportError as error:
         raise RendezvousError(
             f"The backend '{params.backend}' misses what it needs ({error}): reinstall its package."
+        ) from error
+
+
+@contextmanager
+def naming_package(entry: EntryPoint) -> Iterator[None]:
+    """Turn whatever goes wrong inside into an error that names the package of `entry`."""
+    try:
+        yield
+    except Exception as error:
+        package = entry.dist.name if entry.dist is not None else entry.value
+        raise RendezvousError(
+            f"The plugin '{entry.name}' of the package '{package}' is broken: {type(error).__name__}: {error}. "
+            f"Reinstall or uninstall {package}."
         ) from error
 
 

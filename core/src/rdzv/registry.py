@@ -1,17 +1,20 @@
 """From a backend's name to a handler."""
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
+from . import plugins
+from .backend import RendezvousBackend
 from .engine.handler import create_handler
 from .errors import RendezvousError, RendezvousParameterError
 from .handler import RendezvousHandler
 from .parameters import RendezvousParameters
-from .plugins import create_backend
+from .settings import CORE_OPTIONS
 
 __all__ = [
     "RendezvousHandlerCreator",
     "RendezvousHandlerRegistry",
+    "create_backend",
     "get_rendezvous_handler",
     "rendezvous_handler_registry",
 ]
@@ -69,6 +72,17 @@ class RendezvousHandlerRegistry:
                 f"'{params.backend}'."
             )
         return handler
+
+
+def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any]:
+    """Make the backend that `params` describe, and the store if it brings one, without contacting the service.
+
+    Raises:
+        RendezvousParameterError: The backend is unknown, needs an endpoint, or one of the options is known neither to
+            rdzv nor to it.
+        RendezvousError: The plugin is broken, or a library that it needs is missing.
+    """
+    return plugins.create_backend(params, CORE_OPTIONS)
 
 
 def _create_installed(params: RendezvousParameters) -> RendezvousHandler:

@@ -9,12 +9,14 @@ from typing import Final, Literal, Self
 
 from .admission import AdmissionRule, Limits
 from .errors import RendezvousParameterError
-from .handler import ROUNDS_KEPT
 from .options import Option, parse_options
 from .parameters import RendezvousParameters, check_limits
 from .text import printable
 
-__all__ = ["CORE_OPTIONS", "RendezvousSettings", "RendezvousTimeout"]
+__all__ = ["CORE_OPTIONS", "ROUNDS_KEPT", "RendezvousSettings", "RendezvousTimeout"]
+
+ROUNDS_KEPT: Final = 10
+"""The last rounds whose first failures a run knows."""
 
 CORE_OPTIONS: Final = (
     Option("join_timeout", "seconds", 600.0, "How long joining may take in all, connecting included."),

@@ -27,11 +27,11 @@ from rdzv.engine import (
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.countdown import Countdown
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
 from rdzv.engine.node import Node
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.envelope import Envelope
 
 from .clock import NodeClock
 from .plan import Plan

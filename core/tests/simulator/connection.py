@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import rdzv
 from rdzv.backend import STATE_KEY
 from rdzv.engine.client import DecodedSnapshot
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.records import HEARTBEATS
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.envelope import Envelope
 from rdzv.settings import RendezvousSettings
 
 from .fiber import Fibers

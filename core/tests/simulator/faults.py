@@ -7,10 +7,10 @@ from typing import Final
 from rdzv.backend import ANY, STATE_KEY
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Effect, Put, ReadAll
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.heartbeats import _EXPIRED
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Quarantine
 from rdzv.engine.records import CONTROL, HEARTBEATS, State, pending_key, round_folder
+from rdzv.envelope import Envelope
 
 from .connection import contents, garbled, state_key
 from .machine import Machine, SimulationContext

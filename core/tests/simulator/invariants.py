@@ -8,12 +8,12 @@ from rdzv import errors
 from rdzv.admission import AdmissionRule
 from rdzv.backend import STATE_KEY
 from rdzv.engine.codec import decode
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.failures import LASTING_TIMES
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine, name_of
 from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
-from rdzv.handler import ROUNDS_KEPT
+from rdzv.envelope import Envelope
 from rdzv.hooks import Event, EventKind
+from rdzv.settings import ROUNDS_KEPT
 
 from .connection import written
 from .machine import Machine, SimulationContext

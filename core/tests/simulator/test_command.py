@@ -21,7 +21,7 @@ COMMAND = (sys.executable, "-m", "simulator")
 RUN_AND_TELL_ALL = """
 import logging, sys
 from dataclasses import replace
-from rdzv.engine.envelope import Envelope
+from rdzv.envelope import Envelope
 from simulator import Plan, Simulation
 from simulator.connection import written
 

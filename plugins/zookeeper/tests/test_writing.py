@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
 from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Entry, Lease, PutOutcome, PutResult
-from rdzv.engine.envelope import Envelope
+from rdzv.envelope import Envelope
 from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import ZooKeeperServer

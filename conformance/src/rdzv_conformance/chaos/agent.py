@@ -30,7 +30,7 @@ from rdzv.errors import (
 from rdzv.handler import RendezvousInfo
 from rdzv.hooks import Event, hookimpl, register_hooks
 from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import create_backend
+from rdzv.registry import create_backend
 
 from ..flaky import Errors, flaky
 from ..processes import Link

@@ -7,7 +7,7 @@ from typing import Final
 
 from rdzv import KeyValueBackend, PutOutcome, RendezvousConnectionError, RendezvousParameters
 from rdzv.backend import STATE_KEY
-from rdzv.plugins import create_backend
+from rdzv.registry import create_backend
 
 from ..meanwhile import with_retries
 from ..processes import Link

@@ -9,7 +9,7 @@ import rdzv
 from rdzv.backend import ANY, KeyValueBackend
 from rdzv.current import variables
 from rdzv.errors import RendezvousParameterError
-from rdzv.plugins import create_backend
+from rdzv.registry import create_backend
 
 from ..processes import Link, Processes
 from .base import CALL, KEY, PARAMETERS, SERVER, Clients, Conformance, Verdict, leave_out

@@ -13,7 +13,8 @@ from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, 
 from rdzv.credentials import take_secrets
 from rdzv.errors import RendezvousDeniedError
 from rdzv.options import secret_names
-from rdzv.plugins import create_backend, load_backend_plugin
+from rdzv.plugins import load_backend_plugin
+from rdzv.registry import create_backend
 
 from .base import CALL, KEY, ROOT, SECURED, Conformance, Verdict, leave_out, refusal, remove_keys, requires
 from .entry import Parameters

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 
 from ..backend import ABSENT, Entry, KeyValueBackend, Lease, PutOutcome, Snapshot, Token, check_payload
 from ..deadline import pause_within
+from ..envelope import NONCE_HISTORY, Envelope
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
-from .envelope import NONCE_HISTORY, Envelope
 
 logger = logging.getLogger(__name__)
 

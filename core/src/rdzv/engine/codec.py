@@ -8,8 +8,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from ..envelope import other_version
 from ..errors import RendezvousStateError
-from .envelope import other_version
 
 _SCHEMA: Final = 3
 

@@ -117,8 +117,9 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._settings = settings
         self._backend = backend
         self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
-        self._keys = adapt(backend, settings, self._node.observers)
-        self._store = run_store(store, self._keys)
+        keys = with_keys(backend)
+        self._store = run_store(store, keys)
+        self._keys = with_leases(keys, settings, self._node.observers)
         self._local_addr = local_addr
         client = RetryingClient(
             self._keys,
@@ -444,7 +445,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
 
 
 def run_store(store: Store | None, keys: KeyValueBackend) -> Store:
-    """What the rounds' stores of a run are made of: `store`, or without one the run's keys (see `adapt`)."""
+    """What the rounds' stores of a run are made of: `store`, or without one the run's keys (see `with_keys`)."""
     return KeyValueStore(keys, ROUNDS) if store is None else store
 
 
@@ -455,17 +456,21 @@ def round_store(store: Store, run_id: str, number: int) -> Store:
     return PrefixStore(f"rdzv.{run_id}.{number}", store)
 
 
-def adapt(
-    backend: RendezvousBackend, settings: RendezvousSettings, observers: Callable[[], int] = lambda: 1
+def with_keys(backend: RendezvousBackend) -> KeyValueBackend:
+    """Any backend as one with keys."""
+    return backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend)
+
+
+def with_leases(
+    keys: KeyValueBackend, settings: RendezvousSettings, observers: Callable[[], int] = lambda: 1
 ) -> KeyValueBackend:
-    """Adapt any backend to a key-value backend with leases, so that there is one protocol above it.
+    """Any backend with keys as one with leases, too, so that there is one protocol above it.
 
     Args:
-        backend: Any backend.
+        keys: The backend.
         settings: The run's settings.
         observers: About how many nodes observe the same leases.
     """
-    keys = backend if isinstance(backend, KeyValueBackend) else RegisterAdapter(backend)
     if Capability.LEASE in keys.capabilities:
         return keys
     interval = settings.keep_alive_interval.total_seconds()

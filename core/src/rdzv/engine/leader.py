@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from ..backend import STATE_KEY, Lease
 from ..errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
-from ..handler import ROUNDS_KEPT
 from ..hooks import Event, EventKind
+from ..settings import ROUNDS_KEPT
 from . import quarantine, rules
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange

@@ -28,10 +28,10 @@ from ..backend import (
     Token,
 )
 from ..deadline import pause_within, time_left
+from ..envelope import NONCE_HISTORY, Envelope, other_version
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 from ..handler import default_source_address
 from .client import backoff
-from .envelope import NONCE_HISTORY, Envelope, other_version
 
 _SCHEMA: Final = 1
 _SLICE: Final = 0.5

@@ -4,9 +4,9 @@ import logging
 import math
 from collections.abc import Callable
 
+from ..envelope import OtherVersionError
 from ..errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 from .effects import Coroutine, Sleep
-from .envelope import OtherVersionError
 from .node import Node
 
 logger = logging.getLogger(__name__)

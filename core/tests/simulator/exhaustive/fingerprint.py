@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from rdzv import Snapshot
 from rdzv.engine.client import VersionedValue
-from rdzv.engine.envelope import Envelope
 from rdzv.engine.records import LeaderRecord, NodeRecord, Page, RunStatus, State
+from rdzv.envelope import Envelope
 
 __all__ = ["EPOCH", "FAR", "fingerprint"]
 

@@ -14,8 +14,8 @@ from random import Random
 from typing import Any, ClassVar, Final, NamedTuple
 from unittest.mock import patch
 
-from rdzv import Event, Lease, PutOutcome, RendezvousError, RendezvousSettings
-from rdzv.engine import envelope, leader
+from rdzv import Event, Lease, PutOutcome, RendezvousError, RendezvousSettings, envelope
+from rdzv.engine import leader
 from rdzv.engine.client import DecodedSnapshot
 from rdzv.engine.node import Node
 from rdzv.engine.records import State, node_key

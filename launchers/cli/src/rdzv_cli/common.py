@@ -11,11 +11,11 @@ from typing import Any, Final
 
 from rdzv.credentials import file_option, variable
 from rdzv.errors import RendezvousParameterError
-from rdzv.handler import ROUNDS_KEPT
 from rdzv.near import near_name
 from rdzv.options import secret_names
 from rdzv.parameters import RendezvousParameters, options_of
 from rdzv.plugins import load_backend_plugin
+from rdzv.settings import ROUNDS_KEPT
 from rdzv.text import printable
 
 MOST: Final = 999_999_999

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 
 import rdzv
-from rdzv.plugins import create_backend
+from rdzv.registry import create_backend
 from rdzv_transport.forks import keep_in_children
 from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.events import construct_and_record_rdzv_event

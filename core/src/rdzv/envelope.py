@@ -12,8 +12,8 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from ..errors import RendezvousStateError
-from ..text import shown
+from .errors import RendezvousStateError
+from .text import shown
 
 _SCHEMA: Final = 1
 NONCE_HISTORY: Final = 48
