@@ -10,6 +10,7 @@ import pytest
 import rdzv
 from rdzv.plugins import load_backend_plugin
 from rdzv.registry import create_backend
+from rdzv_sqlite import SqliteBackend
 
 PAGE = (Path(__file__).parent / "from-pytorch.md").read_text()
 TORCH = "torch.distributed.elastic.rendezvous"
@@ -129,7 +130,7 @@ def test_a_run_of_one_node_needs_no_port_and_no_file() -> None:
 def test_a_wait_that_is_over_is_reported_with_pytorchs_word(tmp_path: Path) -> None:
     dist = pytest.importorskip("torch.distributed")
     torch_store = pytest.importorskip("rdzv_torchrun.store")
-    _, store = create_backend(rdzv.RendezvousParameters("sqlite", str(tmp_path / "rdzv.db"), "job", 1, 1))
+    store = rdzv.KeyValueStore(SqliteBackend(str(tmp_path / "rdzv.db"), "job"))
     theirs = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ours = torch_store.TorchStore(store)
     for one in (theirs, ours, dist.PrefixStore("part", ours)):
@@ -147,6 +148,6 @@ def test_the_defaults_that_the_page_names() -> None:
 
 
 def test_a_url_of_torchelastics_with_our_names() -> None:
-    params = rdzv.RendezvousParameters.from_url("etcd://localhost:2379/1234?min=1&max=3")
+    params = rdzv.config.from_url("etcd://localhost:2379/1234?min=1&max=3")
     assert (params.backend, params.endpoint, params.run_id) == ("etcd", "localhost:2379", "1234")
     assert (params.min_nodes, params.max_nodes) == (1, 3)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rdzv import Option, RendezvousParameterError, RendezvousParameters, parse_options
-from rdzv.credentials import with_secrets, withhold
+from rdzv import Option, RendezvousParameterError, RendezvousParameters, config, parse_options
+from rdzv.credentials import with_secrets
 from rdzv.options import read_options
+from rdzv.programs import withhold
 
 KNOWN = (Option("user", "text", None, "Which."), Option("password", "text", None, "What.", secret=True))
 
@@ -137,7 +138,7 @@ def test_a_program_gets_the_name_of_the_file() -> None:
 def test_a_secret_that_was_withheld_is_missed_with_a_way_out() -> None:
     params = RendezvousParameters("b", "db1:2379", "run", 1, 1, password="hunter2")
     public, environment = withhold(params, ["password"], {})
-    environment |= public.to_env()
+    environment |= config.to_env(public)
     with pytest.raises(RendezvousParameterError, match=r"'password' is missing here.*password_file.*--pass-secrets"):
         with_secrets(public, ["password"], environment)
     public.config["password"] = "of its own"

@@ -479,13 +479,14 @@ class TestStatusAndClose:
 def _variables(agents: Agents) -> dict[str, str]:
     """The variables of a process in round 1 of the run."""
     from rdzv import RendezvousParameters
+    from rdzv.config import to_env
 
     _, backend, _, endpoint, _, run_id = agents.service
     numbers = dict.fromkeys(
         ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_PORT"), "0"
     )
     params = RendezvousParameters(backend, endpoint, run_id, 1, 1)
-    return {**numbers, "RDZV_ROUND": "1", "RDZV_RESTART_COUNT": "0", **params.to_env()}
+    return {**numbers, "RDZV_ROUND": "1", "RDZV_RESTART_COUNT": "0", **to_env(params)}
 
 
 LOGS = {

@@ -42,7 +42,7 @@ guard = [
 ]
 pathlib.Path(sys.argv[1]).write_text(json.dumps([dict(os.environ), command, guard]))
 # A handler, and so a connection, of its own.
-rdzv.get_rendezvous_handler(rdzv.RendezvousParameters.from_env()).leave()
+rdzv.get_rendezvous_handler(rdzv.config.from_env()).leave()
 print("the program could log in")
 """
 """Writes what it can see of the agent, then connects to the service."""

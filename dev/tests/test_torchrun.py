@@ -70,6 +70,7 @@ from rdzv.registry import create_backend
 from rdzv_torchrun.store import TorchStore
 params = rdzv.RendezvousParameters(**json.loads(sys.argv[1]), min_nodes=1, max_nodes=1, **json.loads(sys.argv[2]))
 backend, ours = create_backend(params)
+ours = ours or rdzv.KeyValueStore(backend)
 rank = int(sys.argv[3])
 store = TorchStore(ours)
 dist.init_process_group("gloo", store=store, rank=rank, world_size=2)

@@ -398,8 +398,9 @@ class BackendPlugin:
     Attributes:
         summary: One line for ``rdzv backends``.
         options: Every option that this backend understands.
-        create_backend: Makes the backend, and the store if it brings one, for parameters. Raises
-            `RendezvousParameterError` for those it cannot use, and does not touch the network.
+        create_backend: Makes the backend for parameters, and the `Store` that the rounds' stores are made of. Raises
+            `RendezvousParameterError` for those it cannot use, and does not touch the network. A store of None, as
+            nearly every plugin gives back, is one on the backend itself.
         backend_type: The backend's class, for its declared capabilities.
         default_endpoint: The endpoint when the user gives none; None where one is needed.
         example_endpoint: What one looks like, for the message to a user who gave none.
@@ -407,6 +408,8 @@ class BackendPlugin:
         check_shared: Raises `RendezvousParameterError` for parameters that give each process a service of its own, so
             that no other process finds it. The subcommands of ``rdzv`` about a run ask it: they start programs that use
             the same service, or look at one that others use.
+        as_client: The parameters of a client that only looks, made of those of a node: it serves nothing, and makes no
+            file that is not there. Options that the user has given stay.
     """
 
     summary: str
@@ -417,6 +420,7 @@ class BackendPlugin:
     example_endpoint: str = "host:port"
     describe_endpoint: Callable[[str], str] = hide_login
     check_shared: Callable[[RendezvousParameters], None] = lambda params: None
+    as_client: Callable[[RendezvousParameters], RendezvousParameters] = lambda params: params
 
 
 def check_payload(payload: bytes, key: str) -> None:

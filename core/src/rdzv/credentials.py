@@ -1,4 +1,4 @@
-"""Passwords and tokens: taken from a file or a variable, and kept from the programs that an agent starts.
+"""Passwords and tokens, taken from a file or a variable.
 
 An option declared as secret, such as ``password``, is also taken from the file that ``password_file`` names
 and from the variable ``RDZV_PASSWORD``: neither can be seen in the list of processes.
@@ -12,17 +12,22 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from .errors import RendezvousParameterError
-from .parameters import SECRET_NAME, RendezvousParameters, variable
+from .parameters import RendezvousParameters
 
-__all__ = ["file_option", "public_environment", "take_secrets", "variable", "with_secrets", "withhold"]
+__all__ = ["WITHHELD", "file_option", "take_secrets", "variable", "with_secrets"]
 
 logger = logging.getLogger(__name__)
 
-_WITHHELD: Final = "RDZV_WITHHELD"
+WITHHELD: Final = "RDZV_WITHHELD"
 """Tells a program which secrets its agent has and did not pass on, for the error message."""
 
 _MOST: Final = 65536
 """Bytes that a secret may have; what is longer is another file than the user meant."""
+
+
+def variable(name: str) -> str:
+    """The environment variable for an argument of `RendezvousParameters`, or for an option that is secret."""
+    return f"RDZV_{name.upper()}"
 
 
 def file_option(name: str) -> str:
@@ -76,7 +81,7 @@ def with_secrets(
     found = copy.copy(params)
     found.config = take_secrets(params.config, names, environ)
     if (params.backend, params.endpoint) == (environ.get("RDZV_BACKEND"), environ.get("RDZV_ENDPOINT", "")):
-        withheld = environ.get(_WITHHELD, "").split(",")
+        withheld = environ.get(WITHHELD, "").split(",")
         for name in names:
             if name in withheld and found.config.get(name) is None:
                 raise RendezvousParameterError(
@@ -84,42 +89,6 @@ def with_secrets(
                     f"Start it with {file_option(name)}=FILE, which this program reads, too, or with --pass-secrets."
                 )
     return found
-
-
-def withhold(
-    params: RendezvousParameters, names: Iterable[str] | None, environ: Mapping[str, str] = os.environ
-) -> tuple[RendezvousParameters, dict[str, str]]:
-    """Parameters and environment for a program that gets no secret; a file's name is none.
-
-    Args:
-        params: What the agent was given.
-        names: The options that are secret; None: the program gets them.
-        environ: The environment of the agent.
-    """
-    # What RDZV_OPTIONS says is in the parameters already.
-    hidden = {_WITHHELD, "RDZV_OPTIONS"}
-    if names is not None:
-        names = tuple(names)
-        # A secret of some other backend is none of the program's, either.
-        hidden |= {name for name in environ if name.startswith("RDZV_") and SECRET_NAME.search(name)}
-        hidden |= {*map(variable, names)}
-    names = names or ()
-    public = copy.copy(params)
-    public.config = {name: value for name, value in params.config.items() if name not in names}
-    environment = {name: value for name, value in environ.items() if name not in hidden}
-    has = {name for name in names if params.config.get(name) is not None or environ.get(variable(name))}
-    if withheld := sorted(name for name in has if file_option(name) not in public.config):
-        environment[_WITHHELD] = ",".join(withheld)
-    return public, environment
-
-
-def public_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment for a tool of the system, which needs to know nothing of rdzv.
-
-    Args:
-        environ: The environment of this process.
-    """
-    return {name: value for name, value in environ.items() if not name.startswith("RDZV_")}
 
 
 def _read(name: str, path: Any) -> str:

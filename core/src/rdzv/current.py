@@ -7,6 +7,7 @@ from functools import cache, cached_property
 from typing import Self
 
 from .channel import ProcessEnd
+from .config import from_env, to_env
 from .engine.handler import round_store, run_store, with_keys
 from .errors import RendezvousParameterError
 from .handler import Drain, RendezvousInfo
@@ -59,7 +60,7 @@ def variables(
         # Also without one: a program may be an agent itself, whose processes are not its own agent's.
         "RDZV_CHANNEL": channel,
     }
-    return params.to_env() | {name: str(number) for name, number in numbers.items()} | texts
+    return to_env(params) | {name: str(number) for name, number in numbers.items()} | texts
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class World:
     @cached_property
     def store(self) -> Store:
         """The round's store, shared by all processes; connects when it is first used."""
-        params = RendezvousParameters.from_env(os.environ)
+        params = from_env()
         backend, store = create_backend(params, CORE_OPTIONS)
         # As the handlers, whose keys this store must find.
         return round_store(run_store(store, with_keys(backend)), params.run_id, self.round)

@@ -1,6 +1,5 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
-import copy
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -134,17 +133,6 @@ class Status:
     quarantines: tuple[str, ...] = ()
 
 
-def _as_client_params(params: RendezvousParameters) -> RendezvousParameters:
-    """The parameters of a client that serves nothing: where a node may host the store, a mistyped port would be a new
-    one."""
-    options = {option.name for option in load_backend_plugin(params.backend).options}
-    if "is_host" not in options or "is_host" in params.config:
-        return params
-    params = copy.copy(params)
-    params.config = {**params.config, "is_host": False}
-    return params
-
-
 class RunInspector:
     """Reads a run's status, and may close or purge it, without being a node of it."""
 
@@ -155,7 +143,7 @@ class RunInspector:
             RendezvousParameterError: A parameter cannot be used.
         """
         settings = RendezvousSettings.from_parameters(params)
-        backend, _ = create_backend(_as_client_params(params), CORE_OPTIONS)
+        backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params), CORE_OPTIONS)
         self._run_id = params.run_id
         keys = with_keys(backend)
         self._client = RetryingClient(with_leases(keys, settings), "observer")

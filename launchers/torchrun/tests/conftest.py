@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import rdzv
+from rdzv_sqlite import SqliteBackend
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
@@ -56,8 +57,7 @@ def bare(database: str) -> Iterator[Callable[..., rdzv.DynamicRendezvousHandler]
 @pytest.fixture
 def store(database: str) -> Iterator[TorchStore]:
     """A store on the database."""
-    params = rdzv.RendezvousParameters("sqlite", database, "job", 1, 1)
-    _, ours = rdzv.load_backend_plugin("sqlite").create_backend(params)
+    ours = rdzv.KeyValueStore(SqliteBackend(database, "job"))
     yield TorchStore(ours)
     ours.close()
 

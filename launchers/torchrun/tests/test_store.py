@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import rdzv
 import torch.distributed as dist
+from rdzv_sqlite import SqliteBackend
 from torch.distributed import DistNetworkError, DistStoreError, HashStore, PrefixStore, Store, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.utils import store as store_util
 
@@ -119,9 +120,7 @@ def test_an_empty_queue_is_torchs_error(store: TorchStore) -> None:
 
 
 def test_a_service_out_of_reach_is_torchs_error(database: str) -> None:
-    _, ours = rdzv.load_backend_plugin("sqlite").create_backend(
-        rdzv.RendezvousParameters("sqlite", database, "job", 1, 1)
-    )
+    ours = rdzv.KeyValueStore(SqliteBackend(database, "job"))
     store = TorchStore(ours)
     ours.close()
     for step in (("set", "a", "b"), ("get", "a"), ("add", "n", 1), ("queue_pop", "q", False)):

@@ -8,7 +8,8 @@ from rdzv.parameters import RendezvousParameters
 from rdzv.registry import get_rendezvous_handler
 from rdzv_conformance.users import refusing
 
-from rdzv_etcd_v2 import EtcdV2Backend, create_backend
+from rdzv_etcd_v2 import EtcdV2Backend
+from rdzv_etcd_v2.plugin import create_backend
 
 
 def _create(endpoint: str = "localhost", **options: Any) -> None:

@@ -25,18 +25,18 @@ def test_every_capability_is_declared_or_explained() -> None:
     assert not SqliteBackend.capabilities & SqliteBackend.unsupported.keys()
 
 
-def test_parameters_make_backend_and_store(path: Path) -> None:
+def test_parameters_make_the_backend(path: Path) -> None:
     # An option that is not the backend's is the core's affair.
     params = RendezvousParameters("sqlite", str(path), "job/7", 1, 2, prefix="mine", join_timeout=5)
     backend, store = create_backend(params)
+    assert store is None
     with closing(backend):
         assert not path.exists()
-        store.set("greeting", b"hello")
-        assert store.get("greeting") == b"hello"
+        backend.put("greeting", b"hello", expect=ANY, timeout=5)
     with closing(SqliteBackend(str(path), "job/7", prefix="mine")) as same:
-        assert same.read_all("rounds", timeout=5).entries
+        assert same.read_all("greeting", timeout=5).entries
     with closing(SqliteBackend(str(path), "job/7")) as other:
-        assert not other.read_all("rounds", timeout=5).entries
+        assert not other.read_all("greeting", timeout=5).entries
 
 
 def test_runs_do_not_meet(path: Path) -> None:

@@ -31,6 +31,7 @@ from rdzv.handler import RendezvousInfo
 from rdzv.hooks import Event, hookimpl, register_hooks
 from rdzv.parameters import RendezvousParameters
 from rdzv.registry import create_backend
+from rdzv.store import KeyValueStore
 
 from ..flaky import Errors, flaky
 from ..processes import Link
@@ -121,6 +122,8 @@ class Agent:
         backend, store = create_backend(parameters)
         self._errors = Errors(random.Random())  # noqa: S311 - no secret
         if isinstance(backend, KeyValueBackend):
+            # The errors are for the engine; a round's store is kept on the backend as it is.
+            store = KeyValueStore(backend) if store is None else store
             backend = flaky(backend, self._errors)
         self._handler = create_handler(store, backend, parameters)
         self._event_log = event_log

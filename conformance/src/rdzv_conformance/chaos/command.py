@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from rdzv import RendezvousError, RendezvousParameterError, RendezvousParameters
+from rdzv.config import parse_nnodes
 from rdzv.inspector import RunInspector
-from rdzv.parameters import parse_nnodes
 
 from ..servers import ServiceMissingError
 from .agent import Job

@@ -6,14 +6,15 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Final
 
+from rdzv.config import Layer, environment, merge
 from rdzv.credentials import file_option, variable
 from rdzv.errors import RendezvousParameterError
 from rdzv.near import near_name
 from rdzv.options import secret_names
-from rdzv.parameters import RendezvousParameters, options_of
+from rdzv.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
 from rdzv.plugins import load_backend_plugin
 from rdzv.settings import ROUNDS_KEPT
 from rdzv.text import printable
@@ -23,9 +24,6 @@ MOST: Final = 999_999_999
 
 _MOST_SECONDS: Final = 1e9
 """The longest time that the command line takes: locks and sockets overflow somewhere above this."""
-
-_SHORT: Final = ("nnodes", "min", "max")
-"""What the numbers of nodes are also called where parameters are written."""
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +61,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def parameters(
-    arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, *, create: bool = False, **options: Any
+    arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, **options: Any
 ) -> RendezvousParameters:
     """The parameters that the command line describes, and the environment where it says nothing.
 
@@ -71,8 +69,6 @@ def parameters(
         arguments: The command line.
         min_nodes: The smallest world.
         max_nodes: The largest.
-        create: Whether a service that is a file is made if it is not there; a command that only looks makes none, so
-            that a mistyped path is no empty run.
         options: More options.
 
     Raises:
@@ -96,29 +92,33 @@ def parameters(
             f"--option {name}={given[name]} and --{name} {options[name]} contradict each other: leave one out."
         )
     plugin = load_backend_plugin(arguments.backend)
-    known = plugin.options
-    options = _overruled(options_of(os.environ), given, secret_names(known)) | given | options
-    if not create and any(option.name == "create" for option in known):
-        options.setdefault("create", False)
+    secrets = secret_names(plugin.options)
+    _warn_of_secrets(given, secrets)
     beside = {
         "backend": arguments.backend,
         "endpoint": arguments.endpoint,
         "run_id": arguments.run_id,
         "min_nodes": min_nodes,
         "max_nodes": max_nodes,
-        "local_addr": getattr(arguments, "local_addr", None),
     }
-    if misplaced := next((name for name in (*beside, *_SHORT) if name in options), None):
-        flag = "nnodes" if misplaced in _SHORT or misplaced.endswith("_nodes") else misplaced
-        way = f"give --{flag.replace('_', '-')}" if hasattr(arguments, flag) else "leave it out"
-        raise RendezvousParameterError(f"'{misplaced}' belongs neither in --option nor in RDZV_OPTIONS: {way}.")
-    params = RendezvousParameters(**beside, **options)
+    if address := getattr(arguments, "local_addr", None):
+        beside["local_addr"] = address
+    layers = (Layer("The command line", {**beside, "options": given | options}), *environment())
+    for layer in layers:
+        _check_places(layer.given.get("options", {}), arguments)
+    params = merge(*layers, secrets=secrets)
     plugin.check_shared(params)
     return params
 
 
-def _overruled(environment: dict[str, Any], given: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
-    """What RDZV_OPTIONS says and the command line does not: a secret and its file are one thing."""
+def _check_places(options: Collection[str], arguments: argparse.Namespace) -> None:
+    if misplaced := next((name for name in (*ARGUMENTS, *SHORT_NAMES) if name in options), None):
+        flag = "nnodes" if misplaced in SHORT_NAMES or misplaced.endswith("_nodes") else misplaced
+        way = f"give --{flag.replace('_', '-')}" if hasattr(arguments, flag) else "leave it out"
+        raise RendezvousParameterError(f"'{misplaced}' belongs neither in --option nor in RDZV_OPTIONS: {way}.")
+
+
+def _warn_of_secrets(given: Collection[str], secrets: Iterable[str]) -> None:
     for name in secrets:
         if name in given:
             logger.warning(
@@ -128,9 +128,6 @@ def _overruled(environment: dict[str, Any], given: dict[str, Any], secrets: Iter
                 file_option(name),
                 variable(name),
             )
-        if name in given or file_option(name) in given:
-            environment = {key: value for key, value in environment.items() if key not in (name, file_option(name))}
-    return environment
 
 
 def seconds(text: str) -> float:

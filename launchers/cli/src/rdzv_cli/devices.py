@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from typing import Final
 
-from rdzv.credentials import public_environment
+from rdzv.programs import public_environment
 from rdzv.text import printable
 
 from .agent.probes import gpu_devices, listed_gpus

@@ -14,12 +14,13 @@ from typing import Final
 
 from rdzv import DynamicRendezvousHandler
 from rdzv.backend import BackendPlugin
-from rdzv.credentials import withhold
+from rdzv.config import parse_nnodes
 from rdzv.errors import RendezvousParameterError
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
 from rdzv.options import secret_names
-from rdzv.parameters import RendezvousParameters, parse_nnodes
+from rdzv.parameters import RendezvousParameters
 from rdzv.plugins import load_backend_plugin
+from rdzv.programs import withhold
 from rdzv.registry import get_rendezvous_handler
 from rdzv.text import printable
 
@@ -162,7 +163,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
     attempt = {} if arguments.attempt is None else {"attempt": arguments.attempt}
-    params = parameters(arguments, low, high, create=True, **attempt)
+    params = parameters(arguments, low, high, **attempt)
     # No other node needs to be disturbed by one that cannot start it.
     if shutil.which(arguments.program) is None:
         say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")

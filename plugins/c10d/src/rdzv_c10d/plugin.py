@@ -58,6 +58,11 @@ def check_shared(params: RendezvousParameters) -> None:
         )
 
 
+def as_client(params: RendezvousParameters) -> RendezvousParameters:
+    """See `BackendPlugin`: where a node may host the store, a mistyped port would be a new one."""
+    return params.with_defaults(is_host=False)
+
+
 def _locator(params: RendezvousParameters, options: dict[str, Any]) -> StoreLocator:
     is_file = options["store_type"] == "file"
     if params.max_nodes > 1 or (options["is_host"] is False and not is_file):
@@ -82,5 +87,5 @@ def _is_left_out(path: str) -> bool:
 
 BACKEND = BackendPlugin(
     "PyTorch's TCPStore, served by one of the nodes, or FileStore", OPTIONS, create_backend, C10dRendezvousBackend,
-    default_endpoint=_ENDPOINT, check_shared=check_shared,
+    default_endpoint=_ENDPOINT, check_shared=check_shared, as_client=as_client,
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """rdzv on Consul, over its HTTP API.
 
-`create_backend` makes the backend and its store from parameters, `ConsulBackend` is the class itself.
+`create_backend` makes the backend from parameters, `ConsulBackend` is the class itself.
 """
 
 from .backend import ConsulBackend

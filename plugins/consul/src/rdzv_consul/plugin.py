@@ -4,20 +4,19 @@ from rdzv.backend import BackendPlugin
 from rdzv.endpoints import parse_endpoints
 from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.store import KeyValueStore
 from rdzv_transport import pop_tls_context
 
 from .backend import ConsulBackend
 from .options import OPTIONS
 
 
-def create_backend(params: RendezvousParameters) -> tuple[ConsulBackend, KeyValueStore]:
+def create_backend(params: RendezvousParameters) -> tuple[ConsulBackend, None]:
     """See `BackendPlugin`; the endpoint is agents, ``host:port``, with commas (port 8500 if none, with TLS 8501)."""
     options = parse_options(params.config, OPTIONS)
     tls = pop_tls_context(options)
     endpoints = parse_endpoints(params.endpoint, 8501 if tls else 8500)
     backend = ConsulBackend(endpoints, params.run_id, tls=tls, **options)
-    return backend, KeyValueStore(backend)
+    return backend, None
 
 
 BACKEND = BackendPlugin(

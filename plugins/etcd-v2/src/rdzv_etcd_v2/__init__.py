@@ -1,12 +1,11 @@
 """rdzv on etcd's v2 API.
 
-`create_backend` makes the backend and its store from parameters. What PyTorch has for etcd is here by PyTorch's names.
+`create_backend` makes the backend and a store from parameters. What PyTorch has for etcd is here by PyTorch's names.
 """
 
 from .access import Access
 from .backend import EtcdV2Backend
-from .plugin import create_backend
-from .pytorch import EtcdRendezvousBackend, EtcdStore
+from .pytorch import EtcdRendezvousBackend, EtcdStore, create_backend
 from .rendezvous import EtcdRendezvous, EtcdRendezvousHandler, create_rdzv_handler
 
 __all__ = [

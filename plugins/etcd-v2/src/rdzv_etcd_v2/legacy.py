@@ -9,7 +9,6 @@ from typing import Final
 from rdzv.backend import BackendPlugin
 from rdzv.options import Option, parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.store import KeyValueStore
 from rdzv_transport import tls_options
 
 from .access import Access
@@ -24,7 +23,7 @@ OPTIONS: Final = (
 """Every option of this backend, by PyTorch's names."""
 
 
-def create_backend(params: RendezvousParameters) -> tuple[EtcdBackend, KeyValueStore]:
+def create_backend(params: RendezvousParameters) -> tuple[EtcdBackend, None]:
     """See `BackendPlugin`; the endpoint is one or more ``host:port``, separated by commas (port 2379 if none)."""
     warnings.warn(
         "The backend 'etcd' is PyTorch's legacy name; use 'etcd-v2', or 'etcd-v3' of the package rdzv-etcd-v3.",
@@ -34,7 +33,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdBackend, KeyValueS
     options = parse_options(params.config, OPTIONS)
     access = Access.by_options(params.endpoint, options, cert="cert", key="key", ca_cert="cacert")
     backend = EtcdBackend(access, params.run_id, prefix=options["etcd_prefix"])
-    return backend, KeyValueStore(backend)
+    return backend, None
 
 
 BACKEND = BackendPlugin(

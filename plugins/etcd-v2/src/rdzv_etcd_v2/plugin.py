@@ -4,14 +4,13 @@ from rdzv.backend import BackendPlugin
 from rdzv.errors import RendezvousParameterError
 from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.store import KeyValueStore
 
 from .access import Access
 from .backend import EtcdV2Backend
 from .options import OPTIONS
 
 
-def create_backend(params: RendezvousParameters) -> tuple[EtcdV2Backend, KeyValueStore]:
+def create_backend(params: RendezvousParameters) -> tuple[EtcdV2Backend, None]:
     """See `BackendPlugin`; the endpoint is one or more ``host:port``, separated by commas (port 2379 if none)."""
     options = parse_options(params.config, OPTIONS)
     name = "prefix" if options["etcd_prefix"] is None else "etcd_prefix"
@@ -20,7 +19,7 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdV2Backend, KeyValu
         raise RendezvousParameterError(f"The {name} '{prefix}' is empty; all runs need one, such as team/jobs.")
     access = Access.by_options(params.endpoint, options, cert="ssl_cert", key="ssl_cert_key")
     backend = EtcdV2Backend(access, params.run_id, prefix=prefix)
-    return backend, KeyValueStore(backend)
+    return backend, None
 
 
 BACKEND = BackendPlugin(

@@ -1,16 +1,28 @@
-"""What PyTorch has for etcd's v2 API, by PyTorch's names: a backend and a store that are given a client."""
+"""What PyTorch has for etcd's v2 API, by PyTorch's names: a backend and a store, of parameters or of a client."""
 
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from rdzv.errors import RendezvousTimeoutError
+from rdzv.parameters import RendezvousParameters
 from rdzv.store import KeyValueStore
 
+from . import plugin
 from .access import Access
 from .backend import EtcdV2Backend
 
 _TWO_HOURS: Final = 7200
+
+
+def create_backend(params: RendezvousParameters) -> tuple[EtcdV2Backend, KeyValueStore]:
+    """Make a backend and a store on it; neither touches the network yet.
+
+    Raises:
+        RendezvousParameterError: The endpoint or an option cannot be used.
+    """
+    backend, _ = plugin.create_backend(params)
+    return backend, KeyValueStore(backend)
 
 
 class EtcdRendezvousBackend(EtcdV2Backend):

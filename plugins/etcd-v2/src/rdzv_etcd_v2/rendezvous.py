@@ -151,8 +151,8 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     # Files are read once.
     params = with_secrets(params, secret_names(legacy.OPTIONS))
     read_options(params.config, (*CORE_OPTIONS, *legacy.OPTIONS), owner="The backend 'etcd'")
-    backend, store = legacy.create_backend(params)
+    backend, _ = legacy.create_backend(params)
     options = {"join_timeout": params.config.get("timeout"), **params.config}
     named = (params.endpoint, params.run_id, params.min_nodes, params.max_nodes)
     settings = RendezvousSettings.from_parameters(RendezvousParameters("etcd", *named, **options))
-    return _CreatedHandler(settings, backend, store, params.local_addr)
+    return _CreatedHandler(settings, backend, None, params.local_addr)

@@ -1,6 +1,6 @@
 """rdzv on etcd v3, over etcd's JSON gateway.
 
-`create_backend` makes the backend and its store from parameters, `EtcdV3Backend` is the class itself.
+`create_backend` makes the backend from parameters, `EtcdV3Backend` is the class itself.
 """
 
 from .backend import EtcdV3Backend

@@ -4,19 +4,18 @@ from rdzv.backend import BackendPlugin
 from rdzv.endpoints import parse_endpoints
 from rdzv.options import parse_options
 from rdzv.parameters import RendezvousParameters
-from rdzv.store import KeyValueStore
 from rdzv_transport import pop_tls_context
 
 from .backend import EtcdV3Backend
 from .options import OPTIONS
 
 
-def create_backend(params: RendezvousParameters) -> tuple[EtcdV3Backend, KeyValueStore]:
+def create_backend(params: RendezvousParameters) -> tuple[EtcdV3Backend, None]:
     """See `BackendPlugin`; the endpoint is one or more ``host:port``, separated by commas (port 2379 if none)."""
     options = parse_options(params.config, OPTIONS)
     tls = pop_tls_context(options)
     backend = EtcdV3Backend(parse_endpoints(params.endpoint, 2379), params.run_id, tls=tls, **options)
-    return backend, KeyValueStore(backend)
+    return backend, None
 
 
 BACKEND = BackendPlugin(

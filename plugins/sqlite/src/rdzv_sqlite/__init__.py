@@ -1,6 +1,6 @@
 """rdzv on SQLite: the embedded default, for the processes of one machine.
 
-`create_backend` makes the backend and its store from parameters, `SqliteBackend` is the class itself.
+`create_backend` makes the backend from parameters, `SqliteBackend` is the class itself.
 """
 
 from .backend import SqliteBackend

@@ -1,6 +1,6 @@
 """rdzv on Apache ZooKeeper.
 
-`create_backend` makes the backend and its store from parameters, `ZooKeeperBackend` is the class itself.
+`create_backend` makes the backend from parameters, `ZooKeeperBackend` is the class itself.
 """
 
 from .backend import ZooKeeperBackend

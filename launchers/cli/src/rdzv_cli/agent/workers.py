@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Final
 
-from rdzv.credentials import public_environment
+from rdzv.programs import public_environment
 
 from . import guard
 
