@@ -46,7 +46,7 @@ def types(session: nox.Session) -> None:
         with session.chdir(package):
             run_module(session, *mypy, "src", "tests", MYPYPATH=f"src:{ROOT}")
     with session.chdir(ROOT / "dev"):
-        run_module(session, *mypy, "bench", "scale", "tools", "tests", MYPYPATH=f".:{ROOT}:{ROOT / 'core' / 'tests'}")
+        run_module(session, *mypy, "bench", "scale", "tools", "tests", MYPYPATH=f".:{ROOT}:{ROOT / 'engine' / 'tests'}")
     scripts = ["dev.py", "noxfile.py", "examples", "docs"]
     run_module(session, "mypy", "--exclude", str(SAMPLE.relative_to(ROOT)), *scripts, MYPYPATH="dev")
 
@@ -84,16 +84,16 @@ def scale(session: nox.Session) -> None:
 @nox.session
 def simulate(session: nox.Session) -> None:
     """Look for violations in simulated runs, on all cores: `simulate --minutes 60`."""
-    run_module(session, "simulator", *session.posargs, PYTHONPATH=str(ROOT / "core" / "tests"))
+    run_module(session, "simulator", *session.posargs, PYTHONPATH=str(ROOT / "engine" / "tests"))
 
 
 @nox.session
 def chaos(session: nox.Session) -> None:
     """Send faults to real agents and a real service, and check what they saw: `chaos --backend etcd-v3 --minutes
     10`."""
-    # `--bug NAME` puts a bug of the simulator back into the core, which is then found.
+    # `--bug NAME` puts a bug of the simulator back into the engine, which is then found.
     session.run(
-        sys.executable, "dev/tools/chaos.py", *session.posargs, env={"PYTHONPATH": str(ROOT / "core" / "tests")}
+        sys.executable, "dev/tools/chaos.py", *session.posargs, env={"PYTHONPATH": str(ROOT / "engine" / "tests")}
     )
 
 
@@ -140,7 +140,7 @@ def sample(session: nox.Session) -> None:
         dist, source, environment, shared = (Path(folder, name) for name in ("dist", "source", "environment", "shared"))
         python = str(environment / "bin" / "python")
         shutil.copytree(SAMPLE, source, ignore=shutil.ignore_patterns(".*", "__pycache__"))
-        for place in (ROOT / "core", ROOT / "launchers" / "cli", ROOT / "conformance", source):
+        for place in (ROOT / "core", ROOT / "engine", ROOT / "launchers" / "cli", ROOT / "conformance", source):
             run_module(session, "uv", "build", "--quiet", "--wheel", "--out-dir", str(dist), str(place))
         run_module(session, "uv", "venv", "--quiet", "--python", sys.executable, str(environment))
         run_module(session, "uv", "pip", "install", "--python", python, *map(str, dist.glob("*.whl")))
@@ -180,5 +180,5 @@ def torch_names(session: nox.Session) -> None:
 
 @nox.session
 def mutate(session: nox.Session) -> None:
-    """Break the core in one place at a time; fails if no test notices: `mutate [rules.decide]`."""
+    """Break the engine in one place at a time; fails if no test notices: `mutate [rules.decide]`."""
     session.run(sys.executable, "dev/tools/mutate.py", *session.posargs)

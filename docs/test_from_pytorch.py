@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import rdzv
-from rdzv.plugins import load_backend_plugin
 from rdzv.registry import create_backend
+from rdzv_core.plugins import load_backend_plugin
 from rdzv_sqlite import SqliteBackend
 
 PAGE = (Path(__file__).parent / "from-pytorch.md").read_text()
@@ -68,7 +68,7 @@ def test_every_name_has_one_of_ours(row: list[str]) -> None:
 @pytest.mark.parametrize("row", OPTIONS, ids=lambda row: " ".join(row[:2]))
 def test_our_option_exists(row: list[str]) -> None:
     theirs, backend, ours = (_names(cell) for cell in row[:3])
-    options = load_backend_plugin(backend[0]).options if backend else rdzv.CORE_OPTIONS
+    options = load_backend_plugin(backend[0]).options if backend else rdzv.HANDLER_OPTIONS
     assert theirs == ours
     assert ours[0] in {option.name for option in options}
 

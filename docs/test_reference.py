@@ -5,22 +5,27 @@ from pathlib import Path
 
 import pytest
 import rdzv
+import rdzv_core
 from rdzv.engine.registration import NodeState
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent
 
 
-def test_api_page_has_every_public_name() -> None:
-    page = (DOCS / "api.md").read_text()
-    documented = re.findall(r"^\.\. (?:auto\w+|py:data):: (\w+)$", page, re.M)
-    assert sorted(documented) == sorted(rdzv.__all__)
+def test_api_pages_have_every_public_name_once() -> None:
+    users, authors = (
+        re.findall(r"^\.\. (?:auto\w+|py:data):: (?:rdzv\.)?(\w+)$", (DOCS / page).read_text(), re.M)
+        for page in ("api.md", "api-authors.md")
+    )
+    assert set(users) <= set(rdzv.__all__)
+    assert set(authors) <= set(rdzv_core.__all__)
+    assert sorted(users + authors) == sorted({*rdzv.__all__, *rdzv_core.__all__})
 
 
 def test_pages_are_readable_as_they_stand() -> None:
     found = {page.name: re.findall(r"^(?:```|:::)\{([\w-]+)\}", page.read_text(), re.M) for page in DOCS.glob("*.md")}
     # The signatures and docstrings of the reference, and the order of the pages, are made when the pages are built.
-    assert {page for page, directives in found.items() if directives} == {"api.md", "index.md"}
+    assert {page for page, directives in found.items() if directives} == {"api.md", "api-authors.md", "index.md"}
 
 
 def test_files_to_open_exist() -> None:
@@ -29,7 +34,7 @@ def test_files_to_open_exist() -> None:
     assert len(paths) > 30
     plugins = list(ROOT.glob("plugins/*/src/*/"))
     missing = [
-        path for path in paths if not any((at / path).exists() for at in (ROOT, ROOT / "core/src/rdzv", *plugins))
+        path for path in paths if not any((at / path).exists() for at in (ROOT, ROOT / "engine/src/rdzv", *plugins))
     ]
     assert missing == []
 
@@ -37,10 +42,10 @@ def test_files_to_open_exist() -> None:
 @pytest.mark.parametrize(
     ("question", "file", "there"),
     [
-        ("ranks", "core/src/rdzv/engine/rules.py", "def sticky_ranks("),
+        ("ranks", "engine/src/rdzv/engine/rules.py", "def sticky_ranks("),
         ("an option of a backend", "plugins/etcd-v3/src/rdzv_etcd_v3/options.py", "OPTIONS: Final = ("),
         ("a subcommand", "launchers/cli/src/rdzv_cli/command.py", "add_parser(commands)"),
-        ("evicted", "core/src/rdzv/engine/leader.py", "is formed without node"),
+        ("evicted", "engine/src/rdzv/engine/leader.py", "is formed without node"),
     ],
 )
 def test_a_newcomer_finds_the_file(question: str, file: str, there: str) -> None:
@@ -48,7 +53,7 @@ def test_a_newcomer_finds_the_file(question: str, file: str, there: str) -> None
     assert f"]({link})" in (ROOT / "README.md").read_text()
     table = page.partition("\n## To change X, open Y\n")[2].partition("\n## ")[0]
     (row,) = [line for line in table.splitlines() if question in line.split(" | ")[0]]
-    assert file.removeprefix("core/src/rdzv/") in row
+    assert file.removeprefix("engine/src/rdzv/") in row
     assert there in (ROOT / file).read_text()
 
 
@@ -60,9 +65,9 @@ def test_the_glossary_has_every_state_of_a_node() -> None:
 
 def test_page_of_guarantees_has_the_defaults() -> None:
     page = (DOCS / "guarantees.md").read_text()
-    default = {option.name: option.default for option in rdzv.CORE_OPTIONS}
+    default = {option.name: option.default for option in rdzv.HANDLER_OPTIONS}
     for name in ("join_timeout", "last_call_timeout", "close_timeout"):
         assert f"`{name}` ({default[name]:g} s)" in page
     interval, times = default["keep_alive_interval"], default["keep_alive_max_attempt"]
     assert f"{interval:g} s \N{MULTIPLICATION SIGN} {times} = {interval * times:g} s" in page
-    assert f"{rdzv.MAX_PAYLOAD // 1024} KiB" in page
+    assert f"{rdzv_core.MAX_PAYLOAD // 1024} KiB" in page

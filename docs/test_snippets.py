@@ -25,7 +25,7 @@ import pytest
 from rdzv_conformance.servers import EtcdServer, require_service
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "core" / "README.md", ROOT / "launchers" / "cli" / "README.md"]
+PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "engine" / "README.md", ROOT / "launchers" / "cli" / "README.md"]
 LONG = {ROOT / "docs" / "recipes.md"}
 TIMEOUT = 120.0
 
@@ -132,7 +132,7 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "80",
         # The simulator is no package that can be installed.
-        "PYTHONPATH": str(ROOT / "core" / "tests"),
+        "PYTHONPATH": str(ROOT / "engine" / "tests"),
         "PYTHONWARNINGS": "error",
     }
     with subprocess.Popen(

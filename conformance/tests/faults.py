@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rdzv.backend import Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import ProcessLocal
 
 from .reference import (

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv.endpoints import parse_endpoints
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
-from rdzv.keys import escape
-from rdzv.threads import in_thread
+from rdzv import KeyValueBackend
+from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.endpoints import parse_endpoints
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_core.keys import escape
+from rdzv_core.threads import in_thread
 from rdzv_transport import ProcessLocal
 
 from rdzv_conformance import ConnectTo

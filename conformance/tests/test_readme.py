@@ -19,7 +19,7 @@ def example(words: str) -> str:
 
 
 MY_PACKAGE = """
-from rdzv.backend import KeyValueBackend
+from rdzv_core.backend import KeyValueBackend
 
 class MyBackend(KeyValueBackend):
     name = "mine"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rdzv import hooks, plugins
+from rdzv_core import plugins
 
 OBJECTS = {"rdzv": ":BACKEND"}
 """What entries of a group lead to, if not to the module."""
@@ -18,12 +18,16 @@ Install = Callable[[str, str, Mapping[str, str]], None]
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """See `installing`."""
+    yield from installing(tmp_path, monkeypatch)
+
+
+def installing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
     """Install a distribution: its name, the source of its only module, and `{group: entry}`.
 
     An entry is a name for the module (of a backend: for `BACKEND` in it), or whole lines. The module is called as
     the distribution, with underscores. Plugins loaded by the test are forgotten after it.
     """
-    monkeypatch.setattr(hooks, "_manager", hooks._new_manager())
     monkeypatch.setattr(plugins, "registered_backends", {})
     monkeypatch.syspath_prepend(tmp_path)
     modules: list[str] = []

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rdzv.endpoints import Endpoint, parse_endpoints, source_address
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_core.endpoints import Endpoint, parse_endpoints, source_address
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 
 
 @pytest.mark.parametrize(

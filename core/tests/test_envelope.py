@@ -1,6 +1,6 @@
 """What an envelope tells of its value."""
 
-from rdzv.envelope import NONCE_HISTORY, Envelope
+from rdzv_core.envelope import NONCE_HISTORY, Envelope
 
 
 def chain(length: int) -> list[Envelope]:

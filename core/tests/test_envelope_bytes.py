@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rdzv.envelope import NONCE_HISTORY, Envelope, OtherVersionError
-from rdzv.errors import RendezvousStateError
+from rdzv_core.envelope import NONCE_HISTORY, Envelope, OtherVersionError
+from rdzv_core.errors import RendezvousStateError
 
 FIRST = Envelope(b"\n\0 anything", "a", "0a1b2c")
 SECOND = Envelope(b"", "b", "3d4e5f", 2, ("0a1b2c",), deleted=True)

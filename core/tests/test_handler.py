@@ -3,8 +3,8 @@ import threading
 
 import pytest
 
-from rdzv.errors import RendezvousStateError
-from rdzv.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from rdzv_core.errors import RendezvousStateError
+from rdzv_core.handler import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 
 class Store:

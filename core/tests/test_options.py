@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 import pytest
 
-from rdzv.errors import RendezvousParameterError
-from rdzv.options import Option, parse_options, read_options
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.options import Option, parse_options, read_options
 
 HUGE = 16**5000
 Kind = Literal["text", "integer", "seconds", "boolean", "path", "pairs"]

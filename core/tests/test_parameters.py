@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rdzv.parameters import RendezvousParameters
+from rdzv_core.parameters import RendezvousParameters
 
 
 def make(**options: Any) -> RendezvousParameters:

@@ -1,6 +1,6 @@
 import pytest
 
-from rdzv.text import printable, shown
+from rdzv_core.text import printable, shown
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from datetime import timedelta
 
 from bench.services import Service, start
 from rdzv import RendezvousSettings, RendezvousTimeout
-from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.servers import ServiceMissingError
+from rdzv_core.endpoints import parse_endpoints
 from rdzv_etcd_v3 import EtcdV3Backend
 from rdzv_etcd_v3.wire import KeySpace
 

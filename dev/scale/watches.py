@@ -5,8 +5,8 @@ import time
 from concurrent.futures import Executor
 from typing import Any
 
-from rdzv import Snapshot
 from rdzv.engine.client import DecodedSnapshot
+from rdzv_core import Snapshot
 from rdzv_etcd_v3.watch import Watch, _is_news
 
 __all__ = ["LoopWatch", "wait"]

@@ -101,7 +101,7 @@ class Agents:
         Args:
             program: What it runs.
             nnodes: How many nodes a world has.
-            options: Options of the core or the backend.
+            options: Options of rdzv or the backend.
             arguments: More arguments of ``rdzv run``.
             prelude: Python to run in the agent's process first.
             environment: More variables.

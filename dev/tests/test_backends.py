@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import rdzv
+import rdzv_core
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = rdzv.installed_backends()
@@ -38,5 +39,5 @@ def test_it_is_described(name: str) -> None:
     assert plugin.backend_type.__module__.startswith(BACKENDS[name].name.replace("-", "_"))
     assert issubclass(plugin.backend_type, rdzv.KeyValueBackend)
     supported = plugin.backend_type.capabilities
-    assert supported | plugin.backend_type.unsupported.keys() == set(rdzv.Capability)
+    assert supported | plugin.backend_type.unsupported.keys() == set(rdzv_core.Capability)
     assert not supported & plugin.backend_type.unsupported.keys()

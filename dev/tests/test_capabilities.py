@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import rdzv
+import rdzv_core
 
 ROOT = Path(__file__).parents[2]
 PLUGINS = [tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
@@ -54,7 +55,7 @@ def test_page_has_every_plugin(tool: Any, page: str, project: Mapping[str, Any])
 def report(path: Path, *outcomes: str) -> Path:
     """A report of one class whose tests ended like this."""
     tests = {f"test_{number}": {"outcome": end, "reason": "issue 12"} for number, end in enumerate(outcomes)}
-    unsupported = {one.name: "it cannot" for one in rdzv.Capability if one is not rdzv.Capability.LEASE}
+    unsupported = {one.name: "it cannot" for one in rdzv_core.Capability if one is not rdzv_core.Capability.LEASE}
     features = {f"feature_{number}": {"what": "works", "outcome": end} for number, end in enumerate(outcomes)}
     declared = {"name": "mine", "capabilities": ["LEASE"], "unsupported": unsupported, "untried": ["LEASE"]}
     declared["features"] = features

@@ -1,4 +1,4 @@
-"""The chaos task finds a bug that is put back into the core."""
+"""The chaos task finds a bug that is put back into rdzv."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ class ChaosWithBug(Chaos):
 def test_a_bug_that_is_put_back_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, number: int
 ) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "core" / "tests"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "engine" / "tests"))
     chaos = ChaosWithBug(tmp_path, "--bug", bug, "--backend", "sqlite", "--minutes", "1", "--seed", "3")
     code, said = chaos.ends()
     assert code == 1, said

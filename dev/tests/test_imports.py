@@ -1,4 +1,4 @@
-"""Which module imports which: packages beside the core use what is public, and none waits for one that waits for it."""
+"""Which module imports which: who may import whom, what is public, and none waits for one that waits for it."""
 
 import ast
 import re
@@ -10,21 +10,44 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-CORE = ROOT / "core" / "src"
+CORE, ENGINE = ROOT / "core" / "src", ROOT / "engine" / "src"
+FOUNDATIONS = {"rdzv_core": CORE, "rdzv": ENGINE}
+"""What the other packages stand on."""
+
+NETWORK = {"rdzv_core", "rdzv_transport"}
+MAY_IMPORT = {
+    "rdzv_core": set(),
+    "rdzv": {"rdzv_core"},
+    "rdzv_transport": {"rdzv_core"},
+    "rdzv_sqlite": {"rdzv_core"},
+    "rdzv_consul": NETWORK,
+    "rdzv_etcd_v3": NETWORK,
+    "rdzv_zookeeper": NETWORK,
+    # PyTorch's own names: a store of a round, a handler, a store of etcd.
+    "rdzv_c10d": {*NETWORK, "rdzv"},
+    "rdzv_etcd_v2": {*NETWORK, "rdzv"},
+    "rdzv_cli": {"rdzv_core", "rdzv"},
+    "rdzv_conformance": {"rdzv_core", "rdzv"},
+    "rdzv_torchrun": {*NETWORK, "rdzv"},
+    # A third party's.
+    "rdzv_directory": {"rdzv_core"},
+}
+"""Users import rdzv, authors rdzv_core: what each package may import of the others."""
 SOURCES = sorted(path for pattern in ("*/src", "*/*/src") for path in ROOT.glob(pattern))
-SIBLINGS = [path for path in SOURCES if path != CORE]
-PACKAGES = [*SOURCES, ROOT / "core" / "tests", ROOT / "dev" / "bench", ROOT / "dev" / "scale"]
+SIBLINGS = [path for path in SOURCES if path not in FOUNDATIONS.values()]
+PACKAGES = [*SOURCES, ROOT / "engine" / "tests", ROOT / "dev" / "bench", ROOT / "dev" / "scale"]
 
 
 def public_modules() -> set[str]:
-    """The modules of the core that its API page names."""
-    section = (ROOT / "docs" / "api.md").read_text().partition("\n## Modules\n")[2].partition("\n## ")[0]
-    return set(re.findall(r"^\| `(rdzv[\w.]*)` \|", section, re.M))
+    """The modules of rdzv and rdzv_core that their API pages name."""
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("api.md", "api-authors.md"))
+    return set(re.findall(r"^\| `(rdzv[\w.]*)` \|", pages, re.M))
 
 
 def public_names(module: str) -> set[str]:
-    """What a module of the core lists in ``__all__``."""
-    path = CORE.joinpath(*module.split("."))
+    """What a module of rdzv or rdzv_core lists in ``__all__``."""
+    parts = module.split(".")
+    path = FOUNDATIONS[parts[0]].joinpath(*parts)
     tree = ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text())
     for node in tree.body:
         if isinstance(node, ast.Assign) and any(isinstance(to, ast.Name) and to.id == "__all__" for to in node.targets):
@@ -32,20 +55,24 @@ def public_names(module: str) -> set[str]:
     return set()
 
 
-def imports_of_core(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
-    """Every module of the core that is imported, and the name that is taken from it."""
+def imports_of_foundations(tree: ast.AST) -> Iterator[tuple[str, str | None]]:
+    """Every module of rdzv or rdzv_core that is imported, and the name that is taken from it."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").partition(".")[0] == "rdzv":
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.level == 0
+            and (node.module or "").partition(".")[0] in FOUNDATIONS
+        ):
             yield from ((str(node.module), alias.name) for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from ((alias.name, None) for alias in node.names if alias.name.partition(".")[0] == "rdzv")
+            yield from ((alias.name, None) for alias in node.names if alias.name.partition(".")[0] in FOUNDATIONS)
 
 
-def uses_of_core(tree: ast.AST) -> Iterator[str]:
-    """The names that are taken from ``rdzv`` by a dot."""
+def uses_of_foundations(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """The names that are taken from ``rdzv`` or ``rdzv_core`` by a dot."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "rdzv":
-            yield node.attr
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in FOUNDATIONS:
+            yield node.value.id, node.attr
 
 
 def private_names(tree: ast.AST) -> set[str]:
@@ -72,7 +99,9 @@ def private_names_of_others(tree: ast.AST) -> Iterator[str]:
 
 
 def test_the_page_names_every_module_that_has_public_names() -> None:
-    modules = ["rdzv", *(f"rdzv.{path.stem}" for path in (CORE / "rdzv").glob("[!_]*.py"))]
+    modules = [*FOUNDATIONS]
+    for package, source in FOUNDATIONS.items():
+        modules += [f"{package}.{path.stem}" for path in (source / package).glob("[!_]*.py")]
     assert public_modules() == {module for module in modules if public_names(module)}
 
 
@@ -86,17 +115,22 @@ def test_a_sibling_imports_what_is_public(module: Path) -> None:
     public = public_modules()
     private = [
         f"{name} of {core}" if name else core
-        for core, name in imports_of_core(tree)
+        for core, name in imports_of_foundations(tree)
         if core not in public or (name is not None and name not in public_names(core))
     ]
-    private += [name for name in uses_of_core(tree) if name not in public_names("rdzv") and name != "__version__"]
+    private += [
+        f"{core}.{name}"
+        for core, name in uses_of_foundations(tree)
+        if name not in public_names(core) and name != "__version__"
+    ]
     assert private == []
 
 
 @pytest.mark.parametrize("source", SIBLINGS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_sibling_does_not_reach_into_the_core(source: Path) -> None:
-    """No types are known here: whatever bears a private name of the core's is taken for the core's."""
-    names = set().union(*(private_names(ast.parse(path.read_text())) for path in CORE.rglob("*.py")))
+def test_a_sibling_does_not_reach_inside(source: Path) -> None:
+    """No types are known here: whatever bears a private name of rdzv's or rdzv_core's is taken for theirs."""
+    modules = [path for source in FOUNDATIONS.values() for path in source.rglob("*.py")]
+    names = set().union(*(private_names(ast.parse(path.read_text())) for path in modules))
     reached = {
         f"{path.relative_to(source)}: {name}"
         for path in source.rglob("*.py")
@@ -106,16 +140,25 @@ def test_a_sibling_does_not_reach_into_the_core(source: Path) -> None:
     assert reached == set()
 
 
-@pytest.mark.parametrize("source", SIBLINGS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_package_declares_what_it_imports(source: Path) -> None:
-    ours = {path.name for other in SOURCES for path in other.iterdir()}
-    trees = [ast.parse(path.read_text()) for path in source.rglob("*.py")]
-    found = [node for tree in trees for node in ast.walk(tree)]
-    names = {alias.name for node in found if isinstance(node, ast.Import) for alias in node.names}
-    names |= {str(node.module) for node in found if isinstance(node, ast.ImportFrom) and node.level == 0}
+def imported_packages(tree: ast.AST) -> Iterator[str]:
+    """The packages that a module imports anywhere in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield str(node.module).partition(".")[0]
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_who_imports_whom(source: Path) -> None:
     project = tomllib.loads((source.parent / "pyproject.toml").read_text())["project"]
-    declared = {re.split(r"[^\w-]", need)[0].replace("-", "_") for need in [project["name"], *project["dependencies"]]}
-    assert {name.partition(".")[0] for name in names} & ours <= declared
+    package = project["name"].replace("-", "_")
+    declared = {re.split(r"[^\w-]", need)[0].replace("-", "_") for need in project["dependencies"]}
+    assert declared & MAY_IMPORT.keys() == MAY_IMPORT[package]
+    for module in sorted(source.rglob("*.py")):
+        # `python -m rdzv` is the command where it is installed.
+        allowed = {package, *MAY_IMPORT[package], *({"rdzv_cli"} if module.name == "__main__.py" else ())}
+        assert {*imported_packages(ast.parse(module.read_text()))} & MAY_IMPORT.keys() <= allowed, module
 
 
 def name_of(path: Path, source: Path) -> str:
@@ -159,18 +202,3 @@ def test_no_modules_wait_for_each_other(source: Path) -> None:
         TopologicalSorter(dependencies(source)).prepare()
     except CycleError as error:
         pytest.fail(f"These import each other: {' -> '.join(error.args[1])}")
-
-
-def test_nothing_in_the_core_imports_a_sibling() -> None:
-    siblings = {path.name for source in SIBLINGS for path in source.iterdir()}
-    for module in sorted(CORE.rglob("*.py")):
-        # `python -m rdzv` is the command where it is installed.
-        allowed = {"rdzv_cli"} if module.name == "__main__.py" else set()
-        for node in ast.walk(ast.parse(module.read_text())):
-            if isinstance(node, ast.Import):
-                names = {alias.name.partition(".")[0] for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = {str(node.module).partition(".")[0]}
-            else:
-                continue
-            assert names & siblings <= allowed, module

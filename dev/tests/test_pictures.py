@@ -17,7 +17,7 @@ from rdzv.engine.records import NodeRecord, State
 from rdzv.engine.registration import TRANSITIONS, NodeState, Transition
 from rdzv.engine.watch import watch_loop
 
-from core.tests.coroutines import Harness, Stepper
+from engine.tests.coroutines import Harness, Stepper
 
 ROOT = Path(__file__).parents[2]
 SVG = "{http://www.w3.org/2000/svg}"

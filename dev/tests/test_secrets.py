@@ -16,7 +16,8 @@ from .agents import Agents, program
 ROOT = Path(__file__).parents[2]
 
 PLUGIN = """
-from rdzv import BackendPlugin, Option, RendezvousParameterError, RendezvousParameters, parse_options
+from rdzv_core import BackendPlugin, Option, parse_options
+from rdzv import RendezvousParameterError, RendezvousParameters
 from rdzv_sqlite import SqliteBackend
 
 OPTIONS = (Option("password", "text", None, "What opens it.", secret=True),)

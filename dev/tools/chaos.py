@@ -1,4 +1,4 @@
-"""The chaos task, with a bug of the simulator's put back into the core where one is named.
+"""The chaos task, with a bug of the simulator's put back into the engine where one is named.
 
     python3 dev.py chaos --bug no-exclusivity --backend sqlite
 
@@ -19,7 +19,7 @@ __all__ = ["main"]
 _BUGS: Final = [
     name for name, bug in BUGS.items() if all(change.where.__module__.startswith("rdzv.") for change in bug.changes)
 ]
-"""Those of the core; the simulator's own service and clocks are not used here."""
+"""Those of the engine; the simulator's own service and clocks are not used here."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

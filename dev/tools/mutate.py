@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Mutation: breaks one decision of the core at a time, and names every one that no test notices.
+"""Mutation: breaks one decision of the engine at a time, and names every one that no test notices.
 
 A mutant is the source with one expression changed: a comparison turned or moved by one, an ``and`` made an ``or``
 or one of its parts dropped, a condition made always or never true, a ``not``, a flag, a number, ``any`` and
@@ -44,7 +44,8 @@ from typing import Any, Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SOURCES: Final = ROOT / "core" / "src"
+PACKAGES: Final = (ROOT / "engine", ROOT / "core")
+"""The packages whose modules are changed, and whose tests are asked."""
 SEEDS: Final = range(60)
 """What the simulator tries with a mutant that the tests let live."""
 PATIENCE: Final = 30
@@ -60,7 +61,7 @@ class Group:
 
     Attributes:
         modules: What they are imported as.
-        tests: The files of ``core/tests`` that are asked first; they hardly wait for anything.
+        tests: The files of tests that are asked first; they hardly wait for anything.
     """
 
     modules: tuple[str, ...]
@@ -80,7 +81,7 @@ GROUPS: Final = (
             "rdzv.engine.notices",
             "rdzv.engine.records",
             "rdzv.engine.codec",
-            "rdzv.envelope",
+            "rdzv_core.envelope",
         ),
         (
             "records",
@@ -193,9 +194,14 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
         yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, function, tree, (old, new))
 
 
+def _file(path: str) -> Path:
+    """A file of the package that has it."""
+    return next(file for package in PACKAGES if (file := package / path).exists())
+
+
 def all_mutants(group: Group) -> list[Mutant]:
     """The mutants of all modules of a group."""
-    sources = {module: SOURCES.joinpath(*module.split(".")).with_suffix(".py") for module in group.modules}
+    sources = {module: _file(f"src/{module.replace('.', '/')}.py") for module in group.modules}
     return [mutant for module, path in sources.items() for mutant in mutants(module, path.read_text())]
 
 
@@ -278,7 +284,7 @@ def try_out(mutant: Mutant, items: Sequence[pytest.Item]) -> Noticed:
     put_in_place(mutant)
     if _first_failure(items) is not None:
         return Noticed.BY_TESTS
-    sys.path.insert(0, str(ROOT / "core" / "tests"))
+    sys.path.insert(0, str(ROOT / "engine" / "tests"))
     from simulator.search import run_seeds
 
     logging.disable()
@@ -398,7 +404,7 @@ def _show(text: str, *, lasts: bool = True) -> None:
 def try_all(chosen: Sequence[Mutant], group: Group) -> dict[str, Noticed]:
     """What notices which. What no test notices is printed at once."""
     trials = _Trials(chosen, group.modules)
-    files = [str(ROOT / "core" / "tests" / f"test_{name}.py") for name in group.tests]
+    files = [str(_file(f"tests/test_{name}.py")) for name in group.tests]
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         pytest.main(["--quiet", "--capture=no", "-p", "no:cacheprovider", *files], plugins=[trials])

@@ -5,9 +5,9 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
-from rdzv.backend import KeyValueBackend
-from rdzv.parameters import RendezvousParameters
 from rdzv.registry import create_backend
+from rdzv_core.backend import KeyValueBackend
+from rdzv_core.parameters import RendezvousParameters
 
 from .proxy import FaultProxy
 from .servers import LocalService, require_service

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from rdzv.backend import KeyValueBackend, PutOutcome, PutResult
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import KeyValueBackend, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousConnectionError
 
 from .intercept import intercepted
 

@@ -6,8 +6,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
-from rdzv.backend import ANY, KeyValueBackend
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import ANY, KeyValueBackend
+from rdzv_core.errors import RendezvousConnectionError
 
 from .meanwhile import follow, persist
 from .suite.base import CALL

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from rdzv.backend import KeyValueBackend, Lease, PutResult
+from rdzv_core.backend import KeyValueBackend, Lease, PutResult
 
 Around = Callable[[str, Callable[[], Any], tuple[Any, ...]], Any]
 """Is given a method's name, what calls it, and its positional arguments; returns the answer, or raises."""

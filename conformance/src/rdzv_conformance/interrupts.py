@@ -7,7 +7,7 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import Any
 
-from rdzv.backend import ANY, KeyValueBackend
+from rdzv_core.backend import ANY, KeyValueBackend
 
 _MOST = 10_000
 

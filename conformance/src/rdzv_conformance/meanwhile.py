@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from rdzv.backend import Entry, KeyValueBackend, Snapshot
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import Entry, KeyValueBackend, Snapshot
+from rdzv_core.errors import RendezvousConnectionError
 
 _T = TypeVar("_T")
 
@@ -34,7 +34,7 @@ def wait_for(
         condition: What must come.
         what: The same in words.
         seconds: How long.
-        through_failures: Go on when the service cannot be reached, as the core does.
+        through_failures: Go on when the service cannot be reached, as rdzv does.
 
     Raises:
         AssertionError: It did not come within `seconds`.
@@ -70,7 +70,7 @@ def value_of(entry: Entry | None) -> bytes | None:
 
 
 def with_retries(call: Callable[[], _T], seconds: float = 10) -> _T:
-    """Ask again while the service cannot be reached, as the core does: backends do not retry."""
+    """Ask again while the service cannot be reached, as rdzv does: backends do not retry."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, TypeGuard
 
 import pytest
-from rdzv.backend import Lease, RendezvousBackend
-from rdzv.errors import RendezvousError
+from rdzv_core.backend import Lease, RendezvousBackend
+from rdzv_core.errors import RendezvousError
 
 from .report import Report
 from .suite.base import CONNECT, Conformance, is_fixture
@@ -87,7 +87,7 @@ def pytest_runtest_makereport(
             (
                 "rdzv conformance",
                 f"{call.excinfo.typename} left the backend as it was: only errors of the RendezvousError family may, "
-                "raised from the client's own (rdzv.backend.KeyValueBackend).",
+                "raised from the client's own (rdzv_core.backend.KeyValueBackend).",
             )
         )
     return report

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from typing import Any, Final, Self
 
-from rdzv.endpoints import Endpoint
+from rdzv_core.endpoints import Endpoint
 
 PARTITIONS: Final = ("everything", "requests", "replies")
 """What may be held back."""

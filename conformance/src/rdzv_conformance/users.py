@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pytest
-from rdzv.backend import KeyValueBackend
-from rdzv.errors import RendezvousParameterError
-from rdzv.parameters import RendezvousParameters
+from rdzv_core.backend import KeyValueBackend
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.parameters import RendezvousParameters
 
 
 class Create(Protocol):

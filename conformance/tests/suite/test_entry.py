@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv import BackendPlugin, RendezvousParameters, registered_backends
+from rdzv import RendezvousParameters, registered_backends
 from rdzv.store import KeyValueStore
+from rdzv_core import BackendPlugin
 
 from rdzv_conformance.suite.entry import EntryConformance
 

@@ -8,7 +8,7 @@ pytest_plugins = ["pytester"]
 
 HEAD = """
 import pytest
-from rdzv.backend import Capability, KeyValueBackend, RendezvousBackend
+from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
 from rdzv_conformance import BackendConformance, Conformance, RegisterConformance, lacks, requires
 from rdzv_sqlite import SqliteBackend
 """
@@ -274,7 +274,7 @@ def test_of_no_class(): pass
     assert backend["tests"] == {
         "test_register_is_empty_at_first": {"outcome": "passed", "reason": ""},
         "test_register_is_set_if_empty": {"outcome": "deviating", "reason": "it never is"},
-        "test_register_wait_ends_in_time": {"outcome": "skipped", "reason": "without `wait_state` the core polls"},
+        "test_register_wait_ends_in_time": {"outcome": "skipped", "reason": "without `wait_state` rdzv polls"},
     }
 
 

@@ -8,9 +8,10 @@ pytest_plugins = ["pytester"]
 
 FILE = """
 import pytest
-from rdzv import BackendPlugin, Capability, Option, RendezvousParameters, registered_backends
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv.options import parse_options
+from rdzv_core import BackendPlugin, Capability, Option
+from rdzv import RendezvousParameters, registered_backends
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.options import parse_options
 from rdzv_conformance import BackendConformance, Secured, Stranger
 from {package}.reference import MemoryBackend, OnMemory
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rdzv import RendezvousBackend, RendezvousParameters, escape
 from rdzv_conformance import BackendConformance, Connect, Parameters, RegisterConformance
+from rdzv_core import RendezvousBackend, RendezvousParameters, escape
 from rdzv_directory import DirectoryBackend, FileRegister
 
 

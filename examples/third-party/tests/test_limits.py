@@ -4,7 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
-from rdzv import (
+from rdzv import get_rendezvous_handler
+from rdzv_conformance.processes import Link, Processes
+from rdzv_core import (
     ABSENT,
     ANY,
     PutOutcome,
@@ -12,9 +14,7 @@ from rdzv import (
     RendezvousParameterError,
     RendezvousParameters,
     RendezvousStateError,
-    get_rendezvous_handler,
 )
-from rdzv_conformance.processes import Link, Processes
 from rdzv_directory import DirectoryBackend
 from rdzv_directory.lock import locked
 from rdzv_directory.plugin import BACKEND

@@ -1,4 +1,4 @@
-"""The fixtures of the core's tests that these use, too."""
+"""The fixtures of rdzv's tests that these use, too."""
 
-from core.tests.conftest import install as install
-from core.tests.test_inspector import shared as shared
+from engine.tests.conftest import install as install
+from engine.tests.test_inspector import shared as shared

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from core.tests.memory import MemoryBackend, MemoryService
+from engine.tests.memory import MemoryBackend, MemoryService
 from rdzv import DynamicRendezvousHandler, RendezvousInfo, RendezvousParameters, RendezvousSettings
-from rdzv.backend import Snapshot
 from rdzv.engine.records import ROUNDS
+from rdzv_core.backend import Snapshot
 
 from rdzv_cli.agent import Agent, AgentResult, ExitStatus
 

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 import rdzv
-from core.tests.memory import MemoryBackend, MemoryService
-from core.tests.test_rendezvous import Run, wait_until
-from rdzv import BackendPlugin, DynamicRendezvousHandler, RendezvousParameters, registered_backends
-from rdzv.text import printable
+from engine.tests.memory import MemoryBackend, MemoryService
+from engine.tests.test_rendezvous import Run, wait_until
+from rdzv import DynamicRendezvousHandler, RendezvousParameters, registered_backends
+from rdzv_core import BackendPlugin
+from rdzv_core.text import printable
 
 from rdzv_cli import log, main, run
 from rdzv_cli.common import signal_number

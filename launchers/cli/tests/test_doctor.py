@@ -10,7 +10,7 @@ from rdzv_cli import doctor, main
 Install = Callable[[str, str, Mapping[str, str]], None]
 
 BACKEND = """
-from rdzv.backend import BackendPlugin
+from rdzv_core.backend import BackendPlugin
 
 BACKEND = BackendPlugin("A backend.", (), None, None)
 """

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 import pytest
-from core.tests.memory import MemoryBackend
+from engine.tests.memory import MemoryBackend
 from rdzv import Drain, DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
 from rdzv.channel import ProcessEnd
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_cli.agent import Agent, ExitStatus
 from rdzv_cli.agent.channels import Channels

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from core.tests.memory import MemoryBackend
-from core.tests.test_inspector import OUTAGE, UNREADABLE, WHERE, Shared, crash
-from core.tests.test_rendezvous import listening, wait_until
+from engine.tests.memory import MemoryBackend
+from engine.tests.test_inspector import OUTAGE, UNREADABLE, WHERE, Shared, crash
+from engine.tests.test_rendezvous import listening, wait_until
 from rdzv import EventKind, RendezvousParameterError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
 

@@ -7,9 +7,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
-import rdzv
-from rdzv.plugins import installed_backends
 from rdzv_cli import main
+from rdzv_core import plugins
+from rdzv_core.plugins import installed_backends
 from torch.distributed.elastic.rendezvous import RendezvousParameters, rendezvous_handler_registry
 from torch.distributed.elastic.rendezvous.registry import get_rendezvous_handler
 
@@ -59,8 +59,8 @@ def test_a_backend_is_found_by_each_of_its_names(name: str, database: str) -> No
 
 
 def test_a_backend_that_is_not_installed_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rdzv.plugins, "entry_points", lambda **_: ())
-    monkeypatch.setattr(rdzv.plugins, "registered_backends", {})
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: ())
+    monkeypatch.setattr(plugins, "registered_backends", {})
     with pytest.raises(ValueError, match="pip install rdzv-etcd-v2"):
         get_rendezvous_handler(parameters("rdzv-etcd-v2"))
     assert installed_backends() == {}

@@ -5,9 +5,9 @@ import socket
 from contextlib import suppress
 from typing import Any, Protocol
 
-from rdzv.parameters import RendezvousParameters
 from rdzv_conformance.processes import Link, Processes, Worker
 from rdzv_conformance.servers import free_ports
+from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_c10d import C10dRendezvousBackend, create_backend
 from rdzv_c10d.store import stores

@@ -8,7 +8,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, PutOutcome, Token
+from rdzv_core.backend import ABSENT, PutOutcome, Token
 
 from rdzv_c10d.round_store import RoundStore
 from rdzv_c10d.run import Run

@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from rdzv.parameters import RendezvousParameters
 from rdzv_conformance import BackendConformance, Connect, ConnectTo, Parameters
 from rdzv_conformance.processes import Processes
 from rdzv_conformance.suite.keys import KeysConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
+from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_c10d import C10dRendezvousBackend
 from rdzv_c10d.locator import FileLocator

@@ -10,9 +10,9 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome, Snapshot
-from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 from rdzv_conformance.meanwhile import follow, in_background
+from rdzv_core.backend import ABSENT, ANY, PutOutcome, Snapshot
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from rdzv_c10d import C10dRendezvousBackend
 from rdzv_c10d.run import Run

@@ -10,12 +10,12 @@ from contextlib import closing, contextmanager, suppress
 from typing import Any
 
 import pytest
-from rdzv.backend import ANY, PutOutcome
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import free_ports
+from rdzv_core.backend import ANY, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_c10d import C10dRendezvousBackend
 

@@ -37,7 +37,7 @@ def test_a_process_may_end_amid_a_wait(shared_store: ForkedStore) -> None:
     """torch would take the process down if a thread came back to an interpreter that has ended."""
     program = f"""
 import threading
-from rdzv.endpoints import parse_endpoints
+from rdzv_core.endpoints import parse_endpoints
 from rdzv_c10d import C10dRendezvousBackend
 from rdzv_c10d.locator import TcpLocator
 (endpoint,) = parse_endpoints("{shared_store.endpoint}", 0)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome
-from rdzv.errors import RendezvousParameterError
-from rdzv.parameters import RendezvousParameters
 from rdzv_cli import main
 from rdzv_conformance.processes import Processes
+from rdzv_core.backend import ABSENT, ANY, PutOutcome
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_c10d import C10dRendezvousBackend, create_backend
 from rdzv_c10d.locator import TemporaryFileLocator
@@ -25,7 +25,7 @@ from .clients import CALL, Connect, ForkedStore, is_served
 
 
 def test_parameters_make_backend_and_store(server: ForkedStore, connect: Connect) -> None:
-    # An option that is not the backend's is the core's affair.
+    # An option that is not the backend's is rdzv's affair.
     params = RendezvousParameters(
         "c10d", server.endpoint, "job/7", 1, 2, prefix="rdzv", is_host="no", read_timeout="5", join_timeout=5
     )
@@ -147,7 +147,7 @@ def test_a_run_of_one_node_may_leave_the_file_to_its_process(tmp_path: Path, mon
 
 WATCHES = """
 import sys, rdzv
-from rdzv.parameters import RendezvousParameters
+from rdzv_core.parameters import RendezvousParameters
 from rdzv_c10d import create_backend
 backend, _ = create_backend(RendezvousParameters("c10d", "", "run", 1, 1, store_type="file"))
 backend.wait("nodes", backend.read_all("nodes", timeout=120), timeout=0.1)

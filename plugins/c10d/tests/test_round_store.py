@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from rdzv import RendezvousParameters, RendezvousTimeoutError, get_rendezvous_handler
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance import Connect
 from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.suite.store import StoreConformance
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 
 from rdzv_c10d.backend import C10dRendezvousBackend
 from rdzv_c10d.round_store import RoundStore

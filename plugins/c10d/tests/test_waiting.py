@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Entry, PutOutcome, Snapshot
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background, with_retries
 from rdzv_conformance.processes import Processes
+from rdzv_core.backend import ABSENT, ANY, Entry, PutOutcome, Snapshot
+from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_c10d import C10dRendezvousBackend, watch
 from rdzv_c10d.locator import GivenLocator

@@ -1,10 +1,10 @@
 """Which address of this machine the others get."""
 
 import pytest
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.servers import ConsulServer
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_consul import ConsulBackend, backend
 

@@ -1,14 +1,14 @@
 """What happens between us and Consul: replies that are lost, answers that are not Consul's, connections that break."""
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
-from rdzv.endpoints import parse_endpoints
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_conformance.fixtures import proxied
 from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.servers import ConsulServer
 from rdzv_conformance.suite.network import NetworkConformance
 from rdzv_conformance.suite.server import ConnectTo
+from rdzv_core.backend import ABSENT, ANY, PutOutcome, PutResult
+from rdzv_core.endpoints import parse_endpoints
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 
 from rdzv_consul import ConsulBackend
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import load_backend_plugin
 from rdzv_conformance.users import refusing
+from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.plugins import load_backend_plugin
 
 from rdzv_consul import ConsulBackend, create_backend
 

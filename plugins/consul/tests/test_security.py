@@ -4,13 +4,13 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from rdzv.backend import ANY, KeyValueBackend, PutOutcome, Snapshot
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv_cli import main
 from rdzv_conformance.servers import ConsulServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.calls import calls_of
 from rdzv_conformance.users import Create
+from rdzv_core.backend import ANY, KeyValueBackend, PutOutcome, Snapshot
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
 
 from .clients import CALL
 from .security import LockedConsul

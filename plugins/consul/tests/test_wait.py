@@ -4,12 +4,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import lasting
 from rdzv_conformance.freezes import check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import ConsulServer
+from rdzv_core.backend import ABSENT, ANY, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import watches
 
 from rdzv_consul import kv

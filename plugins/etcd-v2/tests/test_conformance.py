@@ -3,8 +3,6 @@
 from functools import partial
 
 import pytest
-from rdzv.backend import Capability
-from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
 from rdzv_conformance.fixtures import served_in_class
 from rdzv_conformance.servers import EtcdCluster, EtcdServer
@@ -12,6 +10,8 @@ from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.fork import ForkConformance
 from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
+from rdzv_core.backend import Capability
+from rdzv_core.endpoints import parse_endpoints
 
 from rdzv_etcd_v2 import Access, EtcdV2Backend
 

@@ -4,15 +4,15 @@ import time
 from typing import Any
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome
-from rdzv.endpoints import parse_endpoints
-from rdzv.errors import RendezvousConnectionError, RendezvousStateError
 from rdzv_conformance.fixtures import proxied
 from rdzv_conformance.http_proxy import FaultProxy, answer
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
 from rdzv_conformance.suite.network import NetworkConformance
 from rdzv_conformance.suite.server import ConnectTo
+from rdzv_core.backend import ABSENT, ANY, PutOutcome
+from rdzv_core.endpoints import parse_endpoints
+from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 
 from rdzv_etcd_v2 import Access, EtcdV2Backend
 

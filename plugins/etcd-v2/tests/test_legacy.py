@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import rdzv
-from rdzv.errors import RendezvousClosedError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import EtcdServer
+from rdzv_core.errors import RendezvousClosedError, RendezvousDeniedError, RendezvousParameterError
 
 from rdzv_etcd_v2 import EtcdRendezvous, EtcdRendezvousHandler, create_rdzv_handler
 

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from rdzv.errors import RendezvousParameterError
-from rdzv.parameters import RendezvousParameters
 from rdzv.registry import get_rendezvous_handler
 from rdzv_conformance.users import refusing
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_etcd_v2 import EtcdV2Backend
 from rdzv_etcd_v2.plugin import create_backend

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import rdzv
-from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.servers import EtcdCluster, EtcdServer
 from rdzv_conformance.servers.certificates import Certificates
+from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 
 from rdzv_etcd_v2 import EtcdRendezvousBackend, EtcdStore
 

@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from rdzv.backend import ANY, PutOutcome, Snapshot
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.servers import EtcdServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.calls import calls_of
 from rdzv_conformance.users import Create
+from rdzv_core.backend import ANY, PutOutcome, Snapshot
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from .clients import CALL
 from .security import demand_login, secure_etcd

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.fixtures import certificates as certificates
 from rdzv_conformance.fixtures import connecting, served, using
 from rdzv_conformance.servers import EtcdServer, require_service
 from rdzv_conformance.servers.certificates import Certificates
+from rdzv_core.endpoints import parse_endpoints
 
 from rdzv_etcd_v3 import EtcdV3Backend
 

@@ -3,12 +3,12 @@
 import time
 
 import pytest
-from rdzv.backend import ANY, PutOutcome
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.fixtures import healed, served
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdCluster, EtcdServer
+from rdzv_core.backend import ANY, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError
 
 from .clients import CALL, Connect
 

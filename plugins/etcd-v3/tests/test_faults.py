@@ -8,9 +8,6 @@ from typing import BinaryIO
 
 import pytest
 from rdzv import RendezvousParameters, get_rendezvous_handler
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD
-from rdzv.endpoints import parse_endpoints
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_conformance.fixtures import proxied
 from rdzv_conformance.http_proxy import answer
 from rdzv_conformance.interrupts import check_interrupted_waits
@@ -18,6 +15,9 @@ from rdzv_conformance.proxy import FaultProxy as AnyProxy
 from rdzv_conformance.servers import EtcdServer
 from rdzv_conformance.suite.network import NetworkConformance
 from rdzv_conformance.suite.server import ConnectTo
+from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD
+from rdzv_core.endpoints import parse_endpoints
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
 from rdzv_transport import prefixes, turns
 
 from rdzv_etcd_v3 import EtcdV3Backend, events, watch

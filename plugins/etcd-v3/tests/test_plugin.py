@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rdzv.parameters import RendezvousParameters
 from rdzv_conformance.users import refusing
+from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_etcd_v3 import EtcdV3Backend, create_backend
 

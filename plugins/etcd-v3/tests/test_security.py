@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_cli import main
 from rdzv_conformance.servers import EtcdServer, require_service
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.users import Create
+from rdzv_core.backend import ABSENT, ANY, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 
 from .clients import CALL
 from .security import demand_login, secure_etcd, token_keys

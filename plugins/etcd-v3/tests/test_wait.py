@@ -4,13 +4,13 @@ import threading
 import time
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually, lasting
 from rdzv_conformance.freezes import check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import EtcdServer
+from rdzv_core.backend import ABSENT, ANY, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousConnectionError
 
 from .clients import CALL, Connect, watching
 

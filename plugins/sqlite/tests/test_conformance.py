@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from rdzv.parameters import RendezvousParameters
 from rdzv_conformance import BackendConformance, Connect, Parameters
+from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_sqlite import SqliteBackend
 

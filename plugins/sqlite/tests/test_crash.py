@@ -6,8 +6,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from rdzv.backend import ABSENT, ANY, KeyValueBackend, PutOutcome, Snapshot
 from rdzv_conformance.processes import Link, Processes, Worker
+from rdzv_core.backend import ABSENT, ANY, KeyValueBackend, PutOutcome, Snapshot
 
 from rdzv_sqlite import SqliteBackend
 

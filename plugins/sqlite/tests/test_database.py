@@ -9,9 +9,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome
-from rdzv.errors import RendezvousConnectionError, RendezvousStateError
 from rdzv_conformance.processes import Link, Processes
+from rdzv_core.backend import ABSENT, ANY, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 
 from rdzv_sqlite import SqliteBackend, schema
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
-from rdzv.backend import ANY
 from rdzv_conformance.processes import Link, Processes
+from rdzv_core.backend import ANY
 
 from rdzv_sqlite import SqliteBackend
 

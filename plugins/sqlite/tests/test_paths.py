@@ -6,9 +6,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rdzv.backend import ANY
-from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv_conformance.processes import Link, Processes
+from rdzv_core.backend import ANY
+from rdzv_core.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
 
 from rdzv_sqlite import SqliteBackend
 from rdzv_sqlite.paths import default_path

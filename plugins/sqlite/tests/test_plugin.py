@@ -1,13 +1,13 @@
-"""How the core finds and makes the backend."""
+"""How rdzv finds and makes the backend."""
 
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from rdzv.backend import ANY, Capability
-from rdzv.errors import RendezvousParameterError
-from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import load_backend_plugin
+from rdzv_core.backend import ANY, Capability
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.plugins import load_backend_plugin
 
 from rdzv_sqlite import SqliteBackend, create_backend
 from rdzv_sqlite.paths import default_path
@@ -26,7 +26,7 @@ def test_every_capability_is_declared_or_explained() -> None:
 
 
 def test_parameters_make_the_backend(path: Path) -> None:
-    # An option that is not the backend's is the core's affair.
+    # An option that is not the backend's is rdzv's affair.
     params = RendezvousParameters("sqlite", str(path), "job/7", 1, 2, prefix="mine", join_timeout=5)
     backend, store = create_backend(params)
     assert store is None

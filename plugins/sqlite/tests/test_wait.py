@@ -10,9 +10,9 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
-from rdzv.backend import ANY, Snapshot
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.processes import Link, Processes
+from rdzv_core.backend import ANY, Snapshot
+from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_sqlite import SqliteBackend, lookout
 from rdzv_sqlite.database import Database, Transaction

@@ -15,8 +15,8 @@ from contextlib import ExitStack, closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import (
     Client,

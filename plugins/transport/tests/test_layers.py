@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import EndpointError, FailoverClient, Member, Prefixes, ReplyLostError, TimedSocket, Turns
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from rdzv.errors import RendezvousParameterError
-from rdzv.options import parse_options
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.options import parse_options
 
 from rdzv_transport import pop_tls_context, request_timeout_option, tls_context, tls_options
 

@@ -8,9 +8,9 @@ from contextlib import ExitStack, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from rdzv.backend import Entry, Snapshot
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import Entry, Snapshot
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_transport import Client, EndpointError, Poll, Reply, Request, Revision, Watches, watches
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_zookeeper import ZooKeeperBackend
 
@@ -20,7 +20,7 @@ class Connect(Protocol):
 
 
 def with_retries(call: Callable[[], _T], seconds: float = 30) -> _T:
-    """Try again, as the core does, what fails because the service is away."""
+    """Try again, as rdzv does, what fails because the service is away."""
     deadline = time.monotonic() + seconds
     while True:
         try:

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from rdzv.endpoints import parse_endpoints
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.fixtures import certificates as certificates
 from rdzv_conformance.fixtures import connecting, healed, served, using
 from rdzv_conformance.servers import ZooKeeperServer, ZooKeeperTls, require_service
 from rdzv_conformance.servers.certificates import Certificates
+from rdzv_core.endpoints import parse_endpoints
 
 from rdzv_zookeeper import ZooKeeperBackend
 

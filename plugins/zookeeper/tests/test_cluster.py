@@ -1,12 +1,12 @@
 """What a watch makes of a member that freezes or loses the others; the rest is in the suite (`cluster`)."""
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome
-from rdzv.errors import RendezvousConnectionError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.fixtures import healed, served
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer
+from rdzv_core.backend import ABSENT, ANY, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError
 
 from .clients import CALL, Connect, watching, with_retries
 

@@ -3,13 +3,13 @@
 from functools import partial
 
 import pytest
-from rdzv.backend import Capability
-from rdzv.endpoints import parse_endpoints
 from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
 from rdzv_conformance.fixtures import served_in_class
 from rdzv_conformance.servers import ZooKeeperCluster, ZooKeeperServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.security import SecurityConformance
+from rdzv_core.backend import Capability
+from rdzv_core.endpoints import parse_endpoints
 
 from rdzv_zookeeper import ZooKeeperBackend
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from rdzv.backend import ABSENT, ANY, PutOutcome, PutResult
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import unanswered_names
 from rdzv_conformance.servers import ZooKeeperServer
+from rdzv_core.backend import ABSENT, ANY, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_zookeeper.cache import PrefixCaches
 

@@ -3,11 +3,11 @@
 import threading
 import time
 
-from rdzv.backend import ANY
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import ZooKeeperServer
+from rdzv_core.backend import ANY
 
 from .clients import CALL, Connect, watching
 

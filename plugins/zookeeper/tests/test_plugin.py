@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
-from rdzv.errors import RendezvousParameterError
-from rdzv.parameters import RendezvousParameters
 from rdzv_conformance.users import refusing
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_zookeeper import ZooKeeperBackend, create_backend
 
@@ -56,7 +56,7 @@ def test_sasl_without_its_package_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['puresasl'] = None\n"
         "from rdzv_zookeeper import ZooKeeperBackend\n"
-        "from rdzv.endpoints import Endpoint\n"
+        "from rdzv_core.endpoints import Endpoint\n"
         "ZooKeeperBackend([Endpoint('localhost', 2181)], 'run', sasl='DIGEST-MD5', user='me', password='x')\n"
     )
     failed = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -1,10 +1,10 @@
 """ACLs, and ends that do not fit each other; the suite tries which clients are let in and refused (`security`)."""
 
 import pytest
-from rdzv.backend import ABSENT, ANY, KeyValueBackend, PutOutcome
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_conformance.servers import ZooKeeperServer
 from rdzv_conformance.users import Create
+from rdzv_core.backend import ABSENT, ANY, KeyValueBackend, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 
 from .clients import CALL
 

@@ -7,11 +7,11 @@ from contextlib import closing
 
 import pytest
 from kazoo.client import KazooClient  # type: ignore[import-untyped]
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Entry, Lease, PutOutcome, PutResult
-from rdzv.envelope import Envelope
-from rdzv.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.servers import ZooKeeperServer
+from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD, Entry, Lease, PutOutcome, PutResult
+from rdzv_core.envelope import Envelope
+from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 
 from rdzv_zookeeper import ZooKeeperBackend
 
@@ -167,7 +167,7 @@ def test_nothing_can_stand_under_a_leased_key(backend: ZooKeeperBackend) -> None
 
 
 def test_what_is_not_ours_is_shown_as_it_is(backend: ZooKeeperBackend, kazoo: KazooClient) -> None:
-    """The core finds out that it is none of its envelopes; the other keys are not concerned."""
+    """rdzv finds out that it is none of its envelopes; the other keys are not concerned."""
     mine = _write(backend, "foreign/mine")
     kazoo.create(f"{_root(backend)}/foreign/theirs", b"\x80\x04garbage")
     there = backend.read("foreign/theirs", timeout=CALL)

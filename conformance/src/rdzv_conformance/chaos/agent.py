@@ -18,8 +18,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from rdzv import create_handler
-from rdzv.backend import KeyValueBackend
-from rdzv.errors import (
+from rdzv.hooks import Event, hookimpl, register_hooks
+from rdzv.registry import create_backend
+from rdzv.store import KeyValueStore
+from rdzv_core.backend import KeyValueBackend
+from rdzv_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousError,
@@ -27,11 +30,8 @@ from rdzv.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
-from rdzv.handler import RendezvousInfo
-from rdzv.hooks import Event, hookimpl, register_hooks
-from rdzv.parameters import RendezvousParameters
-from rdzv.registry import create_backend
-from rdzv.store import KeyValueStore
+from rdzv_core.handler import RendezvousInfo
+from rdzv_core.parameters import RendezvousParameters
 
 from ..flaky import Errors, flaky
 from ..processes import Link
@@ -59,7 +59,7 @@ class Job:
         min_nodes: The smallest world.
         max_nodes: The largest.
         ttl: Seconds after which a silent node is dead.
-        options: Further options, of the core and of the backend.
+        options: Further options, of rdzv and of the backend.
     """
 
     backend: str

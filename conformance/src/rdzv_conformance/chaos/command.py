@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     service.add_argument("--endpoint", help="a service that runs already, and is left alone (default: start one)")
     service.add_argument("--server", metavar="MODULE:CLASS", help="what to start instead of the service that we know")
     parser.add_argument(
-        "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="for the core or the backend"
+        "--option", type=_option, action="append", default=[], metavar="NAME=VALUE", help="for rdzv or the backend"
     )
     parser.add_argument("--minutes", type=_positive, default=1.0, help="how long things go wrong (default: 1)")
     parser.add_argument("--seed", type=int, help="what goes wrong, and when (default: by chance, and told)")

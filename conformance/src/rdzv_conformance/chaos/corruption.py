@@ -5,9 +5,10 @@ import signal
 import time
 from typing import Final
 
-from rdzv import KeyValueBackend, PutOutcome, RendezvousConnectionError, RendezvousParameters
-from rdzv.backend import STATE_KEY
+from rdzv import KeyValueBackend, RendezvousConnectionError, RendezvousParameters
 from rdzv.registry import create_backend
+from rdzv_core import PutOutcome
+from rdzv_core.backend import STATE_KEY
 
 from ..meanwhile import with_retries
 from ..processes import Link

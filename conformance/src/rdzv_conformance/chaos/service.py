@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rdzv import Capability, RendezvousError, RendezvousParameterError, load_backend_plugin, parse_endpoints
+from rdzv import RendezvousError, RendezvousParameterError, load_backend_plugin
+from rdzv_core import Capability, parse_endpoints
 
 from ..servers import CLUSTERS, TcpStoreServer
 

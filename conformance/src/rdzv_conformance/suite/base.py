@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Final, NoReturn, Protocol, TypeGuard, TypeVar
 
 import pytest
 from _pytest.fixtures import FixtureFunctionDefinition
-from rdzv.backend import Capability, Entry, KeyValueBackend, RendezvousBackend, Snapshot
-from rdzv.errors import RendezvousError
+from rdzv_core.backend import Capability, Entry, KeyValueBackend, RendezvousBackend, Snapshot
+from rdzv_core.errors import RendezvousError
 
 from ..processes import Processes
 

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rdzv.backend import ABSENT, Capability, KeyValueBackend, Snapshot
+from rdzv_core.backend import ABSENT, Capability, KeyValueBackend, Snapshot
 
 from ..meanwhile import open_files
 from .base import CALL, KEY, ROOT

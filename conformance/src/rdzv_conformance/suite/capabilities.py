@@ -2,7 +2,7 @@
 
 import ipaddress
 
-from rdzv.backend import Capability, KeyValueBackend
+from rdzv_core.backend import Capability, KeyValueBackend
 
 from .base import CALL, Conformance
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final, Protocol, TypeVar
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, Lease, PutOutcome
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import ABSENT, ANY, Capability, KeyValueBackend, Lease, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
 from ..meanwhile import follow, in_background, persist, with_retries

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, KeyValueBackend, PutOutcome, PutResult
+from rdzv_core.backend import ABSENT, ANY, KeyValueBackend, PutOutcome, PutResult
 
 from ..linearizability import assert_linearizable
 from ..processes import Link, Processes

@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import PutOutcome, PutResult
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import PutOutcome, PutResult
+from rdzv_core.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
 from ..meanwhile import unanswered_names

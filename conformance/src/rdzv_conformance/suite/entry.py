@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 import rdzv
-from rdzv.backend import ANY, KeyValueBackend
 from rdzv.current import variables
-from rdzv.errors import RendezvousParameterError
 from rdzv.registry import create_backend
+from rdzv_core.backend import ANY, KeyValueBackend
+from rdzv_core.errors import RendezvousParameterError
 
 from ..processes import Link, Processes
 from .base import CALL, KEY, PARAMETERS, SERVER, Clients, Conformance, Verdict, leave_out

@@ -4,8 +4,8 @@ import pickle
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, KeyValueBackend, PutOutcome, PutResult
-from rdzv.errors import RendezvousStateError
+from rdzv_core.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, KeyValueBackend, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousStateError
 
 from .base import CALL, KEY, Conformance, refusal
 from .register import foreign_tokens

@@ -4,7 +4,7 @@ import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
-from rdzv.backend import ANY, Capability, KeyValueBackend, PutOutcome, Snapshot
+from rdzv_core.backend import ANY, Capability, KeyValueBackend, PutOutcome, Snapshot
 
 from ..meanwhile import holds, wait_for
 from ..processes import Link, Processes, Worker

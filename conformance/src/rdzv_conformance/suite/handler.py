@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from typing import Final
 
-from rdzv.backend import ANY, STATE_KEY
+from rdzv_core.backend import ANY, STATE_KEY
 
 from ..deadlines import eventually
 from .base import CALL, Clients

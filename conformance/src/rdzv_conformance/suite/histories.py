@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from rdzv.backend import ABSENT, ANY, Entry, KeyValueBackend, PutOutcome, RendezvousBackend
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import ABSENT, ANY, Entry, KeyValueBackend, PutOutcome, RendezvousBackend
+from rdzv_core.errors import RendezvousConnectionError
 
 from ..linearizability import Answer, Kind, Operation
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Final
 
 import pytest
-from rdzv.backend import ANY, MAX_PAYLOAD, KeyValueBackend, PutOutcome, Snapshot
-from rdzv.errors import RendezvousParameterError
 from rdzv.store import KeyValueStore
+from rdzv_core.backend import ANY, MAX_PAYLOAD, KeyValueBackend, PutOutcome, Snapshot
+from rdzv_core.errors import RendezvousParameterError
 
 from ..meanwhile import value_of
 from .base import CALL, KEY, ROOT, Clients, Conformance, refusal
@@ -73,7 +73,7 @@ class KeysConformance(Conformance):
 
     @pytest.mark.parametrize("value", _VALUES.values(), ids=_VALUES.keys())
     def test_value_comes_back_as_it_was(self, clients: Clients, value: bytes) -> None:
-        """Values are any bytes, from none to 256 KiB and the core's envelope; another client reads the same."""
+        """Values are any bytes, from none to 256 KiB and rdzv's envelope; another client reads the same."""
         put = clients().put(KEY, value, expect=ANY, timeout=CALL)
         assert put.outcome is PutOutcome.APPLIED
         reader = clients()

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome, PutResult
-from rdzv.errors import RendezvousUnsupportedError
+from rdzv_core.backend import ABSENT, ANY, Capability, KeyValueBackend, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousUnsupportedError
 
 from ..deadlines import eventually
 from ..meanwhile import wait_for

@@ -7,8 +7,8 @@ from contextlib import closing, suppress
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ANY, Capability, KeyValueBackend, Snapshot
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import ANY, Capability, KeyValueBackend, Snapshot
+from rdzv_core.errors import RendezvousConnectionError
 
 from ..deadlines import eventually
 from ..processes import Link, Processes

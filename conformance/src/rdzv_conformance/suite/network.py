@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from typing import ClassVar, Final
 
 import pytest
-from rdzv.backend import ANY, KeyValueBackend, PutOutcome
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.backend import ANY, KeyValueBackend, PutOutcome
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from ..deadlines import eventually
 from ..meanwhile import open_files, unanswered_names

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousError, RendezvousSettings, RendezvousTimeout
-from rdzv.backend import ANY, STATE_KEY, BackendPlugin, KeyValueBackend
 from rdzv.inspector import RunInspector
-from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import registered_backends
+from rdzv_core.backend import ANY, STATE_KEY, BackendPlugin, KeyValueBackend
+from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.plugins import registered_backends
 
 from ..deadlines import eventually
 from ..intercept import intercepted
@@ -279,7 +279,7 @@ class _RunningNode:
         return str(self._handler.connection_error) if self._handler.connection_error else None
 
     def calls(self) -> dict[str, int]:
-        """What the core has asked of the backend so far, and how often; a put of the state counts as ``state``."""
+        """What rdzv has asked of the backend so far, and how often; a put of the state counts as ``state``."""
         return dict(self._calls)
 
     def hold(self) -> None:

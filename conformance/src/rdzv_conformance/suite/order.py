@@ -1,6 +1,6 @@
 """Creation order: the order in which nodes arrive."""
 
-from rdzv.backend import ANY, KeyValueBackend
+from rdzv_core.backend import ANY, KeyValueBackend
 
 from .base import CALL, ROOT, Clients, Conformance, entry_of
 

@@ -9,9 +9,19 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, Entry, KeyValueBackend, PutOutcome, PutResult, Snapshot
-from rdzv.errors import RendezvousConnectionError, RendezvousError
 from rdzv.store import KeyValueStore
+from rdzv_core.backend import (
+    ABSENT,
+    ANY,
+    MAX_PAYLOAD,
+    Capability,
+    Entry,
+    KeyValueBackend,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+)
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
@@ -126,7 +136,7 @@ class OutagesConformance(ServerConformance):
 
     @_outages
     def test_wait_goes_on_after_an_outage(self, harness: ServerHarness, how: str) -> None:
-        """A waiter that goes on from its snapshot, as the core does, learns what was written after the outage."""
+        """A waiter that goes on from its snapshot, as rdzv does, learns what was written after the outage."""
         waiter, rested, writer = harness.client(), harness.client(), harness.client()
         kept = {"suite/kept"} if Capability.DURABLE in writer.capabilities or how == "frozen" else set()
         for name in (KEY, "suite/kept", "suite/gone"):

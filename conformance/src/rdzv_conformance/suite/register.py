@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import MAX_PAYLOAD, RendezvousBackend
+from rdzv_core.backend import MAX_PAYLOAD, RendezvousBackend
 
 from ..linearizability import assert_linearizable
 from ..processes import Processes
@@ -122,7 +122,7 @@ class RegisterConformance(Conformance):
     ) -> None:
         """Compare-and-set by several processes at once: every write that was applied counts, once.
 
-        Every state names its writer, as the core's do: PyTorch's own class takes an equal one for its own.
+        Every state names its writer, as rdzv's do: PyTorch's own class takes an equal one for its own.
         """
 
         def count(register: RendezvousBackend, writer: int) -> None:
@@ -150,7 +150,7 @@ class RegisterConformance(Conformance):
         """`wait_state` returns when the state differs from the token, also if it does so already."""
         one, other = clients(), clients()
         if not hasattr(one, "wait_state"):
-            pytest.skip("without `wait_state` the core polls")
+            pytest.skip("without `wait_state` rdzv polls")
         _, first, _ = _set(one, b"x")
         woken = threading.Thread(target=one.wait_state, args=(first, 60.0))
         woken.start()
@@ -164,7 +164,7 @@ class RegisterConformance(Conformance):
     def test_register_wait_ends_in_time(self, client: RendezvousBackend) -> None:
         """`wait_state` returns after its timeout if nothing changes."""
         if not hasattr(client, "wait_state"):
-            pytest.skip("without `wait_state` the core polls")
+            pytest.skip("without `wait_state` rdzv polls")
         for token in (None, _set(client, b"x")[1]):
             began = time.monotonic()
             client.wait_state(token, 0.3)

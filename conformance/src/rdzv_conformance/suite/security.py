@@ -9,12 +9,12 @@ from typing import Any, Final, Self
 
 import pytest
 import rdzv
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, PutOutcome, Snapshot
-from rdzv.credentials import take_secrets
-from rdzv.errors import RendezvousDeniedError
-from rdzv.options import secret_names
-from rdzv.plugins import load_backend_plugin
 from rdzv.registry import create_backend
+from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, PutOutcome, Snapshot
+from rdzv_core.credentials import take_secrets
+from rdzv_core.errors import RendezvousDeniedError
+from rdzv_core.options import secret_names
+from rdzv_core.plugins import load_backend_plugin
 
 from .base import CALL, KEY, ROOT, SECURED, Conformance, Verdict, leave_out, refusal, remove_keys, requires
 from .entry import Parameters

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, TypeVar
 
 import pytest
-from rdzv.backend import KeyValueBackend
-from rdzv.endpoints import Endpoint, parse_endpoints
-from rdzv.errors import RendezvousParameterError
+from rdzv_core.backend import KeyValueBackend
+from rdzv_core.endpoints import Endpoint, parse_endpoints
+from rdzv_core.errors import RendezvousParameterError
 
 from ..meanwhile import with_retries
 from ..proxy import FaultProxy

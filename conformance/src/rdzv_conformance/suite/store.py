@@ -9,9 +9,9 @@ from itertools import chain
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import KeyValueBackend, PutOutcome, PutResult
-from rdzv.errors import RendezvousTimeoutError
 from rdzv.store import KeyValueStore
+from rdzv_core.backend import KeyValueBackend, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousTimeoutError
 
 from ..meanwhile import with_retries
 from ..processes import Link, Processes

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import pytest
-from rdzv.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, Snapshot
+from rdzv_core.errors import RendezvousConnectionError
 
 from ..meanwhile import holds, wait_for
 from .base import CALL, KEY, ROOT, Clients, Conformance, entry_of, lacks, refusal, requires

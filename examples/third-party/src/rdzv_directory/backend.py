@@ -8,7 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, Final
 
-import rdzv
+from rdzv_core import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    RendezvousConnectionError,
+    RendezvousParameterError,
+    RendezvousStateError,
+    Snapshot,
+    Token,
+    escape,
+)
 
 from .errors import translated
 from .lock import locked
@@ -16,7 +32,7 @@ from .lock import locked
 _LONGEST: Final = 255
 
 
-class DirectoryBackend(rdzv.KeyValueBackend):
+class DirectoryBackend(KeyValueBackend):
     """A rendezvous backend for processes that share a directory.
 
     Args:
@@ -25,20 +41,20 @@ class DirectoryBackend(rdzv.KeyValueBackend):
         prefix: What the names of every run begin with.
     """
 
-    capabilities: ClassVar[frozenset[rdzv.Capability]] = frozenset()
-    unsupported: ClassVar[Mapping[rdzv.Capability, str]] = {
-        rdzv.Capability.WATCH: "A directory wakes no client: one that waits for a change looks five times a second.",
-        rdzv.Capability.LEASE: "Files stay when their owner dies.",
-        rdzv.Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
-        rdzv.Capability.DURABLE: "Nothing waits for the disk: values outlive every process, but no power failure.",
-        rdzv.Capability.TLS: "Nothing crosses a network.",
-        rdzv.Capability.AUTH: "The permissions of the directory decide who may use it.",
+    capabilities: ClassVar[frozenset[Capability]] = frozenset()
+    unsupported: ClassVar[Mapping[Capability, str]] = {
+        Capability.WATCH: "A directory wakes no client: one that waits for a change looks five times a second.",
+        Capability.LEASE: "Files stay when their owner dies.",
+        Capability.MULTI_ENDPOINT: "The directory is one, and fails with its file system.",
+        Capability.DURABLE: "Nothing waits for the disk: values outlive every process, but no power failure.",
+        Capability.TLS: "Nothing crosses a network.",
+        Capability.AUTH: "The permissions of the directory decide who may use it.",
     }
 
     def __init__(self, directory: str, run_id: str, *, prefix: str = "rdzv") -> None:
         self._directory = Path(directory)
         # A run's id is any text, longer than a file's name too: the digest tells runs apart, the rest is to read.
-        run = rdzv.escape(run_id)
+        run = escape(run_id)
         self._run = self._directory / f"{run[:100]},{hashlib.sha256(f'{prefix}/{run}'.encode()).hexdigest()}"
         self._keys = self._run / "keys"
         self._closed = False
@@ -47,44 +63,44 @@ class DirectoryBackend(rdzv.KeyValueBackend):
     def name(self) -> str:
         return "directory"
 
-    def read(self, key: str, *, timeout: float) -> rdzv.Entry | None:
+    def read(self, key: str, *, timeout: float) -> Entry | None:
         with self._in_order():
             return self._load(key)
 
-    def read_all(self, prefix: str, *, timeout: float) -> rdzv.Snapshot:
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
         deadline = time.monotonic() + timeout
         with self._in_order():
             found = self._collect(prefix)
             # No version ever comes back: what was found twice was so in between, all of it at once.
             while found != (again := self._collect(prefix)):
                 if time.monotonic() >= deadline:
-                    raise rdzv.RendezvousConnectionError(f"'{prefix}' changed all the time; looked for {timeout:g} s.")
+                    raise RendezvousConnectionError(f"'{prefix}' changed all the time; looked for {timeout:g} s.")
                 found = again
-            return rdzv.Snapshot(found)
+            return Snapshot(found)
 
     def put(
         self,
         key: str,
         value: bytes,
         *,
-        expect: rdzv.Token | rdzv.Expect,
-        lease: rdzv.Lease | None = None,
+        expect: Token | Expect,
+        lease: Lease | None = None,
         timeout: float,
-    ) -> rdzv.PutResult:
+    ) -> PutResult:
         if lease is not None:
-            raise rdzv.RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
+            raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")
         with self._locked(timeout):
             there = self._load(key)
-            if expect is not rdzv.ANY and expect != (rdzv.ABSENT if there is None else there.token):
-                return rdzv.PutResult(rdzv.PutOutcome.CONFLICT, there)
+            if expect is not ANY and expect != (ABSENT if there is None else there.token):
+                return PutResult(PutOutcome.CONFLICT, there)
             version = self._count()
-            entry = rdzv.Entry(value, str(version), version if there is None else there.order)
+            entry = Entry(value, str(version), version if there is None else there.order)
             written = self._write(b"%d %d\n%s" % (version, entry.order, value))
             try:
                 written.replace(self._file(key))
             except OSError:
-                return rdzv.PutResult(rdzv.PutOutcome.UNKNOWN)
-            return rdzv.PutResult(rdzv.PutOutcome.APPLIED, entry)
+                return PutResult(PutOutcome.UNKNOWN)
+            return PutResult(PutOutcome.APPLIED, entry)
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         with self._locked(timeout):
@@ -99,13 +115,11 @@ class DirectoryBackend(rdzv.KeyValueBackend):
     def _in_order(self) -> Iterator[None]:
         """Where every call happens: a closed client refuses, and only errors of rdzv's leave."""
         if self._closed:
-            raise rdzv.RendezvousConnectionError(f"This client of the directory '{self._directory}' is closed.")
+            raise RendezvousConnectionError(f"This client of the directory '{self._directory}' is closed.")
         with translated(self._directory):
             if not self._directory.is_dir():
                 # Making it would hide that a file system is not mounted.
-                raise rdzv.RendezvousConnectionError(
-                    f"The directory '{self._directory}' is not there: make or mount it."
-                )
+                raise RendezvousConnectionError(f"The directory '{self._directory}' is not there: make or mount it.")
             yield
 
     @contextmanager
@@ -120,9 +134,7 @@ class DirectoryBackend(rdzv.KeyValueBackend):
         # Flat, because a key may stand beside keys under it. No key has a comma.
         name = key.replace("/", ",")
         if len(name) > _LONGEST:
-            raise rdzv.RendezvousParameterError(
-                f"The key '{key}' has {len(key)} characters; a file's name has {_LONGEST}."
-            )
+            raise RendezvousParameterError(f"The key '{key}' has {len(key)} characters; a file's name has {_LONGEST}.")
         return self._keys / name
 
     def _names(self, prefix: str) -> list[str]:
@@ -132,11 +144,11 @@ class DirectoryBackend(rdzv.KeyValueBackend):
             return []
         return [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
 
-    def _collect(self, prefix: str) -> dict[str, rdzv.Entry]:
+    def _collect(self, prefix: str) -> dict[str, Entry]:
         found = {key: self._load(key) for key in self._names(prefix)}
         return {key: entry for key, entry in found.items() if entry is not None}
 
-    def _load(self, key: str) -> rdzv.Entry | None:
+    def _load(self, key: str) -> Entry | None:
         try:
             data = self._file(key).read_bytes()
         except FileNotFoundError:
@@ -145,9 +157,9 @@ class DirectoryBackend(rdzv.KeyValueBackend):
         try:
             version, order = map(int, header.split())
         except ValueError as error:
-            raise rdzv.RendezvousStateError(f"'{self._file(key)}' was not written by rdzv: {data[:80]!r}") from error
+            raise RendezvousStateError(f"'{self._file(key)}' was not written by rdzv: {data[:80]!r}") from error
         # Text: the number 1 would equal a foreign True or 1.0.
-        return rdzv.Entry(value, str(version), order)
+        return Entry(value, str(version), order)
 
     def _write(self, data: bytes) -> Path:
         """Bytes in a file of its own, ready to replace another one: a process that dies while writing harms nothing."""

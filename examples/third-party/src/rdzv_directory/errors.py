@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from rdzv import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv_core import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 
 @contextmanager
 def translated(place: Path) -> Iterator[None]:
-    """Let out only errors of rdzv's, which tell the core whether trying again makes sense.
+    """Let out only errors of rdzv's, which tell rdzv whether trying again makes sense.
 
     Args:
         place: What is used inside.

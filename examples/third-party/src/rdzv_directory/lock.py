@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from rdzv import RendezvousConnectionError
+from rdzv_core import RendezvousConnectionError
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from rdzv import BackendPlugin, Option, RendezvousParameterError, RendezvousParameters, parse_options
+from rdzv_core import BackendPlugin, Option, RendezvousParameterError, RendezvousParameters, parse_options
 
 from .backend import DirectoryBackend
 

@@ -3,7 +3,7 @@
 import secrets
 from pathlib import Path
 
-from rdzv import RendezvousBackend, Token
+from rdzv_core import RendezvousBackend, Token
 
 from .errors import translated
 from .lock import locked

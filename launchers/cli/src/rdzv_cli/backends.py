@@ -2,11 +2,11 @@
 
 import argparse
 
-from rdzv.backend import BackendPlugin, Capability, KeyValueBackend
-from rdzv.errors import RendezvousError
-from rdzv.options import Option, with_files
-from rdzv.plugins import installed_backends, load_backend_plugin
-from rdzv.settings import CORE_OPTIONS
+from rdzv.settings import HANDLER_OPTIONS
+from rdzv_core.backend import BackendPlugin, Capability, KeyValueBackend
+from rdzv_core.errors import RendezvousError
+from rdzv_core.options import Option, with_files
+from rdzv_core.plugins import installed_backends, load_backend_plugin
 
 from .output import show
 
@@ -51,9 +51,9 @@ def _show(name: str, plugin: BackendPlugin) -> None:
             why = capability.value if has else kind.unsupported.get(capability, "no reason declared")
             show(f"  {'yes' if has else 'no':4} {capability.name.lower():15} {why}")
     else:
-        show("  a register backend; the core keeps everything in its register")
+        show("  a register backend; rdzv keeps everything in its register")
     _show_options(f"options of {name}", plugin.options)
-    _show_options("options of the core", CORE_OPTIONS)
+    _show_options("options of rdzv", HANDLER_OPTIONS)
 
 
 def _show_options(title: str, options: tuple[Option, ...]) -> None:

@@ -3,9 +3,9 @@
 import argparse
 import time
 
-from rdzv.errors import RendezvousStateError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
-from rdzv.text import printable
+from rdzv_core.errors import RendezvousStateError, RendezvousTimeoutError
+from rdzv_core.text import printable
 
 from .common import add_run_options, parameters, seconds, user
 from .output import show

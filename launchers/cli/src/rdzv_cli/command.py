@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Sequence
 from importlib.metadata import version
 
-from rdzv.errors import RendezvousError
+from rdzv_core.errors import RendezvousError
 
 from . import backends, close, doctor, drain, log, output, pardon, run, status
 from .agent import ExitStatus

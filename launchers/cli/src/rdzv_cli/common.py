@@ -10,14 +10,14 @@ from collections.abc import Collection, Iterable
 from typing import Any, Final
 
 from rdzv.config import Layer, environment, merge
-from rdzv.credentials import file_option, variable
-from rdzv.errors import RendezvousParameterError
-from rdzv.near import near_name
-from rdzv.options import secret_names
-from rdzv.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
-from rdzv.plugins import load_backend_plugin
 from rdzv.settings import ROUNDS_KEPT
-from rdzv.text import printable
+from rdzv_core.credentials import file_option, variable
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.near import near_name
+from rdzv_core.options import secret_names
+from rdzv_core.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
+from rdzv_core.plugins import load_backend_plugin
+from rdzv_core.text import printable
 
 MOST: Final = 999_999_999
 """The highest number that the command line takes."""
@@ -55,7 +55,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option of the core or the backend, see `rdzv backends NAME`; may be repeated (default: those in "
+        help="an option of rdzv or the backend, see `rdzv backends NAME`; may be repeated (default: those in "
         "RDZV_OPTIONS)",
     )
 

@@ -7,7 +7,7 @@ import subprocess
 from typing import Final
 
 from rdzv.programs import public_environment
-from rdzv.text import printable
+from rdzv_core.text import printable
 
 from .agent.probes import gpu_devices, listed_gpus
 from .common import MOST, is_count

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 
-from rdzv.errors import RendezvousError, RendezvousParameterError
 from rdzv.hooks import installed_hooks
-from rdzv.plugins import installed_backends, load_backend_plugin
+from rdzv_core.errors import RendezvousError, RendezvousParameterError
+from rdzv_core.plugins import installed_backends, load_backend_plugin
 
 from .agent import ExitStatus
 from .output import show

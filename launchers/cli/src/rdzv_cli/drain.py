@@ -3,7 +3,7 @@
 import argparse
 
 from rdzv.inspector import RunInspector
-from rdzv.text import printable
+from rdzv_core.text import printable
 
 from .common import add_run_options, parameters, seconds
 from .output import show

@@ -7,7 +7,7 @@ import time
 import warnings
 from typing import Final
 
-from rdzv.text import printable
+from rdzv_core.text import printable
 
 _LONGEST: Final = 8000
 """Characters of a line; of a longer one its two ends are shown."""

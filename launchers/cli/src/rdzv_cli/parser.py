@@ -6,19 +6,19 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rdzv.near import near_name
-from rdzv.settings import CORE_OPTIONS
-from rdzv.text import printable
+from rdzv.settings import HANDLER_OPTIONS
+from rdzv_core.near import near_name
+from rdzv_core.text import printable
 
 from .output import show
 
 _AS_FLAGS: Final = {
     f"--{option.name.replace('_', '-')}": f"--option {option.name}=VALUE"
-    for option in CORE_OPTIONS
+    for option in HANDLER_OPTIONS
     # It has the name of a flag of torchrun's, which means another.
     if option.name != "timeout"
 }
-"""How the options of the core are given, by the flags that a user may take them for."""
+"""How the options of every backend are given, by the flags that a user may take them for."""
 
 
 class _Parser(argparse.ArgumentParser):

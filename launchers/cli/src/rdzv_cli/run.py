@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from typing import Final
 
 from rdzv import DynamicRendezvousHandler
-from rdzv.backend import BackendPlugin
 from rdzv.config import parse_nnodes
-from rdzv.errors import RendezvousParameterError
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
-from rdzv.options import secret_names
-from rdzv.parameters import RendezvousParameters
-from rdzv.plugins import load_backend_plugin
 from rdzv.programs import withhold
 from rdzv.registry import get_rendezvous_handler
-from rdzv.text import printable
+from rdzv_core.backend import BackendPlugin
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.options import secret_names
+from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.plugins import load_backend_plugin
+from rdzv_core.text import printable
 
 from .agent import Agent, AgentResult, Checks, ExitStatus, parse_check
 from .common import add_run_options, count, parameters, rounds, seconds, signal_number, some_seconds

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 
 from rdzv.inspector import RunInspector, Status
-from rdzv.text import printable
+from rdzv_core.text import printable
 
 from .common import add_run_options, parameters, seconds
 from .log import moment

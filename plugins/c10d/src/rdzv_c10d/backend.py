@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from rdzv.backend import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
-from rdzv.keys import escape
+from rdzv_core.backend import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_core.keys import escape
 from rdzv_transport import ProcessLocal
 
 from .locator import GivenLocator, StoreLocator

@@ -16,8 +16,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import keep_in_children
 
 from .store import FAILURES, copy_socket, stores

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from rdzv.threads import in_thread
+from rdzv_core.threads import in_thread
 
 from .pool import Check, ConnectionPool, failure, is_done
 from .store import FAILURES, Connection, NoAnswerError, Store, stores

@@ -14,8 +14,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from rdzv.endpoints import Endpoint, source_address
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
+from rdzv_core.endpoints import Endpoint, source_address
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
 from rdzv_transport import keep_in_children
 
 from .hosting import Host, try_to_host

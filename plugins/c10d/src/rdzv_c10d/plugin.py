@@ -1,13 +1,13 @@
-"""The entry point: how the core finds this backend. It imports torch only when a backend is made."""
+"""The entry point: how rdzv finds this backend. It imports torch only when a backend is made."""
 
 from typing import Any
 
-from rdzv.backend import BackendPlugin
-from rdzv.endpoints import Endpoint, parse_endpoints
-from rdzv.errors import RendezvousParameterError
-from rdzv.options import parse_options
-from rdzv.parameters import RendezvousParameters
 from rdzv.store import KeyValueStore
+from rdzv_core.backend import BackendPlugin
+from rdzv_core.endpoints import Endpoint, parse_endpoints
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.options import parse_options
+from rdzv_core.parameters import RendezvousParameters
 
 from .backend import C10dRendezvousBackend, root_of
 from .locator import FileLocator, StoreLocator, TcpLocator, TemporaryFileLocator
@@ -81,7 +81,7 @@ def _endpoint(params: RendezvousParameters) -> Endpoint:
 
 
 def _is_left_out(path: str) -> bool:
-    """Whether the endpoint, the path of a file, is left to the process: the core fills in the default for none."""
+    """Whether the endpoint, the path of a file, is left to the process: rdzv fills in the default for none."""
     return path in ("", _ENDPOINT)
 
 

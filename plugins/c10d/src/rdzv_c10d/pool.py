@@ -16,8 +16,8 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar, cast
 
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
-from rdzv.threads import start_thread
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv_core.threads import start_thread
 from rdzv_transport import keep_in_children
 
 from .locator import StoreLocator, enter

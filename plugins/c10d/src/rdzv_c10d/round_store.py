@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Final, TypeVar
 
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv.store import KeyValueStore
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 
 from .backend import C10dRendezvousBackend
 from .line import UnansweredError

@@ -28,8 +28,8 @@ from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from rdzv.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, PutOutcome, PutResult, Token
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import ABSENT, ANY, STATE_KEY, Entry, Expect, PutOutcome, PutResult, Token
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import contains
 
 from .store import Connection, Store, extend, peek, stores

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final, Protocol
 
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError
 
 FAILURES: Final = (RuntimeError, OSError)
 """What a store of torch's raises when it cannot do its work: its `DistError` is a `RuntimeError`."""

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from rdzv.backend import Entry
-from rdzv.errors import RendezvousStateError
+from rdzv_core.backend import Entry
+from rdzv_core.errors import RendezvousStateError
 
 
 def nonce() -> str:

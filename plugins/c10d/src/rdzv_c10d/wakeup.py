@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final
 
-from rdzv.errors import RendezvousConnectionError, RendezvousError, again
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, again
 
 from .pool import Check, ConnectionPool
 from .store import FAILURES, Connection, Session

@@ -4,8 +4,8 @@ import time
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from rdzv.backend import Snapshot
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import Snapshot
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import Prefixes, Turns
 
 from .pool import Check, ConnectionPool

@@ -7,10 +7,10 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from rdzv import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
-from rdzv.endpoints import Endpoint, parse_endpoints, source_address
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
-from rdzv.keys import escape
+from rdzv_core import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
+from rdzv_core.endpoints import Endpoint, parse_endpoints, source_address
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_core.keys import escape
 from rdzv_transport import Client, NetworkBackend
 
 from .kv import Keys

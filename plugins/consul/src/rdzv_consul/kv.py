@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
-from rdzv.backend import Entry, PutOutcome, PutResult, Snapshot
+from rdzv_core.backend import Entry, PutOutcome, PutResult, Snapshot
 from rdzv_transport import Client, Poll, Reply, ReplyLostError, Request, Revision, Watches, contains
 
 from .refusals import Refusals

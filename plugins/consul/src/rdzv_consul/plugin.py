@@ -1,9 +1,9 @@
-"""The entry point: how the core finds this backend."""
+"""The entry point: how rdzv finds this backend."""
 
-from rdzv.backend import BackendPlugin
-from rdzv.endpoints import parse_endpoints
-from rdzv.options import parse_options
-from rdzv.parameters import RendezvousParameters
+from rdzv_core.backend import BackendPlugin
+from rdzv_core.endpoints import parse_endpoints
+from rdzv_core.options import parse_options
+from rdzv_core.parameters import RendezvousParameters
 from rdzv_transport import pop_tls_context
 
 from .backend import ConsulBackend

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdzv.errors import RendezvousDeniedError, RendezvousParameterError
+from rdzv_core.errors import RendezvousDeniedError, RendezvousParameterError
 from rdzv_transport import EndpointError, Reply
 
 _NOT_PASSED_ON: Final = ("No cluster leader", "No path to datacenter", "rate limit", "not ready to serve")

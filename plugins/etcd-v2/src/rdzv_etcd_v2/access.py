@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from rdzv.endpoints import Endpoint, parse_endpoints
-from rdzv.errors import RendezvousParameterError
+from rdzv_core.endpoints import Endpoint, parse_endpoints
+from rdzv_core.errors import RendezvousParameterError
 from rdzv_transport import Client, tls_context
 
 from .keys import HEADERS, check

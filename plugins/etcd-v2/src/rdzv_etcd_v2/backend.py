@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, ClassVar, Final
 
-from rdzv.backend import Capability, Expect, Lease, PutOutcome, PutResult, Token
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError
-from rdzv.keys import escape
+from rdzv_core.backend import Capability, Expect, Lease, PutOutcome, PutResult, Token
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
+from rdzv_core.keys import escape
 from rdzv_transport import NetworkBackend
 
 from .access import Access

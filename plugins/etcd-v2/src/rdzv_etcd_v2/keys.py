@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from rdzv.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
+from rdzv_core.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
 from rdzv_transport import Client, EndpointError, Poll, Reply, ReplyLostError, Request, Revision, Watches
 
 from .tree import Tree, files

@@ -6,9 +6,9 @@ This is also the entry point of the backend ``etcd``.
 import warnings
 from typing import Final
 
-from rdzv.backend import BackendPlugin
-from rdzv.options import Option, parse_options
-from rdzv.parameters import RendezvousParameters
+from rdzv_core.backend import BackendPlugin
+from rdzv_core.options import Option, parse_options
+from rdzv_core.parameters import RendezvousParameters
 from rdzv_transport import tls_options
 
 from .access import Access

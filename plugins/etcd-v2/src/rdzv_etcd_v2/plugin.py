@@ -1,9 +1,9 @@
-"""The entry point: how the core finds this backend."""
+"""The entry point: how rdzv finds this backend."""
 
-from rdzv.backend import BackendPlugin
-from rdzv.errors import RendezvousParameterError
-from rdzv.options import parse_options
-from rdzv.parameters import RendezvousParameters
+from rdzv_core.backend import BackendPlugin
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.options import parse_options
+from rdzv_core.parameters import RendezvousParameters
 
 from .access import Access
 from .backend import EtcdV2Backend

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from rdzv.errors import RendezvousTimeoutError
-from rdzv.parameters import RendezvousParameters
 from rdzv.store import KeyValueStore
+from rdzv_core.errors import RendezvousTimeoutError
+from rdzv_core.parameters import RendezvousParameters
 
 from . import plugin
 from .access import Access

@@ -5,13 +5,13 @@ from datetime import timedelta
 from typing import Any
 
 from rdzv import DynamicRendezvousHandler
-from rdzv.credentials import with_secrets
-from rdzv.errors import RendezvousParameterError
-from rdzv.handler import RendezvousHandler, RendezvousInfo
-from rdzv.options import read_options, secret_names
-from rdzv.parameters import RendezvousParameters
-from rdzv.settings import CORE_OPTIONS, RendezvousSettings, RendezvousTimeout
-from rdzv.store import Store
+from rdzv.settings import HANDLER_OPTIONS, RendezvousSettings, RendezvousTimeout
+from rdzv_core.credentials import with_secrets
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.handler import RendezvousHandler, RendezvousInfo
+from rdzv_core.options import read_options, secret_names
+from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.store import Store
 
 from . import legacy
 from .access import Access
@@ -142,7 +142,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     """Make a handler of the backend ``etcd``. Deprecated: use `rdzv.get_rendezvous_handler` with ``etcd-v2``.
 
     Args:
-        params: The options are those of ``etcd`` and of the core. ``timeout`` means ``join_timeout``, as it does
+        params: The options are those of ``etcd`` and of rdzv. ``timeout`` means ``join_timeout``, as it does
             in PyTorch.
 
     Raises:
@@ -150,7 +150,7 @@ def create_rdzv_handler(params: RendezvousParameters) -> EtcdRendezvousHandler:
     """
     # Files are read once.
     params = with_secrets(params, secret_names(legacy.OPTIONS))
-    read_options(params.config, (*CORE_OPTIONS, *legacy.OPTIONS), owner="The backend 'etcd'")
+    read_options(params.config, (*HANDLER_OPTIONS, *legacy.OPTIONS), owner="The backend 'etcd'")
     backend, _ = legacy.create_backend(params)
     options = {"join_timeout": params.config.get("timeout"), **params.config}
     named = (params.endpoint, params.run_id, params.min_nodes, params.max_nodes)

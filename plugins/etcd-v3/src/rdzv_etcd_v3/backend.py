@@ -7,10 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rdzv import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousParameterError
-from rdzv.keys import escape
+from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.keys import escape
 from rdzv_transport import LONGEST, NetworkBackend, Prefixes, ReplyLostError
 
 from .client import Client

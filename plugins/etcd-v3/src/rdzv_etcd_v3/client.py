@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 from rdzv_transport import LONGEST, EndpointError, Reply, Request, Stream
 from rdzv_transport import Client as HttpClient
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rdzv.backend import Entry
+from rdzv_core.backend import Entry
 
 from .client import Client
 from .wire import KeySpace, read_entry

@@ -4,7 +4,7 @@ import json
 import re
 from typing import Final
 
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousParameterError
 from rdzv_transport import EndpointError, Reply
 
 # Of https://grpc.github.io/grpc/core/md_doc_statuscodes.html

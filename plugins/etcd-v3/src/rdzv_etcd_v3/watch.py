@@ -8,8 +8,8 @@ than it had), the prefix is read once and compared: the last state is never miss
 import time
 from typing import Any, Final
 
-from rdzv.backend import Snapshot
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.backend import Snapshot
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_transport import Turns, contains
 
 from .client import Client

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rdzv.backend import Entry
+from rdzv_core.backend import Entry
 from rdzv_transport import contains
 
 

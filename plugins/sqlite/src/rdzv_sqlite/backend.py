@@ -6,9 +6,21 @@ import time
 from collections.abc import Mapping
 from typing import ClassVar
 
-from rdzv import ABSENT, ANY, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv.errors import RendezvousParameterError, RendezvousStateError
-from rdzv.keys import escape
+from rdzv_core import (
+    ABSENT,
+    ANY,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+    Token,
+)
+from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
+from rdzv_core.keys import escape
 
 from .database import CommitError, Database, Transaction
 from .notifier import fifo_of

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import WeakSet
 
-from rdzv.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from . import schema
 from .notifier import COUNT

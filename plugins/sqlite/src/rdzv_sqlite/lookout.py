@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from rdzv.backend import Snapshot
+from rdzv_core.backend import Snapshot
 
 from .notifier import FifoNotifier
 

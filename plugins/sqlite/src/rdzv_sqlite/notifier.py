@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from zlib import crc32
 
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError
 
 COUNT: Final = 16
 """How many FIFOs a database has at most; only those exist for which a process has listened."""

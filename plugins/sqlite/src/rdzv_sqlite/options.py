@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdzv.options import PREFIX, Option
+from rdzv_core.options import PREFIX, Option
 
 OPTIONS: Final = (
     PREFIX,

@@ -8,8 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from rdzv.endpoints import hide_login
-from rdzv.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, RendezvousStateError
+from rdzv_core.endpoints import hide_login
+from rdzv_core.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, RendezvousStateError
 
 _SMALLEST_PAGE: Final = 512
 _ADDRESS: Final = re.compile(

@@ -1,8 +1,8 @@
-"""The entry point: how the core finds this backend."""
+"""The entry point: how rdzv finds this backend."""
 
-from rdzv.backend import BackendPlugin
-from rdzv.options import parse_options
-from rdzv.parameters import RendezvousParameters
+from rdzv_core.backend import BackendPlugin
+from rdzv_core.options import parse_options
+from rdzv_core.parameters import RendezvousParameters
 
 from .backend import SqliteBackend
 from .options import OPTIONS

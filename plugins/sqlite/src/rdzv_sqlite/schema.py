@@ -5,7 +5,7 @@ import sqlite3
 import time
 from typing import Final
 
-from rdzv.errors import RendezvousParameterError, RendezvousStateError
+from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 
 _APPLICATION: Final = int.from_bytes(b"RDZV")
 _VERSION: Final = 1

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from rdzv.backend import Entry, KeyValueBackend, Snapshot
+from rdzv_core.backend import Entry, KeyValueBackend, Snapshot
 
 from .failover import FailoverClient
 from .process_local import ProcessLocal

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from .connection import Connection, Reply, Request
 from .failover import FailoverClient, Member

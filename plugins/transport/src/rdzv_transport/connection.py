@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from rdzv.endpoints import Endpoint
+from rdzv_core.endpoints import Endpoint
 
 from .answer import ENDED, Answer
 from .failover import Member

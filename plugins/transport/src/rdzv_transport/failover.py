@@ -1,6 +1,6 @@
 """Which endpoint of a service is asked, for how long, and what it means that none answers.
 
-One call is one attempt at each endpoint at most; trying again later is the core's affair.
+One call is one attempt at each endpoint at most; trying again later is rdzv's affair.
 """
 
 import contextlib
@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from rdzv.endpoints import Endpoint, source_address
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.endpoints import Endpoint, source_address
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from .sockets import LONGEST, EndpointError, Sockets
 

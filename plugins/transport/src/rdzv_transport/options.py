@@ -1,6 +1,6 @@
 """The options that backends over a network share; each backend declares them among its own."""
 
-from rdzv.options import Option
+from rdzv_core.options import Option
 
 
 def tls_options(

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError
 
 _T = TypeVar("_T")
 

@@ -13,8 +13,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from functools import partial
 from typing import Any, Final, TypeVar
 
-from rdzv.endpoints import Endpoint
-from rdzv.threads import in_thread
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.threads import in_thread
 
 from rdzv_transport.forks import NO_FORK
 

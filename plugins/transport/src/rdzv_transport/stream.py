@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Final, Generic, TypeVar
 
-from rdzv.errors import RendezvousError
+from rdzv_core.errors import RendezvousError
 
 from .answer import ENDED, LONGEST, Answer
 from .connection import PIECE, Connection, Reply

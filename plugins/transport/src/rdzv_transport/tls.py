@@ -3,7 +3,7 @@
 import ssl
 from typing import Any
 
-from rdzv.errors import RendezvousParameterError
+from rdzv_core.errors import RendezvousParameterError
 
 from rdzv_transport.forks import NO_FORK
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from rdzv.backend import Snapshot
+from rdzv_core.backend import Snapshot
 
 from .client import Client
 from .connection import ResponseTimeoutError

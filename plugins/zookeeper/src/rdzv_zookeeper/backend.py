@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 
 from kazoo.protocol.serialization import Sync  # type: ignore[import-untyped]
-from rdzv.backend import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
-from rdzv.endpoints import Endpoint
-from rdzv.errors import RendezvousParameterError
+from rdzv_core.backend import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
+from rdzv_core.endpoints import Endpoint
+from rdzv_core.errors import RendezvousParameterError
 from rdzv_transport import FailoverClient, NetworkBackend, ReplyLostError
 
 from .cache import PrefixCaches

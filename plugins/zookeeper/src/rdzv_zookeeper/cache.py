@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from kazoo.protocol.serialization import GetChildren, GetData  # type: ignore[import-untyped]
-from rdzv.backend import Entry, Snapshot
-from rdzv.errors import RendezvousConnectionError
+from rdzv_core.backend import Entry, Snapshot
+from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import EndpointError, FailoverClient, Prefixes, contains
 
 from . import wire

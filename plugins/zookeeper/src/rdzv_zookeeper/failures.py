@@ -3,7 +3,7 @@
 from typing import Final
 
 from kazoo import exceptions  # type: ignore[import-untyped]
-from rdzv.errors import (
+from rdzv_core.errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousError,

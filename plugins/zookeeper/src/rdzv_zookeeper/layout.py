@@ -11,9 +11,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rdzv.backend import Entry
-from rdzv.errors import RendezvousParameterError
-from rdzv.keys import escape
+from rdzv_core.backend import Entry
+from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.keys import escape
 
 _HEAD: Final = re.compile(rb"([0-9a-f]{16}) (\d{1,20})\n")
 _INCARNATION: Final = "@"

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from rdzv.options import Option
+from rdzv_core.options import Option
 from rdzv_transport import request_timeout_option, tls_options
 
 OPTIONS: Final = (

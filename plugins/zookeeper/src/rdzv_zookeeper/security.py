@@ -7,7 +7,7 @@ from typing import Any, Final
 from kazoo.exceptions import ZookeeperError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import SASL, Auth  # type: ignore[import-untyped]
 from kazoo.security import ACL, Id  # type: ignore[import-untyped]
-from rdzv.errors import RendezvousParameterError
+from rdzv_core.errors import RendezvousParameterError
 from rdzv_transport import EndpointError
 
 from . import wire

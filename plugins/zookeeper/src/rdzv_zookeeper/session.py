@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from kazoo.exceptions import NoNodeError, ZookeeperError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Close, Connect  # type: ignore[import-untyped]
-from rdzv.errors import RendezvousConnectionError, RendezvousDeniedError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_transport import EndpointError, FailoverClient, Member, ReplyLostError
 
 from . import wire

@@ -10,8 +10,8 @@ from typing import Final
 from kazoo import exceptions  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, SetData  # type: ignore[import-untyped]
 from kazoo.security import ACL  # type: ignore[import-untyped]
-from rdzv.backend import ABSENT, Entry, Expect, PutOutcome, PutResult
-from rdzv.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
+from rdzv_core.backend import ABSENT, Entry, Expect, PutOutcome, PutResult
+from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
 from rdzv_transport import EndpointError, ReplyLostError, contains
 
 from . import wire
@@ -126,7 +126,7 @@ class Writer:
         if before is not None:
             removal += [Delete(incarnation_node(path, before.incarnation), -1)] if before.incarnation else []
             removal += [Delete(path, before.number)]
-        # Within a transaction only writing answers with what the core must know.
+        # Within a transaction only writing answers with what rdzv must know.
         make = [Create(path, b"", self._acl, flags), SetData(path, data, 0)]
         above = [Create(parent, b"", self._acl, 0) for parent in parents]
         return data, wire.Multi([*above, *removal, *make, make_incarnation])

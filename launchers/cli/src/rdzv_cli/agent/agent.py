@@ -14,9 +14,9 @@ from typing import TypeVar
 import rdzv
 from rdzv.channel import Report
 from rdzv.current import variables
-from rdzv.handler import RendezvousInfo
-from rdzv.parameters import RendezvousParameters
-from rdzv.threads import start_thread
+from rdzv_core.handler import RendezvousInfo
+from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.threads import start_thread
 
 from .channels import Channels
 from .drains import DrainNotices

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from rdzv.near import near_name
-from rdzv.text import printable
+from rdzv_core.near import near_name
+from rdzv_core.text import printable
 
 from . import probes
 from .workers import Guard, Worker, own_children

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 import rdzv
-from rdzv.store import Store
+from rdzv_core.store import Store
 
 PROCESSES: Final = "rdzv.processes"
 """The key in the store."""

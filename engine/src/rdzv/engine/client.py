@@ -1,0 +1,318 @@
+"""The retrying client: envelopes, retries within a deadline, lost replies. The engine's only way to a backend.
+
+Everything above speaks in payloads and deadlines (seconds on this process's monotonic clock);
+everything below is one attempt at one call.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+from rdzv_core.backend import ABSENT, Entry, KeyValueBackend, Lease, PutOutcome, Snapshot, Token, check_payload
+from rdzv_core.deadline import pause_within
+from rdzv_core.envelope import NONCE_HISTORY, Envelope
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+ATTEMPT: Final = 10.0
+"""Seconds that one attempt of a call may take, so that a hung one leaves time for another."""
+
+
+def backoff(random: random.Random, most: Callable[[], float] = lambda: 1.0) -> Iterator[float]:
+    """Seconds to wait before each further attempt: doubling, capped at `most` seconds, with jitter.
+
+    The jitter keeps nodes that failed together from coming back together (M. Brooker,
+    "Exponential Backoff And Jitter", 2015).
+    """
+    ceiling = 0.05
+    while True:
+        yield random.uniform(ceiling / 2, ceiling)
+        ceiling = min(most(), ceiling * 2)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionedValue:
+    """What a key holds, unwrapped.
+
+    Attributes:
+        envelope: Its writer, its epoch, its payload.
+        token: The service's version of it.
+        order: When the key was created, in the service's order.
+    """
+
+    envelope: Envelope
+    token: Token
+    order: int
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes inside the envelope."""
+        return self.envelope.payload
+
+
+def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bool:
+    """Whether a key holds what it held: then a conditional write has failed for another reason than its condition."""
+    return (one and one.token) == (other and other.token)
+
+
+_UNREAD: Final = Envelope(b"", "", "")
+"""Stands for an envelope that is written over, whatever it is."""
+
+
+class DecodedSnapshot:
+    """A snapshot whose entries are unwrapped when they are asked for, and only once."""
+
+    def __init__(self, snapshot: Snapshot, before: "DecodedSnapshot | None" = None) -> None:
+        """Wrap `snapshot`; entries that `before` holds unchanged are not unwrapped again."""
+        self.encoded = snapshot
+        self._versioned: dict[str, VersionedValue] = {}
+        if before is not None:
+            for key, versioned in before._versioned.items():
+                entry = snapshot.entries.get(key)
+                if entry is not None and entry.token == versioned.token:
+                    self._versioned[key] = versioned
+
+    def names(self) -> list[str]:
+        """Every key that the service holds here, tombstones and corrupt ones too."""
+        return list(self.encoded.entries)
+
+    def get(self, key: str) -> VersionedValue | None:
+        """What `key` holds; None if it is absent or deleted.
+
+        Raises:
+            RendezvousStateError: Its bytes are not ours.
+        """
+        versioned = self.raw(key)
+        return None if versioned is None or versioned.envelope.deleted else versioned
+
+    def raw(self, key: str) -> VersionedValue | None:
+        """What `key` holds, tombstones included: what a conditional put must come after."""
+        entry = self.encoded.entries.get(key)
+        if entry is None:
+            return None
+        if key not in self._versioned:
+            self._versioned[key] = unwrap(entry)
+        return self._versioned[key]
+
+    def replaceable(self, key: str) -> VersionedValue | None:
+        """The same, to be written over whatever it is: bytes that are not ours have no past."""
+        try:
+            return self.raw(key)
+        except RendezvousStateError:
+            entry = self.encoded.entries[key]
+            return VersionedValue(_UNREAD, entry.token, entry.order)
+
+    def valid_entries(self) -> Mapping[str, VersionedValue]:
+        """Everything here that exists and is ours. What is corrupt is left out, and logged."""
+        found = {}
+        for key in self.encoded.entries:
+            try:
+                versioned = self.get(key)
+            except RendezvousStateError as error:
+                logger.warning("ignoring '%s': %s", key, error)
+                continue
+            if versioned is not None:
+                found[key] = versioned
+        return found
+
+
+def unwrap(entry: Entry) -> VersionedValue:
+    """Read the envelope in an entry."""
+    return VersionedValue(Envelope.unpack(entry.value), entry.token, entry.order)
+
+
+class RetryingClient:
+    """The retrying client of one node, on top of a key-value backend."""
+
+    def __init__(
+        self,
+        backend: KeyValueBackend,
+        writer: str,
+        on_error: Callable[[RendezvousConnectionError], None] = lambda error: None,
+        longest_pause: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        """Speak through `backend` as `writer`.
+
+        Args:
+            backend: The service.
+            writer: Who writes, for the envelopes.
+            on_error: Hears of every attempt that fails.
+            longest_pause: The most seconds between two attempts.
+        """
+        self.backend = backend
+        self.writer = writer
+        self._on_error = on_error
+        self._longest_pause = longest_pause
+        self._closing = threading.Event()
+        self._random = random.Random()  # noqa: S311 - jitter is no secret
+
+    def read(self, key: str, deadline: float) -> VersionedValue | None:
+        """Read one key; None if it is absent or deleted."""
+
+        def attempt(timeout: float) -> VersionedValue | None:
+            entry = self.backend.read(key, timeout=timeout)
+            versioned = None if entry is None else unwrap(entry)
+            return None if versioned is None or versioned.envelope.deleted else versioned
+
+        return self._with_retries(attempt, deadline)
+
+    def read_all(self, prefix: str, deadline: float, before: DecodedSnapshot | None = None) -> DecodedSnapshot:
+        """Read everything at or under `prefix`."""
+        return self._with_retries(
+            lambda timeout: DecodedSnapshot(self.backend.read_all(prefix, timeout=timeout), before), deadline
+        )
+
+    def wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
+        """Wait until `prefix` differs from `since`; returns `since` itself when time runs out.
+
+        Failures are not retried here: the caller loops anyway, and may have better to do.
+        """
+        timeout = deadline - time.monotonic()
+        if timeout <= 0:
+            return since
+        now = self.backend.wait(prefix, since.encoded, timeout=timeout)
+        return since if now is since.encoded else DecodedSnapshot(now, since)
+
+    def wait_for(
+        self,
+        found: Callable[[DecodedSnapshot], bool],
+        prefix: str,
+        since: DecodedSnapshot,
+        deadline: float,
+        least: float = 0.0,
+    ) -> DecodedSnapshot:
+        """Wait until `prefix` holds what is wanted, also while the service is away for a while.
+
+        Args:
+            found: Whether a snapshot has it.
+            prefix: What to watch.
+            since: The first snapshot to look at.
+            deadline: Until when to wait.
+            least: Seconds that the service gets to answer a read, however near the deadline is.
+
+        Returns:
+            The last snapshot, whether it has it or the time is up.
+
+        Raises:
+            RendezvousConnectionError: The service refuses, or did not answer a read in time.
+        """
+        pauses = backoff(self._random, self._longest_pause)
+        while not found(since) and time.monotonic() < deadline:
+            try:
+                since = self.wait(prefix, since, deadline)
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError:
+                # The read is retried until its deadline; the pause is for a service that answers reads only.
+                self._closing.wait(max(0.0, min(next(pauses), deadline - time.monotonic())))
+                since = self.read_all(prefix, max(deadline, time.monotonic() + least), since)
+        return since
+
+    def put(
+        self,
+        key: str,
+        payload: bytes,
+        deadline: float,
+        *,
+        previous: VersionedValue | None,
+        lease: Lease | None = None,
+        deleted: bool = False,
+    ) -> tuple[bool, VersionedValue | None]:
+        """Write one key under a condition.
+
+        Args:
+            key: Where.
+            payload: What.
+            deadline: Until when to try.
+            previous: The value that this one replaces; None: there must be none. No write is unconditional: its
+                request may be applied again at any later time, and must not undo what was written meanwhile.
+            lease: The lease that the key hangs on.
+            deleted: Write a tombstone: a conditional delete.
+
+        Returns:
+            Whether this very write was applied, and what the key holds now.
+        """
+        check_payload(payload, key)
+        expect: Token = previous.token if previous else ABSENT
+        mine = Envelope.wrap(
+            payload, writer=self.writer, previous=previous.envelope if previous else None, deleted=deleted
+        )
+        data = mine.pack()
+        reply_lost = False
+
+        def attempt(timeout: float) -> tuple[bool, VersionedValue | None]:
+            nonlocal reply_lost
+            put = self.backend.put(key, data, expect=expect, lease=lease, timeout=timeout)
+            if put.outcome is PutOutcome.UNKNOWN:
+                reply_lost = True
+                # Sending the same envelope again is safe: if the first was applied, the second
+                # loses against its own nonce, and we know.
+                raise RendezvousConnectionError(f"The reply to writing '{key}' was lost.")
+            versioned = None if put.entry is None else unwrap(put.entry)
+            if put.outcome is PutOutcome.APPLIED:
+                return True, versioned
+            applied = versioned is not None and mine.nonce in (
+                versioned.envelope.nonce,
+                *versioned.envelope.recent_nonces,
+            )
+            # The first write of a key is never forgotten.
+            is_old = (
+                versioned is not None
+                and previous is not None
+                and versioned.envelope.epoch - mine.epoch >= NONCE_HISTORY
+            )
+            if reply_lost and not applied and is_old:
+                raise RendezvousError(
+                    f"Whether '{key}' was written cannot be known: the reply was lost, and {NONCE_HISTORY} others "
+                    "or more have written it since."
+                )
+            return applied, versioned
+
+        return self._with_retries(attempt, deadline)
+
+    def delete(self, prefix: str, deadline: float) -> None:
+        """Remove everything at or under `prefix`."""
+        return self._with_retries(lambda timeout: self.backend.delete(prefix, timeout=timeout), deadline)
+
+    def open_lease(self, ttl: float, deadline: float) -> Lease:
+        """Open a lease of at least `ttl` seconds."""
+        return self._with_retries(lambda timeout: self.backend.open_lease(ttl, timeout=timeout), deadline)
+
+    def keep_alive(self, lease: Lease, deadline: float) -> bool:
+        """Renew a lease; False if it has ended."""
+        return self._with_retries(lease.keep_alive, deadline)
+
+    def revoke(self, lease: Lease, deadline: float) -> None:
+        """End a lease and remove its keys."""
+        return self._with_retries(lease.revoke, deadline)
+
+    def close(self) -> None:
+        """End every retry and close the backend."""
+        self._closing.set()
+        self.backend.close()
+
+    def _with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
+        started = time.monotonic()
+        pauses = backoff(self._random, self._longest_pause)
+        while True:
+            try:
+                return call(max(0.001, min(deadline - time.monotonic(), ATTEMPT)))
+            except RendezvousDeniedError:
+                raise
+            except RendezvousConnectionError as error:
+                self._on_error(error)
+                now = time.monotonic()
+                paused = pause_within(deadline - now, next(pauses))
+                if paused is None or self._closing.wait(paused):
+                    raise RendezvousConnectionError(
+                        f"Every call to the service of backend '{self.backend.name}' has failed "
+                        f"for {now - started:.1f} s: {error}"
+                    ) from error
+                logger.debug("trying again after %.2f s: %s", paused, error)

@@ -1,0 +1,411 @@
+"""Heartbeat leases, for services without leases: owners count, observers time them by their own clocks.
+
+An owner changes its heartbeat key once an interval, and makes it with the first heartbeat: until then what hangs on the
+lease shows that it lives. An observer that has seen no change for the lease's time to live, on its own monotonic clock,
+expires the lease: a compare-and-set that only succeeds if there was no heartbeat since, and after which the owner's
+next heartbeat fails. So the end of a lease is one event, the same for all, and no timestamp ever crosses the network.
+It stays in the key: no lease has the name of one that has ended, but what hung on it is still there.
+"""
+
+import math
+import random
+import re
+import secrets
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final
+
+from rdzv_core.backend import (
+    ABSENT,
+    Capability,
+    Entry,
+    Expect,
+    KeyValueBackend,
+    Lease,
+    PutOutcome,
+    PutResult,
+    Snapshot,
+    Token,
+)
+from rdzv_core.deadline import time_left
+from rdzv_core.errors import RendezvousConnectionError
+
+from .records import HEARTBEATS
+
+_EXPIRED: Final = b"expired"
+_NONE_YET: Final = Entry(b"", ABSENT, 0)
+"""Stands for the heartbeat of a lease that had none yet."""
+_LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
+"""What stands before a value: the name of its lease, and its time to live in seconds; nothing: it has none."""
+_MANY: Final = 3
+"""From so many leases on, one read of all heartbeats is cheaper than one read for each."""
+_SCAN: Final = 0.75
+"""The most seconds between two looks of all observers together: so late may the last heartbeat of a node that dies be
+seen."""
+_PAUSE: Final = 0.1
+"""The fewest seconds between two looks of one observer."""
+_OBSERVERS: Final = 16
+"""Of many that observe the same leases, so many look within these seconds, by chance: if some die, others look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A snapshot of the service below, with the names of leases told apart from values: parsed once.
+
+    Attributes:
+        raw: The snapshot, from which the next wait below goes on.
+        entries: By key.
+        leases: By key, the lease on which it hangs, if any.
+        ttls: By lease, its time to live in seconds; in their order, so that a simulated run is the same each time.
+    """
+
+    raw: Snapshot
+    entries: Mapping[str, Entry]
+    leases: Mapping[str, str]
+    ttls: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Heartbeat:
+    """What an observer knows of a lease.
+
+    Attributes:
+        token: The version of its last heartbeat; `ABSENT`: it had none yet; None: it was not read yet.
+        until: The moment until which it lives without another; infinite where nothing tells.
+        read_at: When that was read, or the lease first seen.
+        next_look: The moment from which on it is worth reading again, if there are not fewer observers by then.
+    """
+
+    token: Token | None
+    until: float
+    read_at: float
+    next_look: float
+
+
+class HeartbeatLeases(KeyValueBackend):
+    """A backend without leases, with leases.
+
+    Every value gets one line in front that names the lease it hangs on, if any.
+    """
+
+    capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.LEASE})
+    unsupported: ClassVar[Mapping[Capability, str]] = {
+        capability: "that is up to the service below" for capability in Capability if capability != Capability.LEASE
+    }
+
+    def __init__(
+        self,
+        inner: KeyValueBackend,
+        interval: float,
+        clock: Callable[[], float] = time.monotonic,
+        folder: str = "0",
+        observers: Callable[[], int] = lambda: 1,
+        rng: random.Random | None = None,
+    ) -> None:
+        """Give `inner` leases.
+
+        Args:
+            inner: The backend below.
+            interval: Seconds between two heartbeats of an owner.
+            clock: This process's monotonic clock, in seconds.
+            folder: Where the heartbeats of the leases that are opened here stand under ``heartbeats``; letters and
+                digits.
+            observers: How many clients observe the same leases as this one, about. The more, the less often each looks;
+                all together so often that a death is known within a second of the time to live.
+            rng: Where the moments of these looks come from.
+        """
+        self._inner = inner
+        self._interval = interval
+        self._clock = clock
+        self._folder = folder
+        self._observers = observers
+        self._rng = rng or random.Random()  # noqa: S311 - chance is no secret
+        self._scan_interval = min(interval, _SCAN)
+        self._lock = threading.Lock()
+        self._heartbeats: dict[str, _Heartbeat] = {}
+        # No lease has the name of one that has ended. What hangs on it may stay, and would be taken for new each time.
+        self._ended: set[str] = set()
+
+    @property
+    def name(self) -> str:
+        return self._inner.name
+
+    @property
+    def local_address(self) -> str:
+        return self._inner.local_address
+
+    def read(self, key: str, *, timeout: float) -> Entry | None:
+        deadline = self._clock() + timeout
+        return self._alive_entry(key, self._inner.read(key, timeout=timeout), deadline)
+
+    def read_all(self, prefix: str, *, timeout: float) -> Snapshot:
+        deadline = self._clock() + timeout
+        return self._alive_entries(parse(self._inner.read_all(prefix, timeout=timeout)), deadline)
+
+    def put(
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
+    ) -> PutResult:
+        mine = lease if isinstance(lease, _HeartbeatLease) else None
+        if mine is not None and mine.ended:
+            return PutResult(PutOutcome.CONFLICT, self.read(key, timeout=timeout))
+        deadline = self._clock() + timeout
+        prefixed = (b"" if mine is None else mine.use()) + b"\n" + value
+        put = self._inner.put(key, prefixed, expect=expect, timeout=timeout)
+        if put.outcome is PutOutcome.CONFLICT and put.entry is not None:
+            alive = self._alive_entry(key, put.entry, deadline)
+            if alive is None and expect is ABSENT:
+                # What is there belongs to an expired lease: it counts as absent.
+                put = self._inner.put(key, prefixed, expect=put.entry.token, timeout=self._left(deadline))
+            else:
+                return PutResult(PutOutcome.CONFLICT, alive)
+        if mine is not None and put.outcome is not PutOutcome.CONFLICT:
+            mine.holds = mine.holds or key
+        return put if put.entry is None else replace(put, entry=_parse_entry(put.entry)[2])
+
+    def delete(self, prefix: str, *, timeout: float) -> None:
+        self._inner.delete(prefix, timeout=timeout)
+
+    def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
+        """See `KeyValueBackend`. The service wakes a waiter for changes, the clock for expired leases."""
+        deadline = self._clock() + timeout
+        seen: Parsed = since.revision
+        while (remaining := deadline - self._clock()) > 0:
+            try:
+                # A change wakes every waiter: one that has just seen that these leases live need not ask again.
+                now = self._alive_entries(seen, deadline, fresh=False)
+            except RendezvousConnectionError:
+                if remaining >= self._scan_interval:
+                    raise
+                # So little time proves nothing against the service; the next wait begins with this look.
+                break
+            if now.entries != since.entries:
+                return now
+            if (remaining := deadline - self._clock()) > 0:
+                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._next_scan(seen)))
+                seen = seen if raw is seen.raw else parse(raw)
+        return since
+
+    def open_lease(self, ttl: float, *, timeout: float) -> Lease:
+        """See `KeyValueBackend`. It asks nothing: what is put on the lease tells of it."""
+        del timeout
+        return _HeartbeatLease(self._inner, f"{self._folder}/{secrets.token_hex(8)}", ttl, self._clock)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _left(self, deadline: float) -> float:
+        return time_left(deadline, self._clock())
+
+    def _alive_entries(self, parsed: Parsed, deadline: float, *, fresh: bool = True) -> Snapshot:
+        """What is there, but for what hangs on a lease that has ended (see `_alive`)."""
+        if not parsed.ttls:
+            return Snapshot(parsed.entries, parsed)
+        alive, leases = self._alive(parsed.ttls, deadline, fresh), parsed.leases
+        living = {key: entry for key, entry in parsed.entries.items() if key not in leases or leases[key] in alive}
+        return Snapshot(living, parsed)
+
+    def _alive_entry(self, key: str, entry: Entry | None, deadline: float) -> Entry | None:
+        if entry is None:
+            return None
+        return self._alive_entries(parse(Snapshot({key: entry})), deadline).entries.get(key)
+
+    def _alive(self, leases: Mapping[str, float], deadline: float, fresh: bool) -> Set[str]:
+        """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
+        now = self._clock()
+        with self._lock:
+            known = [lease for lease in leases if lease not in self._ended]
+            trusted = {lease for lease in known if not fresh and now < self._next_look(lease, leases[lease], now)}
+        asked = [lease for lease in known if lease not in trusted]
+        if not asked:
+            return trusted
+        living = self._check_expiry(self._heartbeats_of(asked, deadline), leases, deadline)
+        with self._lock:
+            for lease in asked:
+                if lease not in living:
+                    self._heartbeats.pop(lease, None)
+                    self._ended.add(lease)
+        return trusted | living
+
+    def _next_look(self, lease: str, ttl: float, now: float) -> float:
+        """The moment from which on a lease is worth a look. One that is seen for the first time lives, and is noted, so
+        that not all who see it together read it."""
+        heartbeat = self._heartbeats.get(lease)
+        if heartbeat is None:
+            heartbeat = self._heartbeats[lease] = self._observed(_NONE_YET, ttl, None, now)
+        return self._due(heartbeat)
+
+    def _due(self, heartbeat: _Heartbeat) -> float:
+        mean = self._mean_pause()
+        # There may be fewer observers than when it was drawn.
+        most = max(self._interval, 2 * mean) if mean else self._scan_interval
+        return min(heartbeat.next_look, heartbeat.read_at + most)
+
+    def _mean_pause(self) -> float:
+        """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""
+        share = self._observers() / _OBSERVERS
+        return self._scan_interval * share if share > 1 else 0.0
+
+    def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
+        if len(leases) >= _MANY:
+            found = self._inner.read_all(HEARTBEATS, timeout=self._left(deadline)).entries
+            return {lease: found.get(_heartbeat_key(lease), _NONE_YET) for lease in leases}
+        return {
+            lease: self._inner.read(_heartbeat_key(lease), timeout=self._left(deadline)) or _NONE_YET
+            for lease in leases
+        }
+
+    def _check_expiry(
+        self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], deadline: float
+    ) -> frozenset[str]:
+        """Which of these leases live; expires those without a heartbeat for a time to live."""
+        now = self._clock()
+        with self._lock:
+            living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
+            for lease, heartbeat in living.items():
+                self._heartbeats[lease] = self._observed(heartbeat, ttls[lease], self._heartbeats.get(lease), now)
+            silent = {lease for lease in living if now > self._heartbeats[lease].until}
+        return frozenset(
+            lease
+            for lease, heartbeat in living.items()
+            if not (lease in silent and self._expire(lease, heartbeat, deadline))
+        )
+
+    def _observed(self, heartbeat: Entry, ttl: float, before: _Heartbeat | None, now: float) -> _Heartbeat:
+        """What an observer knows after a look.
+
+        One of many takes note of a lease, and looks at it later, by chance. Then it looks again when the next heartbeat
+        is due: if that has come it rests, by chance; else it goes on as one of few. Whenever they begin, some look at
+        any moment: those that see a lease for the first time together, or a heartbeat, rest for very different times.
+        """
+        mean = self._mean_pause()
+        if before is None and mean:
+            return _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
+        if before is not None and (
+            before.until == math.inf or now - before.read_at > self._interval + self._scan_interval
+        ):
+            # This observer did not look: a live owner gets the whole time to live again.
+            before = None
+        if before is not None and before.token == heartbeat.token:
+            return replace(before, read_at=now, next_look=min(before.until, now + self._scan_interval))
+        pause = min(ttl, self._scan_interval)
+        if mean:
+            # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
+            # come, the other observers look for a while.
+            pause = self._interval if before is None else 2 * mean * self._rng.random()
+        return _Heartbeat(heartbeat.token, now + ttl, now, now + pause)
+
+    def _next_scan(self, parsed: Parsed) -> float:
+        """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
+        now = self._clock()
+        if not parsed.ttls:
+            return math.inf
+        with self._lock:
+            heartbeats = [self._heartbeats[lease] for lease in parsed.ttls if lease in self._heartbeats]
+        moments = [self._due(heartbeat) - now for heartbeat in heartbeats]
+        # What is over is over, or could not be expired just now; there is no hurry then.
+        return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
+
+    def _expire(self, lease: str, heartbeat: Entry, deadline: float) -> bool:
+        put = self._inner.put(_heartbeat_key(lease), _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline))
+        return put.outcome is PutOutcome.APPLIED
+
+
+class _HeartbeatLease(Lease):
+    """The owner's side: a key that changes.
+
+    Attributes:
+        id: Its name.
+        holds: The first key that was put on it; empty: none yet.
+        ended: It has ended.
+    """
+
+    def __init__(self, inner: KeyValueBackend, name: str, ttl: float, clock: Callable[[], float]) -> None:
+        super().__init__(ttl)
+        self._inner = inner
+        self._clock = clock
+        self._heartbeat = 0
+        self._token: Token | Expect = ABSENT
+        self._is_used = False
+        self._is_verified = False
+        self.id = name
+        self.holds = ""
+        self.ended = False
+
+    def use(self) -> bytes:
+        """What stands before a value that is put on it; from then on others may know of it."""
+        self._is_used = True
+        return f"{self.id} {self.ttl:.3f}".encode()
+
+    def keep_alive(self, timeout: float) -> bool:
+        deadline, is_done = self._clock() + timeout, False
+        while not (is_done or self.ended):
+            self._heartbeat += 1
+            put = self._write(str(self._heartbeat).encode(), deadline)
+            is_done = put.outcome is PutOutcome.APPLIED
+            # Others write this key only to expire it: anything else there is an earlier heartbeat of this owner
+            # whose reply was lost. The others count from that one, so it says nothing of now.
+            self.ended = self.ended or not (is_done or _goes_on(put.entry))
+        if self.holds and not (self._is_verified or self.ended):
+            self._verify(deadline)
+        return not self.ended
+
+    def revoke(self, timeout: float) -> None:
+        # What hangs on it counts as absent from then on. It is not deleted by name: such a request may be
+        # applied late, when the owner is back and has written the same key on another lease.
+        deadline, is_done = self._clock() + timeout, not self._is_used
+        self.ended = True
+        while not is_done:
+            put = self._write(_EXPIRED, deadline)
+            is_done = put.outcome is PutOutcome.APPLIED or not _goes_on(put.entry)
+
+    def _write(self, value: bytes, deadline: float) -> PutResult:
+        """Write its key if that holds what this owner knows; afterwards it knows what is there."""
+        self._is_used = True
+        left = time_left(deadline, self._clock())
+        put = self._inner.put(_heartbeat_key(self.id), value, expect=self._token, timeout=left)
+        if put.outcome is PutOutcome.UNKNOWN:
+            raise RendezvousConnectionError("The reply to the write of a heartbeat was lost.")
+        if put.entry is not None:
+            self._token = put.entry.token
+        return put
+
+    def _verify(self, deadline: float) -> None:
+        """Find out, once, whether the service has lost what hangs on it before there was any heartbeat to be missed."""
+        there = self._inner.read(self.holds, timeout=time_left(deadline, self._clock()))
+        self._is_verified = True
+        if there is None or _parse_entry(there)[0] != self.id:
+            # For all: something else may have been put on it later.
+            self.ended = True
+            self._write(_EXPIRED, deadline)
+
+
+def _goes_on(heartbeat: Entry | None) -> bool:
+    """Whether a lease that had a heartbeat lives, by what stands there now."""
+    return heartbeat is not None and heartbeat.value != _EXPIRED
+
+
+def _heartbeat_key(lease: str) -> str:
+    return f"{HEARTBEATS}/{lease}"
+
+
+def parse(raw: Snapshot) -> Parsed:
+    """Tell the names of leases apart from values."""
+    entries, leases, ttls = {}, {}, {}
+    for key, entry in raw.entries.items():
+        lease, ttl, entries[key] = _parse_entry(entry)
+        if lease:
+            leases[key], ttls[lease] = lease, ttl
+    return Parsed(raw, entries, leases, ttls)
+
+
+def _parse_entry(entry: Entry) -> tuple[str, float, Entry]:
+    """The name of the lease on which a value hangs, its time to live in seconds, and the value itself."""
+    line, newline, value = entry.value.partition(b"\n")
+    if not newline or not (lease := _LEASE.fullmatch(line)):
+        # Only a read of this key refuses it; reads of its neighbours go on. With nothing before its first newline
+        # it is no envelope, whatever it was.
+        return "", 0.0, replace(entry, value=b"\n" + entry.value)
+    name, ttl = lease.groups()
+    return (name or b"").decode("ascii", "replace"), float(ttl or 0), Entry(value, entry.token, entry.order)

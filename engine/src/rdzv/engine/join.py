@@ -1,0 +1,168 @@
+"""The coroutine of a node that joins: it registers, waits for a world that includes it, or gives up."""
+
+import logging
+from dataclasses import replace
+
+from rdzv_core.backend import STATE_KEY
+from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+
+from . import leader, refusals
+from .effects import Coroutine, Read, ReadAll, WaitForChange
+from .failures import unexpected
+from .node import Node
+from .records import NODES, NodeRecord, State, nodes_in
+from .register import apply_and_emit, deregister, register, reregister
+from .rules import MembershipState
+from .supervisor import is_passing
+from .watch import wait_until_connected
+from .worlds import read_world
+
+logger = logging.getLogger(__name__)
+
+
+def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tuple[State, int]]:
+    """Take part in the next round; returns the state whose world includes this node, and its rank there.
+
+    Raises:
+        RendezvousTimeoutError: There was no such world until the deadline.
+        RendezvousConnectionError: The service could not be reached until then.
+        RendezvousError: See `refusals.raise_if_cannot_join`.
+    """
+    started = deadline - node.settings.timeout.join.total_seconds()
+    yield from wait_until_connected(node, deadline)
+    refusals.raise_if_cannot_join(node)
+    mine = node.settings
+    node.registration.record = NodeRecord(
+        node.id,
+        mine.attempt,
+        node.round,
+        mine.min_nodes,
+        mine.max_nodes,
+        address,
+        port,
+        mine.labels,
+        rule=mine.limits.rule,
+        served=node.countdown.served,
+    )
+    node.alone_since = None
+    try:
+        yield from _register_to_join(node, started, deadline)
+        if node.run.leader is None:
+            # Those that start together register together.
+            node.draw_candidates()
+        while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
+            alone_until = node.alone_until()
+            refusals.raise_if_cannot_join(node)
+            if node.registration.record is None or node.stopped:
+                raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
+            patience = min(deadline, alone_until)
+            yield from _serve_quarantine(node, deadline)
+            if (now := node.clock()) >= patience:
+                yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
+                break
+            seen = node.run.version, node.failures.lasting, node.registration.record
+            yield from _ensure_leader(node, min(deadline, node.goes_at()))
+            # News that came during the call has woken no waiter: then look before waiting.
+            if seen == (node.run.version, node.failures.lasting, node.registration.record):
+                until = min(patience, node.countdown.cooled_at, node.goes_at())
+                yield WaitForChange(min(until, node.next_election()) if node.run.leader is None else until)
+        # It may have ended while a call was on its way: then there is nothing to begin in that world.
+        refusals.raise_if_drained(node)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # Ctrl-C too: a node that does not wait any more must not be counted.
+        yield from deregister(node, node.clock() + node.interval / 2)
+        raise
+    state, rank = node.run.state, node.run.rank
+    assert state is not None  # noqa: S101 - a member has seen the state
+    assert rank is not None  # noqa: S101 - and its rank
+    node.round = state.round
+    if rank == 0 and (state.address, state.port) != (address, port):
+        # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
+        return (yield from join(node, address, port, deadline))
+    return state, rank
+
+
+def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
+    """Write the record of a node that joins."""
+    try:
+        yield from register(node, deadline)
+    except RendezvousError as error:
+        if not is_passing(error):
+            raise
+        refusals.raise_if_cannot_join(node)
+        if node.connection.since_last_contact() > node.clock() - started:
+            yield from _probe_service(node, started)
+        raise refusals.unregistered(node, started, error) from error
+    except Exception as error:
+        refusals.raise_if_cannot_join(node)
+        raise unexpected(error) from error
+
+
+def _serve_quarantine(node: Node, deadline: float) -> Coroutine[None]:
+    """Say that this node's quarantine is over, if it is."""
+    record = node.registration.record
+    if record is not None and node.countdown.serve(node.clock()):
+        node.registration.record = replace(record, served=node.countdown.served)
+        yield from _register_to_join(node, node.clock(), deadline)
+
+
+def _probe_service(node: Node, started: float) -> Coroutine[None]:
+    """Find out whether the service refuses what we write, or is not there at all.
+
+    Raises:
+        RendezvousConnectionError: It does not answer.
+    """
+    try:
+        yield Read(STATE_KEY, node.clock() + node.interval / 2)
+    except RendezvousConnectionError as error:
+        raise refusals.unreachable(node, started) from error
+
+
+def _ensure_leader(node: Node, deadline: float) -> Coroutine[None]:
+    try:
+        yield from leader.elect(node, node.background_deadline(deadline))
+    except RendezvousDeniedError:
+        raise
+    except Exception as error:
+        # Another may win; if not, there is another time. What lasts, the watch meets, too.
+        logger.debug("electing a leader of '%s': %r", node.settings.run, error)
+
+
+def _on_join_timeout(node: Node, waited: float, *, alone: bool) -> Coroutine[None]:
+    """Withdraw, unless a world was published meanwhile that includes this node.
+
+    Args:
+        node: Which gives up.
+        waited: For how many seconds it has waited.
+        alone: It ends because all others of its world are gone, and no other has come.
+
+    Raises:
+        RendezvousTimeoutError: There is no such world.
+    """
+    record = node.registration.record
+    reason: Exception | None = node.failures.latest
+    # The deadline is over: what is left to do takes less than an interval in all.
+    patience = node.clock() + node.interval / 2
+    live: list[NodeRecord] | None = None
+    running = node.run.running()
+    reads = node.nodes_known() <= refusals.READERS or alone or node.run.status is None
+    try:
+        if reads:
+            snapshot = yield ReadAll(NODES, node.clock() + node.interval / 4)
+            live = [record for record in nodes_in(snapshot) if record.left is None]
+            if running is not None:
+                running = yield from read_world(running, node.clock() + node.interval / 4)
+        yield from deregister(node, patience)
+        yield from apply_and_emit(node, (yield Read(STATE_KEY, patience)), patience)
+        if node.membership() is MembershipState.MEMBER:
+            # It was published before the record was gone.
+            node.registration.record = record
+            yield from reregister(node, patience)
+            if node.membership() is MembershipState.MEMBER:
+                return
+    except Exception as error:
+        logger.debug("node '%s' gives up: %r", node.id, error)
+        reason = error
+    raise refusals.timed_out(node, live, running, waited, alone=alone, reason=reason) from reason

@@ -1,0 +1,499 @@
+"""The coroutines of the leader: how it is elected, and how it publishes what the rules decide.
+
+Leading needs no trust: every write of the state is a compare-and-set on the token that was known
+*before* the nodes were read, so a leader that was paused, replaced or overtaken changes nothing.
+"""
+
+import logging
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from rdzv_core.backend import STATE_KEY, Lease
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+
+from ..hooks import Event, EventKind
+from ..settings import ROUNDS_KEPT
+from . import quarantine, rules
+from .client import DecodedSnapshot, VersionedValue, same_version
+from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
+from .failures import LEAD
+from .growth import Growth
+from .node import Node
+from .notices import (
+    Failure,
+    Notices,
+    Quarantine,
+    drain_key,
+    failure_key,
+    failures_until,
+    nodes_that_drain,
+    quarantine_key,
+)
+from .pace import Pace
+from .records import (
+    HEARTBEATS,
+    LEADER_KEY,
+    NODES,
+    STATUS_KEY,
+    LeaderRecord,
+    NodeRecord,
+    Pages,
+    ReadNodes,
+    RunStatus,
+    State,
+    pending_key,
+    pending_rounds,
+    read_nodes,
+    read_record,
+    round_folder,
+)
+from .register import apply_and_emit
+from .supervisor import is_passing, supervised
+from .worlds import is_whole, read_world, rounds_needed, write_world
+
+logger = logging.getLogger(__name__)
+
+COALESCE = 20e-6
+"""Seconds for each node that is there, in which a leader lets news gather: 20 ms for a thousand."""
+
+FAILURES = 2
+"""Failures, one after the other, after which a leader resigns; a service that does not answer is none."""
+
+SWEPT = 10
+"""Rounds back to which a leader removes what it, or one before it, could not remove before."""
+
+
+def elect(node: Node, deadline: float) -> Coroutine[None]:
+    """Stand for election if there is no leader: the node whose write comes first leads."""
+    if not node.may_lead() or node.run.snapshot is None:
+        return
+    if node.run.leader is None:
+        before = node.run.snapshot.raw(LEADER_KEY)
+        claim = Put(LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.registration.lease)
+        _, versioned = yield claim
+        if versioned is None and before is not None:
+            # The key is gone. The watch of a node that was cut off may not say so before it is made again.
+            _, versioned = yield replace(claim, previous=None)
+        there = read_record(LeaderRecord, versioned)
+        if there is not None and (events := node.apply_leader(there)):
+            yield Emit(tuple(events))
+    if node.may_lead() and not node.leading and node.run.leader is not None and node.run.leader.node == node.id:
+        # Won just now, or long ago by a write whose reply was lost.
+        term = node.begin_term()
+        try:
+            yield SpawnLeader(term)
+        except Exception:
+            # Without its loop it does not lead.
+            node.step_down()
+            raise
+
+
+def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine[LeaderRecord | None]:
+    """Resign, if this node leads, so that another can be elected. Returns the record of another leader, if there is
+    one.
+
+    A tombstone replaces this node's own claim, under the version that names it: a node that only believes to lead
+    takes nothing from another. It hangs on the same lease, so that nothing of it stays.
+
+    Args:
+        node: The leader that resigns.
+        deadline: Until when to try.
+        lease: What its claim hangs on; None: the lease that the node has.
+    """
+    lease = lease or node.registration.lease
+    node.step_down()
+    versioned = yield Read(LEADER_KEY, deadline)
+    while (leads := read_record(LeaderRecord, versioned)) is not None:
+        if leads.node != node.id:
+            return leads
+        if lease is None:
+            # Its claim ends with the lease that it had, which could not be revoked.
+            return None
+        before = versioned
+        _, versioned = yield Put(LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
+        if same_version(before, versioned):
+            # The lease is over, and the key with it; or it is being revoked by the call that waited, which would end
+            # unfinished if this node went: the others would still see a leader, and leave the garbage to it.
+            yield Revoke(lease, deadline)
+            return None
+    return None
+
+
+def lead(node: Node, term: int) -> Coroutine[None]:
+    """Watch the nodes and publish what the rules decide, for as long as this node leads.
+
+    A leader that fails resigns: another may do better. A service that does not answer is no reason, unless it answers
+    this node's other calls for a time to live. If no other node takes over, it stands for election again, and its
+    caller gets the error if that goes wrong, too.
+    """
+    own_term = _LeaderTerm(node)
+    snapshot: DecodedSnapshot | None = None
+    silent_turns = 0
+
+    def leads() -> bool:
+        return node.term == term
+
+    def turn() -> Coroutine[None]:
+        nonlocal snapshot, silent_turns
+        # After a failure the nodes are read anew.
+        seen, snapshot = snapshot, None
+        try:
+            if seen is None:
+                seen = yield ReadAll(NODES, node.background_deadline())
+            snapshot = yield from own_term.turn(seen)
+        except RendezvousConnectionError as error:
+            seconds = node.clock() - own_term.done_at
+            # A single one may be one lost message, for which a call waits until its deadline.
+            silent_turns += 1
+            lasts = silent_turns > 1 and seconds >= node.ttl
+            if is_passing(error) and lasts and node.connection.grace_remaining() == 0:
+                # The service has answered this node's other calls all the time: it is no outage.
+                raise RendezvousError(f"What a leader asks for has failed for {seconds:.1f} s: {error}") from error
+            raise
+        silent_turns = 0
+
+    try:
+        yield from supervised(node, LEAD, turn, leads, most=FAILURES)
+        if leads() and not node.stopped:
+            logger.warning(
+                "node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failures.latest
+            )
+            node.stands_from = node.clock() + node.interval
+            yield from resign(node, node.stands_from)
+    except Exception as error:
+        # Its key stays for now. If no other node takes over it is elected again, by that key.
+        logger.warning("node '%s' could not resign in '%s': %r", node.id, node.settings.run, error)
+    finally:
+        if leads():
+            node.step_down()
+
+
+def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[None]:
+    """Declare that this round is about to be formed without some member of the one before, or by the next attempt.
+
+    A member that comes back reads this after it has written its record. If it is not there yet, the
+    look that follows sees the record; if it is, the member fences the state. A later leader reads
+    from it what the attempt before has left: this leader may die before it has removed that.
+    """
+    pending = replace(node.limits(), attempt=before.attempt)
+    yield Put(pending_key(number), pending.encode(), node.background_deadline(), previous=None)
+
+
+def _publish(
+    node: Node, decision: rules.Publish, versioned: VersionedValue | None, same: Pages | None
+) -> Coroutine[None]:
+    nonce = f"{node.rng.getrandbits(64):016x}"
+    state = yield from write_world(decision.state, nonce, node.background_deadline, same)
+    applied, now = yield Put(STATE_KEY, state.encode(), node.background_deadline(), previous=versioned)
+    if applied:
+        _log_choice(node, decision)
+    yield from apply_and_emit(node, now, node.background_deadline())
+    if now is None:
+        # Trying again at once is of no use: first the keep-alive loop finds out what became of the state.
+        yield WaitForChange(node.clock() + node.interval)
+
+
+def _log_choice(node: Node, decision: rules.Publish) -> None:
+    """Say which nodes a new world has or lacks that a user would not expect."""
+    number, run = decision.state.round, node.settings.run
+    for node_id, why in decision.objections.items():
+        logger.warning("round %d of '%s' has node '%s' although %s: the others are too few", number, run, node_id, why)
+    for member in decision.evicted:
+        logger.warning(
+            "round %d of '%s' is formed without node '%s', rank %d of the round before: %s",
+            number,
+            run,
+            member.node,
+            member.rank,
+            member.cause,
+        )
+
+
+def garbage(snapshot: DecodedSnapshot, state: State, until: int) -> list[str]:
+    """The garbage that pending rounds up to a round name, whichever leader has declared them.
+
+    Args:
+        snapshot: What stands there: the pending rounds are read, the rest is not.
+        state: The state.
+        until: The last round that needs no pending round any more.
+
+    Returns:
+        Prefixes in the order in which to remove them: a pending round goes last, since it names the others.
+    """
+    found = []
+    for key, number in pending_rounds(snapshot):
+        if number is None or number > until:
+            continue
+        try:
+            pending = read_record(LeaderRecord, snapshot.get(key))
+        except RendezvousStateError:
+            pending = None
+        attempt = state.attempt if pending is None else pending.attempt
+        if attempt < state.attempt:
+            # Where the service has no leases, what is dead stays.
+            found += [f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
+        found.append(key)
+    return found
+
+
+@dataclass
+class _LeaderTerm:
+    """The memory of a leader during its term."""
+
+    node: Node
+    parsed: ReadNodes = field(default_factory=dict)
+    known: set[str] = field(default_factory=set)
+    quorum_since: float | None = None
+    arrived_at: float = -math.inf
+    last_status: RunStatus | None = None
+    is_last_known: bool = True
+    status_version: VersionedValue | None = None
+    removed: set[str] = field(default_factory=set)
+    swept: int = 0
+    done_at: float = 0.0
+    whole: State | None = None
+    pages: Pages | None = None
+    growth: Growth = field(init=False)
+    pace: Pace = field(init=False)
+    failures: dict[int, Failure] = field(default_factory=dict)
+    quarantines: dict[str, tuple[VersionedValue, Quarantine]] = field(default_factory=dict)
+    gone_since: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.done_at = self.node.clock()
+        self.growth = Growth(self.node.settings.grow_delay.total_seconds())
+        self.last_status = self.node.run.status
+        self.pace = Pace(self.node.clock())
+
+    def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
+        """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""
+        node = self.node
+        state, versioned = yield from self.read_state()
+        records = self.read(snapshot)
+        if events := self.arrivals(state, records):
+            yield Emit(events)
+        yield from self.settle_quarantines(state, records)
+        decision = self.decide(state, records)
+        if isinstance(decision, rules.Publish):
+            yield from self.read_failure(state, records)
+            if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
+                yield from _declare_pending_round(node, state, decision.state.round)
+            # The snapshot may be older than the state: read again with the token in hand.
+            snapshot = yield ReadAll(NODES, node.background_deadline(), snapshot)
+            again = self.decide(state, self.read(snapshot))
+            # A member may have died between the two reads, without a pending round: then once more.
+            if isinstance(again, rules.Publish) and (decision.evicted or not again.evicted):
+                is_same = state is not None and state.world == again.state.world
+                yield from _publish(node, again, versioned, self.pages if is_same else None)
+            return snapshot
+        status_due_in = yield from self.publish_status(decision.status)
+        yield from self.collect_garbage()
+        since, self.done_at = snapshot, node.clock()
+        snapshot = yield Wait(NODES, since, node.clock() + min(status_due_in, self.recheck_after(decision)))
+        if snapshot is not since:
+            # Many come together: reading them costs by their number, so give them time to.
+            yield Sleep(node.clock() + COALESCE * len(records))
+        return snapshot
+
+    def read_state(self) -> Coroutine[tuple[State | None, VersionedValue | None]]:
+        """The state with all members of its world, and the value that it came from."""
+        state, versioned = self.node.run.state, self.node.run.version
+        if state is None or state.pages is None:
+            return state, versioned
+        # What a service has lost with its data the members write again.
+        if self.whole is None or self.pages != state.pages or not is_whole(self.whole):
+            self.whole = yield from read_world(state, self.node.background_deadline())
+            # Now, and not before it was read: a turn that fails is followed by another.
+            self.pages = state.pages
+        return replace(state, world=self.whole.world, pages=None), versioned
+
+    def read(self, snapshot: DecodedSnapshot) -> list[NodeRecord]:
+        """The records in a snapshot; those that did not change are not parsed again."""
+        self.parsed = read_nodes(snapshot, self.parsed)
+        return [record for _, record in self.parsed.values()]
+
+    def arrivals(self, state: State | None, records: Collection[NodeRecord]) -> tuple[Event, ...]:
+        """Note the nodes that wait and were not there before: when the last one came; returns an event for each."""
+        world = frozenset(state.world if state else ())
+        new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
+        self.known = {node.id for node in records}
+        if new:
+            self.arrived_at = self.node.clock()
+        return tuple(
+            self.node.event(EventKind.NODE_ARRIVED, node.id, f"it waits at {node.address or 'no address'}")
+            for node in new
+        )
+
+    def decide(self, state: State | None, records: Collection[NodeRecord]) -> rules.Publish | rules.Defer:
+        """Ask the rules."""
+        now = self.node.clock()
+        self.growth.observe(state, records, now)
+        decision = rules.decide(
+            state,
+            records,
+            self.node.limits(),
+            quorum_for=0.0 if self.quorum_since is None else now - self.quorum_since,
+            since_arrival=now - self.arrived_at,
+            last_call=self.node.settings.timeout.last_call.total_seconds(),
+            wanted=self.node.settings.wanted_timeout.total_seconds(),
+            trusted=self.node.connection.grace_remaining() == 0,
+            known=self.last_status,
+            assign=self.node.assign,
+            due=self.growth.due(now),
+            notices=self.notices(state)[0],
+        )
+        if isinstance(decision, rules.Defer):
+            if not decision.has_quorum:
+                self.quorum_since = None
+            elif self.quorum_since is None:
+                self.quorum_since = now
+        return decision
+
+    def notices(self, state: State | None) -> tuple[Notices, str | None]:
+        """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
+        mine, seen = self.node.settings, self.node.run.notices
+        return quarantine.with_due(
+            replace(
+                seen,
+                failures={**seen.failures, **self.failures},
+                quarantines={**seen.quarantines, **self._unseen_quarantines()},
+            ),
+            state.round if state is not None else 0,
+            mine.quarantine_after,
+            mine.quarantine_cooldown.total_seconds(),
+        )
+
+    def _unseen_quarantines(self) -> dict[str, Quarantine]:
+        """What this leader has written, and the watch does not show yet."""
+        snapshot = self.node.run.snapshot
+        assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
+        return {
+            name: record
+            for name, (versioned, record) in self.quarantines.items()
+            if (seen := snapshot.replaceable(quarantine_key(name))) is None
+            or versioned.envelope.supersedes(seen.envelope)
+        }
+
+    def read_failure(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
+        """Read who failed first in the last round, if that may make a quarantine due: the watch may not show it yet."""
+        mine = self.node
+        if state is None or not quarantine.is_suspect(mine.run.notices, state.round, mine.settings.quarantine_after):
+            return
+        try:
+            failure = read_record(Failure, (yield Read(failure_key(state.round), mine.background_deadline())))
+        except RendezvousStateError:
+            # The watch says so in the log.
+            failure = None
+        self.failures = {} if failure is None else {state.round: failure}
+        yield from self.settle_quarantines(state, records)
+
+    def settle_quarantines(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
+        """Write down the quarantine that is due, and those that are over."""
+        notices, due = self.notices(state)
+        snapshot = self.node.run.snapshot
+        assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
+        changed = {**quarantine.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
+        for name, record in changed.items():
+            key = quarantine_key(name)
+            before = snapshot.replaceable(key)
+            applied, there = yield Put(key, record.encode(), self.node.background_deadline(), previous=before)
+            # If not, another leader has, or this one before: the next snapshot shows it.
+            if applied:
+                self.quarantines[name] = there, record
+                what = "is not quarantined any more" if record.over else f"is quarantined: {record.reason}"
+                logger.warning("node '%s' of '%s' %s", name, self.node.settings.run, what)
+
+    def collect_garbage(self) -> Coroutine[None]:
+        """Collect garbage: remove what is not needed any more.
+
+        By what is there, not by what this leader has published: the one before may have died, and the
+        reply to a write may have been lost.
+        """
+        state, snapshot = self.node.run.state, self.node.run.snapshot
+        if state is None or snapshot is None:
+            return
+        for prefix in garbage(snapshot, state, state.round):
+            if prefix not in self.removed:
+                yield Delete(prefix, self.node.background_deadline())
+                self.removed.add(prefix)
+        for key in self.outdated_notices(state, snapshot):
+            yield Delete(key, self.node.background_deadline())
+        until = state.round - rounds_needed(state)
+        # The leaders that published the last rounds may have died before they removed anything. After a service has
+        # forgotten its data the numbers jump: there is nothing far back. After a purge they begin anew.
+        self.swept = min(max(self.swept, state.round - SWEPT), max(0, until))
+        for number in range(self.swept + 1, until + 1):
+            yield Delete(round_folder(number), self.node.background_deadline())
+            self.swept = number
+
+    def outdated_notices(self, state: State, control: DecodedSnapshot) -> list[str]:
+        """The keys of the notices that no node needs any more."""
+        now = self.node.clock()
+        failures = failures_until(control, state.round - ROUNDS_KEPT)
+        # A snapshot of the nodes may be older than the notice: not at once.
+        gone = nodes_that_drain(control) - self.known
+        self.gone_since = {node: self.gone_since.get(node, now) for node in gone}
+        drains = [drain_key(node) for node, since in self.gone_since.items() if now >= since + self.node.ttl]
+        return failures + drains
+
+    def recheck_after(self, defer: rules.Defer) -> float:
+        """Seconds after which to decide anew although nothing has changed."""
+        # Once an interval in any case, to see that this node leads no more.
+        moments = [
+            self.node.interval,
+            defer.recheck_after,
+            self.growth.recheck_after(self.node.clock()),
+            self.node.connection.grace_remaining() or None,
+        ]
+        return min(moment for moment in moments if moment is not None)
+
+    def refresh_state(self) -> Coroutine[bool]:
+        """Read the state again; returns whether what was decided is outdated, or this node leads no more."""
+        node, before, deadline = self.node, self.node.run.state, self.node.background_deadline()
+        yield from apply_and_emit(node, (yield Read(STATE_KEY, deadline)), deadline)
+        return node.run.state is not before or not node.leading
+
+    def publish_status(self, status: RunStatus) -> Coroutine[float]:
+        """Publish the status if it is worth waking every node; returns seconds until it may be."""
+        last_status = self.last_status
+        if last_status is None or last_status.round != status.round:
+            # What nodes take for granted: all of the world are there.
+            members = self.node.run.state.size if self.node.run.state else 0
+            last_status = RunStatus(status.round, "running", members, 0)
+        now = self.node.clock()
+        # A delete that was applied too late may have removed the status, and a service may have lost it with its data
+        # just before this term began.
+        taken = (
+            self.last_status is not None
+            and self.node.run.status is None
+            and now - self.pace.written_at > self.node.interval
+        )
+        # That a run is closed the state says; a status might be written after the last node has removed it.
+        stands = status == last_status and self.is_last_known and not taken
+        if stands or status.phase == "closed":
+            self.pace.on_nothing_new()
+            return self.node.interval
+        if (due := self.pace.pause(last_status, status, now)) > 0:
+            return due
+        new = set(status.departures) - set(last_status.departures)
+        # A member may have closed the run before it left, and the watch be late.
+        if any(not departure.left for departure in new) and (yield from self.refresh_state()):
+            return 0.0
+        before = (
+            None
+            if taken
+            else self.status_version or (self.node.run.snapshot.raw(STATUS_KEY) if self.node.run.snapshot else None)
+        )
+        payload = status.shortened(self.node.run.status).encode()
+        # If this fails, it may have been written all the same.
+        self.is_last_known = False
+        applied, self.status_version = yield Put(STATUS_KEY, payload, self.node.background_deadline(), previous=before)
+        self.pace.on_written(self.node.clock())
+        self.is_last_known = True
+        if applied:
+            self.last_status = status
+            return self.node.interval
+        # An earlier leader published last: know what it knew, then publish over it.
+        self.last_status = read_record(RunStatus, self.status_version)
+        return 0.0

@@ -1,0 +1,190 @@
+"""The coroutines of a node that leaves or closes the run.
+
+The last one to leave says why the round ended, and removes what no node will need again.
+"""
+
+from dataclasses import replace
+
+from rdzv_core.backend import STATE_KEY, Lease
+
+from . import leader, rules, worlds
+from .client import VersionedValue, same_version
+from .effects import Coroutine, Delete, Put, Read, ReadAll
+from .node import Node
+from .notices import DRAINS, FAILURES, drain_key, notice_keys
+from .records import (
+    CONTROL,
+    HEARTBEATS,
+    LEADER_KEY,
+    NODES,
+    PENDING,
+    STATUS_KEY,
+    Closed,
+    NodeRecord,
+    RunStatus,
+    State,
+    node_key,
+    nodes_in,
+    pending_rounds,
+    read_record,
+    round_folder,
+    store_folder,
+    world_folder,
+)
+from .register import apply_and_emit, deregister
+from .registration import NodeState
+from .rules import MembershipState
+from .worlds import read_world
+
+
+def close(node: Node, reason: str, done: bool, deadline: float, *, gave_up: bool = False) -> Coroutine[None]:
+    """Close this node's attempt, unless it is closed already: the first reason stands."""
+    while True:
+        versioned = yield Read(STATE_KEY, deadline)
+        state = read_record(State, versioned)
+        closed = rules.close(state, Closed(node.id, reason, done, gave_up), node.limits())
+        if closed is None:
+            yield from apply_and_emit(node, versioned, deadline)
+            return
+        applied, versioned = yield Put(STATE_KEY, closed.encode(), deadline, previous=versioned)
+        yield from apply_and_emit(node, versioned, deadline)
+        if applied:
+            return
+
+
+def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
+    """Leave for good, saying why; the run goes on for the others.
+
+    Raises:
+        Exception: What is there of the node could not be taken back; its lease runs out by itself.
+    """
+    record, lease = node.registration.record, node.registration.lease
+    if record is not None and lease is not None and node.closed() is None:
+        # The record stays until its lease runs out, so that the leader reads the reason.
+        node.registration.withdraw()
+        last = replace(record, left=reason)
+        unfinished = yield from _write_leave_record(last, node.registration.version, lease, deadline)
+    else:
+        unfinished = yield from deregister(node, deadline)
+    if node.id in node.countdown.drains:
+        yield Delete(drain_key(node.id), deadline)
+    if node.registration.state is not NodeState.NEW:
+        yield from _hand_over(node, reason, lease, deadline)
+    if unfinished is not None:
+        raise unfinished
+
+
+def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) -> Coroutine[None]:
+    """Resign, and remove what no other node needs.
+
+    Args:
+        node: Which leaves.
+        reason: Why.
+        lease: The lease that it had, also where a caller that waited has just given that up.
+        deadline: Until when to try.
+    """
+    # Also if it does not know that it leads: it may be elected by a write that was on its way.
+    leads = yield from leader.resign(node, deadline, lease)
+    node.registration.lease = None
+    if node.membership() is MembershipState.SUPERSEDED:
+        # The next attempt removes all but what this node has written since.
+        yield Delete(node_key(node.settings.attempt, node.id), deadline)
+        yield Delete(f"{HEARTBEATS}/{node.settings.attempt}", deadline)
+    elif leads is None:
+        yield from _collect_garbage(node, reason, deadline)
+
+
+def _write_leave_record(
+    record: NodeRecord, before: VersionedValue | None, lease: Lease, deadline: float
+) -> Coroutine[Exception | None]:
+    """Replace the record by its last version, also one that was still on its way when this node decided to leave.
+
+    Returns:
+        Why the service has not confirmed it; None: it has.
+    """
+    try:
+        while True:
+            applied, now = yield Put(record.key, record.encode(), deadline, previous=before, lease=lease)
+            if applied or same_version(before, now):
+                return None
+            before = now
+    except Exception as error:
+        return error
+
+
+def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None]:
+    """If this node is the last one, say why the round ended, and collect the garbage if no other may come back.
+
+    No node leads: a leader looks here after it has resigned.
+    """
+    while True:
+        # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What
+        # this node knew of the state is not enough: others may have had a round, or purged the run.
+        control = yield ReadAll(CONTROL, deadline)
+        yield from apply_and_emit(node, control.get(STATE_KEY), deadline)
+        status = control.raw(STATUS_KEY)
+        snapshot = yield ReadAll(NODES, deadline)
+        records = nodes_in(snapshot)
+        if any(record.left is None for record in records):
+            return
+        state = node.run.state
+        if state is None or node.closed() is not None:
+            break
+        if control.get(STATE_KEY) is None:
+            return
+        known = read_record(RunStatus, status)
+        state = yield from read_world(state, deadline)
+        last = rules.last_status(state, records, known, node.id, reason).encode()
+        applied, _ = yield Put(STATUS_KEY, last, deadline, previous=status)
+        if applied:
+            break
+    for prefix in (yield from _ended(node, records, deadline)):
+        yield Delete(prefix, deadline)
+    if node.closed() is not None:
+        # Who is quarantined stays so in the next attempt.
+        for key in notice_keys(control, DRAINS, FAILURES):
+            yield Delete(key, deadline)
+
+
+def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:
+    """The garbage after the last node has left.
+
+    Only names that are never used again: even a request that is applied too late does no harm.
+    (At worst a leader of the next attempt publishes its status again, or another is elected.)
+    """
+    state, attempt = node.run.state, node.settings.attempt
+    ended: list[str] = []
+    if state is not None:
+        number = state.round
+        # As long as the state names it, the world stays.
+        world = number if state.pages is None else state.pages.round
+        stays = world if node.closed() is None else None
+        # The last leader may not have removed anything.
+        first = max(1, number - worlds.rounds_needed(state))
+        ended = [store_folder(one) if one == stays else round_folder(one) for one in range(first, number + 1)]
+    if state is not None and node.closed() is not None:
+        # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
+        pending = yield ReadAll(PENDING, deadline)
+        if state.max_nodes > worlds.PAGE:
+            # Usually the next one. A leader that still knew a state that was purged has gone on from its number.
+            later = {number for _, number in pending_rounds(pending) if number is not None and number > state.round}
+            for further in sorted(later | {state.round + 1}):
+                ended += yield from _unpublished_worlds(state, further, deadline)
+        ended += [LEADER_KEY, STATUS_KEY, f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
+        return ended + leader.garbage(pending, state, state.round + 1)
+    if state is None:
+        return [*ended, STATUS_KEY, *(record.key for record in records)]
+    state = yield from read_world(state, deadline)
+    if rules.has_ended(state, records, node.run.status, node.id):
+        return ended + [record.key for record in records]
+    # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
+    return []
+
+
+def _unpublished_worlds(state: State, number: int, deadline: float) -> Coroutine[list[str]]:
+    """The pages that leaders of this attempt, which is closed, and of those before have written for a further round."""
+    folder = world_folder(number)
+    snapshot = yield ReadAll(folder, deadline)
+    found = {key.removeprefix(f"{folder}/").split("/")[0] for key in snapshot.names()}
+    attempts = {name: name.partition(".")[0] for name in found}
+    return [f"{folder}/{name}" for name, one in attempts.items() if one.isdecimal() and int(one) <= state.attempt]

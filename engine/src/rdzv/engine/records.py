@@ -1,0 +1,350 @@
+"""What is written down about a run: state, status, leader and node, each a small JSON record."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any, Final, TypeVar, cast
+
+from rdzv_core.errors import RendezvousStateError
+
+from ..admission import AdmissionRule, Limits
+from .client import DecodedSnapshot, VersionedValue
+from .codec import LOCAL, Record, decode
+
+logger = logging.getLogger(__name__)
+
+CONTROL: Final = "control"
+"""What every node watches: the state, the status and the leader."""
+STATUS_KEY: Final = "control/status"
+LEADER_KEY: Final = "control/leader"
+PENDING: Final = "control/pending"
+"""One key for each round that a leader is about to form without some member of the one before."""
+NODES: Final = "nodes"
+"""What only the leader watches: one record for each live node, in a folder for each attempt."""
+HEARTBEATS: Final = "heartbeats"
+"""The same for their heartbeats, where a service has no leases."""
+ROUNDS: Final = "rounds"
+"""What belongs to one round, in a folder for each: its store, and its world if that is a large one."""
+
+NAMED: Final = 32
+"""Members that are gone of which a status tells who they were, and why; of more it tells how many."""
+
+_DIGITS: Final = 20
+"""More digits has no round's number."""
+
+_MOST: Final = 10_000_000
+"""Members of which no world has more."""
+
+_R = TypeVar("_R", bound=Record)
+
+
+def read_record(kind: type[_R], versioned: VersionedValue | None) -> _R | None:
+    """The record that a key holds; None: the key is absent or deleted.
+
+    Raises:
+        RendezvousStateError: It holds something else.
+    """
+    if versioned is None or versioned.envelope.deleted:
+        return None
+    hint: Any = kind
+    return cast("_R", _decoded(hint, versioned.payload))
+
+
+@lru_cache(maxsize=64)
+def _decoded(kind: type[Record], payload: bytes) -> Record:
+    """Decode what many parts of a process ask for, each time that something else has changed."""
+    return decode(kind, payload)
+
+
+def decode_state(payload: bytes) -> "State":
+    """Read a state.
+
+    Raises:
+        RendezvousStateError: It is none.
+    """
+    return cast("State", _decoded(State, payload))
+
+
+def pending_key(number: int) -> str:
+    """Where a leader says that it is about to form this round; no round has the number of another."""
+    return f"{PENDING}/{number}"
+
+
+def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]]:
+    """The keys of the pending rounds in a snapshot, each with the round; None: the name of the key is no number."""
+    for key in snapshot.names():
+        if key.startswith(f"{PENDING}/"):
+            name = key.removeprefix(f"{PENDING}/")
+            yield key, int(name) if name.isdecimal() else None
+
+
+def round_folder(number: int) -> str:
+    """What is removed some rounds later."""
+    return f"{ROUNDS}/{number}"
+
+
+def store_folder(number: int) -> str:
+    """Where a round's store is, if it is one on the run's own keys."""
+    return f"{round_folder(number)}/store"
+
+
+def world_folder(number: int) -> str:
+    """Where the pages of a round's world stand: those of each leader that has tried, in a folder of their own."""
+    return f"{round_folder(number)}/world"
+
+
+def node_key(attempt: int, node_id: str) -> str:
+    """Where a node keeps its record; the id is one handler's, so no other ever uses this name."""
+    return f"{NODES}/{attempt}/{node_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Why an attempt is over.
+
+    Attributes:
+        by: The id of the node (or the command) that closed it.
+        reason: In words; the first one is kept.
+        done: The job finished: a node that was only waiting ends with a graceful exit.
+        gave_up: The job made no progress in several consecutive rounds: to start it again is of no use.
+    """
+
+    by: str
+    reason: str
+    done: bool
+    gave_up: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Where the members of a large world stand.
+
+    Attributes:
+        folder: The prefix of the pages, which are numbered from 0.
+        count: How many pages there are.
+        size: How many members.
+        first: The id of rank 0.
+    """
+
+    folder: str
+    count: int
+    size: int
+    first: str
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that no leader writes: they are believed before the pages are read."""
+        if not 1 <= self.count <= self.size <= _MOST:
+            raise ValueError(f"no world of {self.size} members stands on {self.count} pages")
+
+    @property
+    def round(self) -> int:
+        """The round for which they were written; 0: the folder is none of a round's."""
+        number = self.folder.removeprefix(f"{ROUNDS}/").partition("/")[0]
+        return int(number) if number.isdecimal() and len(number) < _DIGITS else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Record):
+    """Some members of a world, each with its rank."""
+
+    ranks: Mapping[str, int]
+
+
+class _LimitedRecord(Record):
+    """A record that says which worlds a run takes."""
+
+    __slots__ = ()
+
+    min_nodes: int
+    max_nodes: int
+    rule: AdmissionRule | None
+
+    @property
+    def limits(self) -> Limits:
+        """The same in one value."""
+        return Limits(self.min_nodes, self.max_nodes, self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class State(_LimitedRecord):
+    """The published state of a run: one value, replaced as a whole and never edited.
+
+    Attributes:
+        attempt: The scheduler's restart count that this state belongs to.
+        round: The number of worlds published so far in this run; grows over attempts too.
+        world: The node ids of this round in rank order; empty before the first round of an attempt, and if the world
+            stands on pages. (An attempt that is closed before it has any world keeps that of the one before: some may
+            still be in it.)
+        address: Where rank 0 of this round can be reached.
+        port: A port that rank 0 kept free for the job's own use.
+        min_nodes: The smallest world of this attempt.
+        max_nodes: The largest world of this attempt.
+        closed: Set when the attempt is over.
+        pages: Where the world stands, if it is a large one.
+        rule: What else is asked of the worlds of this attempt.
+    """
+
+    attempt: int
+    round: int
+    world: tuple[str, ...]
+    address: str
+    port: int
+    min_nodes: int
+    max_nodes: int
+    closed: Closed | None = None
+    pages: Pages | None = None
+    rule: AdmissionRule | None = None
+
+    @property
+    def size(self) -> int:
+        """How many members the world has; 0: there is none."""
+        return len(self.world) if self.pages is None else self.pages.size
+
+    @property
+    def first(self) -> str:
+        """The id of rank 0."""
+        return self.world[0] if self.pages is None else self.pages.first
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord(_LimitedRecord):
+    """What a node says of itself: "here I am, the last round I took part in is k".
+
+    Attributes:
+        id: Random, one for each handler, with the machine's label in front to be readable.
+        attempt: The scheduler's restart count that the node was started with.
+        last_round: The last round that it has *left behind*; 0 for a new node. While this is
+            smaller than the running round, a member is in it.
+        min_nodes: The smallest world that it accepts.
+        max_nodes: The largest.
+        address: Where it can be reached.
+        port: A port that it keeps free, should it become rank 0.
+        labels: Whatever the user wants rank assignment and status to know.
+        left: Why it left, once it did so on purpose.
+        rule: What else it asks of a world.
+        ready: The ids of the draining nodes that it can go on without: its program has saved its work.
+        goes: It drains, and its time is over: it leaves its round, whether the others are ready or not.
+        served: The round of the last quarantine that it has waited out; 0: none.
+        order: The service's creation order of the record: the arrival order. Not written.
+    """
+
+    id: str
+    attempt: int
+    last_round: int
+    min_nodes: int
+    max_nodes: int
+    address: str
+    port: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+    left: str | None = None
+    rule: AdmissionRule | None = None
+    ready: tuple[str, ...] = ()
+    goes: bool = False
+    served: int = 0
+    order: int = field(default=0, metadata=LOCAL)
+
+    @property
+    def key(self) -> str:
+        """Where the node keeps it."""
+        return node_key(self.attempt, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderRecord(_LimitedRecord):
+    """The node that leads, and with which limits: those of the first node hold for all."""
+
+    node: str
+    attempt: int
+    min_nodes: int
+    max_nodes: int
+    rule: AdmissionRule | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A member of the round that is gone.
+
+    Attributes:
+        node: Its id.
+        rank: Its rank in the round.
+        left: True if it left on purpose, False if it was lost.
+        cause: In words.
+    """
+
+    node: str
+    rank: int
+    left: bool
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus(Record):
+    """The status of a run: what members and waiting nodes need without reading everything.
+
+    Attributes:
+        round: The round that the news is about.
+        phase: ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` or ``closed``.
+        present: How many live nodes there are.
+        waiting: How many nodes wait for a new world that would differ from the running one.
+        departures: The members of the round that are gone, as far as they are named.
+        more_left: How many have left beside those that are named.
+        more_lost: How many were lost beside those that are named.
+        drained: The ids of the members that drain, and go now.
+    """
+
+    round: int
+    phase: str
+    present: int
+    waiting: int
+    departures: tuple[Departure, ...] = ()
+    more_left: int = 0
+    more_lost: int = 0
+    drained: tuple[str, ...] = ()
+
+    @property
+    def left(self) -> int:
+        """How many members of the round have left on purpose."""
+        return self.more_left + sum(departure.left for departure in self.departures)
+
+    @property
+    def gone(self) -> int:
+        """How many members of the round are gone."""
+        return self.more_left + self.more_lost + len(self.departures)
+
+    def shortened(self, before: "RunStatus | None") -> "RunStatus":
+        """The same with at most `NAMED` departures: those that the status before has named stay, then by rank."""
+        named_before = before.departures if before is not None and before.round == self.round else ()
+        ordered = sorted(self.departures, key=lambda departure: (departure not in named_before, departure.rank))
+        named, more = ordered[:NAMED], ordered[NAMED:]
+        left = sum(departure.left for departure in more)
+        return replace(self, departures=tuple(named), more_left=left, more_lost=len(more) - left)
+
+
+ReadNodes = dict[str, tuple[VersionedValue, NodeRecord]]
+"""Node records by their keys, with what they were read from."""
+
+
+def read_nodes(snapshot: DecodedSnapshot, before: ReadNodes | None = None) -> ReadNodes:
+    """The node records in a snapshot, in order of arrival. One that cannot be read is skipped, and logged.
+
+    Args:
+        snapshot: What stands under ``nodes``.
+        before: What was read from an earlier one: a record that has not changed is not read again.
+    """
+    found: ReadNodes = {}
+    for key, versioned in sorted(snapshot.valid_entries().items(), key=lambda item: item[1].order):
+        known = before.get(key) if before else None
+        if known is not None and known[0] is versioned:
+            found[key] = known
+            continue
+        try:
+            found[key] = versioned, replace(decode(NodeRecord, versioned.payload), order=versioned.order)
+        except RendezvousStateError as error:
+            logger.warning("ignoring '%s': %s", key, error)
+    return found
+
+
+def nodes_in(snapshot: DecodedSnapshot) -> list[NodeRecord]:
+    """The node records in a snapshot, in order of arrival; see `read_nodes`."""
+    return [record for _, record in read_nodes(snapshot).values()]

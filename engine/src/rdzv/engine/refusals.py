@@ -1,0 +1,224 @@
+"""Why a caller gets no world: the errors of `next_rendezvous`, in words."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from rdzv_core.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousError,
+    RendezvousGracefulExitError,
+    RendezvousParameterError,
+    RendezvousTimeoutError,
+)
+
+from . import rules
+from .node import Node
+from .pace import status_interval
+from .records import NodeRecord, RunStatus, State
+from .run_view import Presence
+
+READERS: Final = 64
+"""Nodes up to which each that gives up reads all records, for its message: those that began together give up together.
+"""
+
+_LISTED: Final = 20
+"""Nodes that a message lists; of more it tells how many."""
+
+
+def raise_if_cannot_join(node: Node) -> None:
+    """Raise what keeps a node from waiting for a world.
+
+    Raises:
+        RendezvousError: A loop of the node fails, and not just for a moment.
+        RendezvousClosedError: The attempt is closed or superseded, or the run was removed.
+        RendezvousGracefulExitError: The job is done, and this node was never needed; or its drain is over.
+        RendezvousParameterError: The run has other limits.
+    """
+    if node.run.state is not None:
+        _refuse_what_is_over(node, node.run.state)
+    if node.run.presence is Presence.DELETED:
+        raise RendezvousClosedError(
+            f"The rendezvous '{node.settings.run}' was removed from the service while this node took part in it. "
+            "Start the nodes again to begin anew."
+        )
+    raise_if_drained(node)
+    node.failures.raise_lasting()
+    _check_limits(node)
+
+
+def raise_if_drained(node: Node) -> None:
+    """Raise that this node's drain is over, if it is.
+
+    Raises:
+        RendezvousGracefulExitError: It is.
+    """
+    if node.is_drained():
+        raise RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {node.drain_reason()}.")
+
+
+def _refuse_what_is_over(node: Node, state: State) -> None:
+    run = f"The rendezvous '{node.settings.run}'"
+    mine, closed = node.settings.attempt, state.closed
+    if state.attempt > mine:
+        raise RendezvousClosedError(
+            f"{run} is at attempt {state.attempt}; this node belongs to attempt {mine}. "
+            f"Start it with attempt {state.attempt} to join that one, with a higher one to supersede it, or "
+            "under another run id."
+        )
+    if state.attempt == mine and closed is not None:
+        if closed.done and node.is_waiting():
+            raise RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
+        raise RendezvousClosedError(
+            f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
+            f"(`rdzv run --attempt {mine + 1}`) or another run id."
+        )
+
+
+def _check_limits(node: Node) -> None:
+    settings, state = node.settings, node.run.state
+    there = state if state is not None and state.attempt == settings.attempt else node.run.leader
+    if there is None or there.attempt != settings.attempt or there.limits == settings.limits:
+        return
+    raise RendezvousParameterError(
+        f"The rendezvous '{settings.run}' was started for {there.limits}; "
+        f"this node asks for {settings.limits}. All nodes of a run need the same limits; to start the "
+        f"run anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove "
+        "what its nodes have left behind with `rdzv close --purge`."
+    )
+
+
+def unreachable(node: Node, since: float) -> RendezvousConnectionError:
+    """The error for a service that has not answered since that moment."""
+    error = RendezvousConnectionError(
+        f"The service of the rendezvous '{node.settings.run}' on backend '{node.backend}' could not be reached "
+        f"within {node.clock() - since:.1f} s: "
+        f"{node.connection.error or 'no answer. Is it up, and is the endpoint right?'}"
+    )
+    error.__cause__ = node.connection.error
+    return error
+
+
+def unregistered(node: Node, since: float, error: RendezvousError) -> RendezvousTimeoutError:
+    """The error for a record that the service has not taken since that moment, although it is there."""
+    return RendezvousTimeoutError(
+        f"{_did_not_complete(node, node.clock() - since)}the record of node '{node.id}' could not be written: {error}"
+    )
+
+
+def _did_not_complete(node: Node, seconds: float) -> str:
+    return f"The rendezvous '{node.settings.run}' on backend '{node.backend}' did not complete within {seconds:.1f} s: "
+
+
+def timed_out(
+    node: Node,
+    live: Collection[NodeRecord] | None,
+    running: State | None,
+    waited: float,
+    *,
+    alone: bool,
+    reason: Exception | None,
+) -> RendezvousTimeoutError:
+    """The error for a world that did not come.
+
+    Args:
+        node: The node that gives up.
+        live: The records of the nodes that have not left; None: they were not read, or could not be.
+        running: The state with all members of its world, while a round runs.
+        waited: For how many seconds the node has waited.
+        alone: It ends because all others of its world are gone, and no other has come.
+        reason: The last error; None: there was none.
+    """
+    because = f" The last error: {reason}" if reason else ""
+    least, status = node.settings.min_nodes, node.run.status
+    if live is None and status is not None:
+        here, what = status.present, _missing_by_status(node, status, waited)
+    else:
+        here, what = len(live or ()), _missing_nodes(node, live or (), running, waited, alone=alone)
+    quarantined = f" This node is {quarantine}." if (quarantine := node.quarantine()) else ""
+    error = RendezvousTimeoutError(f"{what}{quarantined}{because}")
+    short = here < least and (live is not None or status is not None)
+    error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {least} nodes" * short)
+    return error
+
+
+def _missing_by_status(node: Node, status: RunStatus, waited: float) -> str:
+    """The same as `_missing_nodes` by the news that the leader published last, which name no node that is here."""
+    counted = _counted(node, status.present)
+    return f"{_did_not_complete(node, waited)}by the last news {counted}, and the run is {status.phase}."
+
+
+def _counted(node: Node, here: int, names: str = "") -> str:
+    needed = node.settings.min_nodes
+    missing = max(0, needed - here)
+    takes = f"; {node.settings.limits.takes()}" if node.settings.limits.rule is not None else ""
+    return f"{here} of at least {needed} nodes {_are(here)} here{names}, {missing} {_are(missing)} missing{takes}"
+
+
+def _missing_nodes(
+    node: Node, live: Collection[NodeRecord], running: State | None, waited: float, *, alone: bool
+) -> str:
+    inside = rules.active_members(running, live) if running is not None else []
+    names = _listed(sorted(record.id for record in live), ", ") or "none"
+    message = f"{_did_not_complete(node, waited)}{_counted(node, len(live), f' ({names})')}."
+    status = node.run.status
+    if status is not None and status.present > len(live):
+        # Those that began together give up together, and take their records back.
+        message += f" By the last news {status.present} were here."
+    message += _what_runs(node, len(inside))
+    if alone:
+        seconds = node.settings.timeout.alone.total_seconds()
+        message += (
+            f" No other node has come for {seconds:g} s: look at why the others have left, then start the run again. "
+            "Where a new node takes longer to come, give a longer alone_timeout (as long as join_timeout: no wait ends "
+            "early)."
+        )
+    elif not inside and (size := len(node.settings.limits.choose(list(live), ()))):
+        message += _why_no_world(node, len(live), size, waited)
+    return message
+
+
+def _listed(items: Sequence[str], separator: str, total: int = 0) -> str:
+    """The first items of a list, which has `total` at least, and how many more there are."""
+    more = max(total, len(items)) - len(items[:_LISTED])
+    return separator.join([*items[:_LISTED], *([f"and {more} more"] if more else [])])
+
+
+def _are(number: int) -> str:
+    return "is" if number == 1 else "are"
+
+
+def _what_runs(node: Node, inside: int) -> str:
+    state, status = node.run.running(), node.run.status
+    if state is None:
+        return ""
+    known = status if status is not None and status.round == state.round else None
+    gone = _listed(
+        [
+            f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}"
+            for departure in (known.departures if known is not None else ())
+        ],
+        "; ",
+        known.gone if known is not None else 0,
+    )
+    if not inside:
+        return f" Of round {state.round}, {gone}." if gone else ""
+    nodes = f"{inside} node{'s' * (inside != 1)}"
+    return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
+
+
+def _why_no_world(node: Node, here: int, size: int, waited: float) -> str:
+    """Why there is no world although one of that size is possible."""
+    wanted = node.settings.wanted
+    if wanted is not None and size < wanted:
+        return (
+            f" The wanted {wanted} nodes have {node.settings.wanted_timeout.total_seconds():g} s to come: "
+            "give a longer join_timeout, or a shorter wanted_timeout."
+        )
+    seconds = node.settings.timeout.last_call.total_seconds()
+    if waited > seconds + status_interval(here) and (node.run.status is None or node.run.status.phase != "last call"):
+        return " No leader has published a world of them: the log of the node that leads says more."
+    return (
+        f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "
+        "give a longer join_timeout, or a shorter last_call_timeout."
+    )

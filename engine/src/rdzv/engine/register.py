@@ -1,0 +1,224 @@
+"""How a node has its record in the service: it registers, registers again after its lease was lost, and deregisters.
+
+A node that comes back after losing its lease raises the epoch of the state, under a condition, if a leader is about to
+form a round without it (the fence).
+"""
+
+import logging
+
+from rdzv_core.backend import STATE_KEY
+from rdzv_core.deadline import pause_within
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+
+from .client import DecodedSnapshot, VersionedValue, same_version
+from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
+from .failures import LEAD, has_lasted
+from .node import Node
+from .records import CONTROL, Page, decode_state, pending_rounds
+from .registration import NodeState, Trigger
+from .supervisor import is_passing
+from .worlds import read_page, restore_page
+
+logger = logging.getLogger(__name__)
+
+
+def register(node: Node, deadline: float) -> Coroutine[None]:
+    """See to it that the service holds this node's record, on a lease that lives.
+
+    A node that drains goes in time: it may be asked to while it registers.
+
+    When an earlier lease was lost, in two effects: the record, then the fence. A leader that scanned
+    while the record was missing thereby loses its pending write and scans again. No world is to
+    be trusted before.
+
+    Raises:
+        RendezvousConnectionError: The service did not take the record until the deadline.
+        RendezvousError: What is there cannot be used.
+        Exception: The backend's own, if it lasts.
+    """
+    mine, pauses = node.registration, node.pauses()
+    yield from wait_for_writer(node, deadline)
+    mine.writing = True
+    unexpected_at: list[float] = []
+    try:
+        while not node.stopped:
+            try:
+                yield from _write_record(node, deadline)
+                mine.on(Trigger.WRITTEN)
+                if mine.state is NodeState.REREGISTERING:
+                    yield from _fence(node, deadline)
+                    # A world of a closed attempt ends with the lease: the last node that ends removes its records.
+                    if node.closed() is None:
+                        mine.on(Trigger.FENCED)
+                return
+            except Exception as error:
+                if isinstance(error, RendezvousError) and not is_passing(error):
+                    raise
+                now = node.clock()
+                if not isinstance(error, RendezvousError):
+                    unexpected_at.append(now)
+                    if has_lasted(len(unexpected_at), now - unexpected_at[0]):
+                        raise
+                until = _until(node, deadline)
+                if (pause := pause_within(until - now, next(pauses))) is None:
+                    if until < deadline:
+                        # It goes, whatever the error was: its caller is to find the drain over.
+                        yield Sleep(until)
+                    raise
+                yield Sleep(now + pause)
+    finally:
+        mine.writing = False
+
+
+def wait_for_writer(node: Node, deadline: float) -> Coroutine[None]:
+    """Wait until no coroutine writes this node's record.
+
+    Raises:
+        RendezvousConnectionError: One writes it still at the deadline.
+    """
+    while node.registration.writing and not node.stopped:
+        if node.clock() >= deadline:
+            raise RendezvousConnectionError(
+                f"it is being written: {node.connection.error or 'its last call is not over'}"
+            )
+        yield WaitForChange(deadline)
+
+
+def reregister(node: Node, deadline: float) -> Coroutine[None]:
+    """Register again after a lost lease.
+
+    Raises:
+        RendezvousError: It could not register again until the deadline.
+    """
+    logger.warning("node '%s' has lost its lease in '%s' and registers again", node.id, node.settings.run)
+    _lose_lease(node)
+    # Where the service lost it, the others have lost theirs, too.
+    node.connection.reset_grace_period()
+    yield from register(node, deadline)
+
+
+def _write_record(node: Node, deadline: float) -> Coroutine[None]:
+    mine = node.registration
+    while (record := mine.record) is not None and not node.stopped:
+        until = node.background_deadline(_until(node, deadline))
+        if node.clock() >= until:
+            raise RendezvousConnectionError("each lease was over before the record was written")
+        if mine.lease is None:
+            opened = node.clock()
+            lease = yield OpenLease(node.ttl, until)
+            if mine.record is None:
+                # The node has withdrawn meanwhile.
+                yield Revoke(lease, node.background_deadline(deadline))
+                return
+            mine.lease, mine.lease_since, mine.lease_until = lease, node.clock(), opened + lease.ttl
+            continue
+        before = mine.version
+        mine.on(Trigger.SENT)
+        # Conditional, although no other node writes it: a request that hung in a dead connection may
+        # be applied seconds later, and must not undo what was written since.
+        applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
+        if applied and record == mine.record:
+            return
+        if not applied and same_version(before, mine.version):
+            _lose_lease(node)
+
+
+def _until(node: Node, deadline: float) -> float:
+    """The deadline, or the end of this node's drain, which may be announced at any time."""
+    return min(deadline, node.goes_at())
+
+
+def _fence(node: Node, deadline: float) -> Coroutine[None]:
+    """Make sure that no round is formed by a leader that has not seen this node's record.
+
+    Usually a look is enough: a leader that forms a round without one of its members says so first
+    and looks at the nodes after that. If a leader has said so, the epoch of the state is raised, and the
+    pending write loses. Were it raised every time, a thousand nodes that come back together would
+    write the state a thousand times, and each of them would read every one.
+    """
+    while not node.stopped:
+        until = node.background_deadline(_until(node, deadline))
+        control = yield ReadAll(CONTROL, until)
+        versioned = control.get(STATE_KEY)
+        if versioned is not None:
+            yield from apply_and_emit(node, versioned, deadline)
+            restored = yield from _restore_page(node, deadline)
+            if not restored and not _is_round_pending(control, decode_state(versioned.payload).round):
+                return
+            payload = versioned.payload
+        elif node.run.state is not None:
+            # The service has lost its data: write the last known state again.
+            yield from _restore_page(node, deadline)
+            node.run.version = None
+            payload = node.run.state.encode()
+        else:
+            return
+        applied, now = yield Put(STATE_KEY, payload, until, previous=versioned)
+        yield from apply_and_emit(node, now, deadline)
+        if applied:
+            return
+
+
+def _restore_page(node: Node, deadline: float) -> Coroutine[bool]:
+    """Write the page again on which this node stands, if it is gone: a leader that reads it not takes it for new."""
+    state = node.run.state
+    return state is not None and (
+        yield from restore_page(state, node.run.page, node.id, node.background_deadline(deadline))
+    )
+
+
+def _is_round_pending(control: DecodedSnapshot, number: int) -> bool:
+    """Whether a leader is about to form a round after this one."""
+    return any(pending is None or pending > number for _, pending in pending_rounds(control))
+
+
+def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:
+    """Deregister: with the lease the record and the lead vanish, now or when it runs out.
+
+    Returns:
+        Why the service has not confirmed it: the lease runs out by itself; None: it has.
+    """
+    mine = node.registration
+    lease = mine.lease or mine.unrevoked
+    mine.withdraw()
+    _lose_lease(node)
+    mine.unrevoked = lease
+    if lease is not None:
+        try:
+            yield Revoke(lease, deadline)
+        except Exception as error:
+            logger.debug("the lease of node '%s' could not be revoked: %r", node.id, error)
+            return error
+        mine.unrevoked = None
+    return None
+
+
+def _lose_lease(node: Node) -> None:
+    """Trust nothing that hung on the lease."""
+    node.registration.lose_lease()
+    node.failures.clear(LEAD)
+    if node.leading:
+        node.step_down()
+
+
+def apply_and_emit(node: Node, versioned: VersionedValue | None, deadline: float) -> Coroutine[None]:
+    """Apply the state that was just read or written, and emit what has happened by that."""
+    _, page = yield from page_in(node, versioned, deadline)
+    if events := node.apply_state(versioned, page):
+        yield Emit(tuple(events))
+
+
+def page_in(node: Node, versioned: VersionedValue | None, deadline: float) -> Coroutine[tuple[bool, Page | None]]:
+    """Whether all of a state that is to be applied is there; and the page on which this node stands, if its world
+    stands on pages."""
+    if versioned is None:
+        return True, None
+    # Reading the page may take long, and says nothing of the state.
+    node.run.seen_at = node.clock()
+    if not (node.is_news(versioned) or node.run.lacks_page()):
+        return True, None
+    state, known = decode_state(versioned.payload), node.run.state
+    if known is not None and known.pages == state.pages and node.run.page is not None:
+        return True, node.run.page
+    page = yield from read_page(state, node.id, node.background_deadline(deadline))
+    return state.pages is None or page is not None, page

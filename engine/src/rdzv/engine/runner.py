@@ -1,0 +1,145 @@
+"""Runs the coroutines of one node on threads, against the real service."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
+from rdzv_core.threads import start_thread
+
+from ..hooks import Event
+from . import effects
+from .client import RetryingClient
+from .effects import Coroutine, Effect
+from .leader import lead
+from .node import Node
+
+logger = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+
+
+class Runner:
+    """The threads of one node.
+
+    What a coroutine does between two effects runs under the node's lock; the effects themselves do not, so
+    a slow service delays only the coroutine that waits for it.
+    """
+
+    def __init__(self, node: Node, client: RetryingClient, emit: Callable[[Event], None]) -> None:
+        """Drive `node` over `client`; `emit` hears of every event."""
+        self._node = node
+        self._client = client
+        self._emit = emit
+        lock = threading.RLock()
+        self._changed = threading.Condition(lock)
+        # Apart, so that who only sleeps is not woken by every step of the others.
+        self._stopped = threading.Condition(lock)
+        self._version = 0
+        self._threads: list[threading.Thread] = []
+
+    def start(self, name: str, coroutine: Coroutine[None]) -> None:
+        """Run a coroutine on a thread of its own until it ends.
+
+        Raises:
+            RendezvousClosedError: The node ends.
+            RendezvousConnectionError: The system has no room for another thread.
+        """
+        with self._changed:
+            # Under the lock: `stop` joins what was started before it stops the node, and nothing starts after that.
+            if self._node.stopped:
+                raise RendezvousClosedError(f"The node '{self._node.id}' ends; it starts no loop any more.")
+            thread = start_thread(self._run_to_end, name, coroutine, name=f"rdzv-{name}-{self._node.id}")
+            self._threads = [one for one in self._threads if one.is_alive()] + [thread]
+
+    def run(self, coroutine: Coroutine[_R]) -> _R:
+        """Run a coroutine on the caller's thread; returns what it returns, raises what it raises."""
+        result: Any = None
+        error: BaseException | None = None
+        effect: Effect | None = None
+        while True:
+            with self._changed:
+                before, effect = effect, None
+                try:
+                    effect = coroutine.send(result) if error is None else coroutine.throw(error)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                finally:
+                    if not effects.waits_on(before, effect):
+                        self._version += 1
+                        self._changed.notify_all()
+                seen = self._version
+            result, error = None, None
+            try:
+                result = self._perform(effect, seen)
+            except BaseException as raised:  # the coroutine decides what to do about it
+                error = raised
+
+    def member_until(self) -> float | None:
+        """See `Node.member_until`."""
+        # Under the lock: a node that registers anew has a lease before it knows what was formed meanwhile.
+        with self._changed:
+            return self._node.member_until()
+
+    def on_connection_error(self, error: RendezvousConnectionError) -> None:
+        """Note that the service did not answer."""
+        with self._changed:
+            self._node.connection.on_error(error)
+
+    def stop(self, timeout: float) -> None:
+        """End every coroutine: close the service under it, then wait for the threads.
+
+        Args:
+            timeout: Seconds to wait for each thread.
+        """
+        with self._changed:
+            self._node.stop()
+            threads = self._threads
+            self._changed.notify_all()
+            self._stopped.notify_all()
+        self._client.close()
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+                if thread.is_alive():
+                    logger.warning("thread '%s' has not ended within %.1f s", thread.name, timeout)
+
+    def _run_to_end(self, name: str, coroutine: Coroutine[None]) -> None:
+        """Run a loop. The loops start again by themselves (`supervised`): what leaves one has ended it for good."""
+        try:
+            self.run(coroutine)
+        except BaseException as error:
+            if self._node.stopped and isinstance(error, RendezvousError):
+                return
+            logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
+            with self._changed:
+                self._node.failures.add(name, error, lasts=True)
+                self._changed.notify_all()
+
+    def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
+        with on:
+            while not (ended() or self._node.stopped) and (remaining := until - time.monotonic()) > 0:
+                on.wait(min(remaining, threading.TIMEOUT_MAX))
+
+    def _perform(self, effect: Effect, seen: int) -> Any:
+        client = self._client
+        match effect:
+            case effects.Sleep(until):
+                return self._pause(until, self._stopped)
+            case effects.WaitForChange(until):
+                return self._pause(until, self._changed, lambda: self._version != seen)
+            case effects.Emit(events):
+                return [self._emit(event) for event in events]
+            case effects.SpawnLeader(term):
+                return self.start("lead", lead(self._node, term))
+            case effects.Wait(prefix, since, deadline):
+                # Silence proves no contact, so a watch does not count as one.
+                return client.wait(prefix, since, deadline)
+            case effects.Call():
+                result = effect.perform(client)
+                if effect.is_contact:
+                    with self._changed:
+                        self._node.connection.on_contact()
+                return result

@@ -1,0 +1,530 @@
+"""Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final, Self
+
+from rdzv_core.backend import STATE_KEY
+from rdzv_core.envelope import OtherVersionError
+from rdzv_core.errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousParameterError,
+    RendezvousStateError,
+)
+from rdzv_core.keys import unescape
+from rdzv_core.parameters import RendezvousParameters
+from rdzv_core.plugins import create_backend, load_backend_plugin
+from rdzv_core.text import printable
+
+from .admission import Limits
+from .engine import records, rules
+from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
+from .engine.codec import Record, decode
+from .engine.handler import with_keys, with_leases
+from .engine.notices import (
+    DRAINS,
+    FAILURES,
+    QUARANTINES,
+    Notices,
+    Quarantine,
+    drain_key,
+    drain_notice,
+    name_in_id,
+    name_of,
+    notice_keys,
+    quarantine_key,
+    read_notices,
+)
+from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
+from .engine.worlds import with_world
+from .settings import HANDLER_OPTIONS, RendezvousSettings
+
+__all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
+
+_WAITING: Final = "waiting"
+_LAST_LOOK: Final = 1.0
+"""Seconds for the last look at the nodes of a run that is purged."""
+_NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
+"""Stands for the state where none is published."""
+_PURGED: Final = Closed("a purge", "its keys are being removed", done=False)
+_DIGITS: Final = 20
+"""A name with so many digits is no number of rdzv's."""
+
+
+@dataclass(frozen=True)
+class NodeStatus:
+    """One node that is there, or has just left.
+
+    Attributes:
+        id: Its id.
+        rank: Its rank in the running round; None if it is not in it.
+        address: Where it can be reached.
+        doing: ``in the round``, ``waiting``, or ``left:`` and why.
+        left: Why it has left: it is shown for as long as its record says so; None: it is here.
+        drains: How long it stays from the moment at which that was announced, and why it goes; None: it stays.
+    """
+
+    id: str
+    rank: int | None
+    address: str
+    doing: str
+    left: str | None
+    drains: str | None = None
+
+
+@dataclass(frozen=True)
+class MissingNode:
+    """A member of the round that is gone, and whose record is, too.
+
+    Attributes:
+        id: Its id.
+        rank: Its rank in the round.
+        doing: ``left:`` and why, or ``missing:`` and what is known of it.
+        left: Why it has left; None: it was lost.
+    """
+
+    id: str
+    rank: int
+    doing: str
+    left: str | None
+
+
+@dataclass(frozen=True)
+class Status:
+    """What a run is doing.
+
+    Attributes:
+        run_id: Which run.
+        phase: ``unknown`` (no node is here, and none of those that came, if any, had a world),
+            ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` (no node is left of an open run
+            that had a world) or ``closed``.
+        attempt: The scheduler's restart count.
+        round: How many worlds there were.
+        min_nodes: The smallest world; 0 while unknown.
+        max_nodes: The largest.
+        takes: Which sizes a world has, in words, such as ``a world takes 8 or 16 nodes``; empty while unknown.
+        leader: The id of the node that leads; None if none does.
+        nodes: Those that are there or have just left, in rank order, then in arrival order.
+        missing: The members of the round that are gone, without those among `nodes`.
+        waiting: How many of `nodes` wait: for the next world, or as spares.
+        closed_by: The node that closed the run.
+        closed_reason: Why; None while it is open.
+        failed_first: Who failed first in each of the last rounds that ended so, and why: as ``round 4: node (reason)``.
+        quarantines: Which nodes are quarantined, by name, for how long and why, in words.
+    """
+
+    run_id: str
+    phase: str
+    attempt: int
+    round: int
+    min_nodes: int
+    max_nodes: int
+    takes: str
+    leader: str | None
+    nodes: tuple[NodeStatus, ...]
+    missing: tuple[MissingNode, ...]
+    waiting: int
+    closed_by: str | None
+    closed_reason: str | None
+    failed_first: tuple[str, ...] = ()
+    quarantines: tuple[str, ...] = ()
+
+
+class RunInspector:
+    """Reads a run's status, and may close or purge it, without being a node of it."""
+
+    def __init__(self, params: RendezvousParameters) -> None:
+        """Look at the run that `params` describe.
+
+        Raises:
+            RendezvousParameterError: A parameter cannot be used.
+        """
+        settings = RendezvousSettings.from_parameters(params)
+        backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params), HANDLER_OPTIONS)
+        self._run_id = params.run_id
+        keys = with_keys(backend)
+        self._client = RetryingClient(with_leases(keys, settings), "observer")
+        # The keys whether their leases live or not, and a round's store, whose keys have none.
+        self._raw = RetryingClient(keys, "observer")
+        self._control: DecodedSnapshot | None = None
+
+    def status(self, timeout: float) -> Status:
+        """Read what the run is doing.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: What it holds is not readable.
+        """
+        deadline = time.monotonic() + timeout
+        status = self._look(deadline)
+        if status.phase != "abandoned":
+            return status
+        # Between the reading of the nodes and that of the state a world may have been formed: then it is not abandoned.
+        try:
+            return self._look(deadline)
+        except RendezvousConnectionError as error:
+            # If that world has a leader, the answer would be wrong.
+            if isinstance(error, RendezvousDeniedError) or status.leader is not None:
+                raise
+            return status
+
+    def _look(self, deadline: float) -> Status:
+        # In this order: nodes that go after the run is closed are not missed.
+        nodes = self._nodes(deadline)
+        control = self._control = self._client.read_all(records.CONTROL, deadline)
+        state = read_record(State, control.get(STATE_KEY))
+        leader = read_record(LeaderRecord, control.get(records.LEADER_KEY))
+        published = read_record(RunStatus, control.get(records.STATUS_KEY))
+        if state is not None and state.pages is not None:
+            state = with_world(state, self._client.read_all(state.pages.folder, deadline))
+        return _describe(self._run_id, state, leader, published, nodes, read_notices(control))
+
+    def wait(self, timeout: float) -> None:
+        """Wait until the run's state, leader or status is another than at the last `status`, at most `timeout` seconds.
+
+        Without a `status` before it returns at once.
+
+        A service that is away is tried again until then; whether it is back, the next `status` tells.
+
+        Raises:
+            RendezvousDeniedError: The service refuses.
+        """
+        try:
+            if (seen := self._control) is not None:
+                self._client.wait_for(
+                    lambda now: now.encoded.entries != seen.encoded.entries,
+                    records.CONTROL,
+                    seen,
+                    time.monotonic() + timeout,
+                )
+        except RendezvousConnectionError as error:
+            if isinstance(error, RendezvousDeniedError):
+                raise
+
+    def close(self, by: str, reason: str, timeout: float) -> Closed:
+        """Close the attempt that the run is at; returns who closed it first, and why.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: The state is not readable; `purge` removes it all the same.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            # A tombstone is what a purge that broke off has left: the state is written over it.
+            versioned = self._client.read_all(STATE_KEY, deadline).raw(STATE_KEY)
+            state = read_record(State, versioned)
+            if state and state.closed:
+                return state.closed
+            mine = Closed(by, reason, done=False)
+            source = state or next(iter(self._nodes(deadline)), _NOTHING)
+            limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule)
+            closed = rules.close(state, mine, limits)
+            assert closed is not None  # noqa: S101 - an open state can be closed
+            applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
+            if applied:
+                return mine
+
+    def drain(self, node: str, seconds: float, reason: str, timeout: float) -> tuple[str, ...]:
+        """Have a node leave, after so many seconds or as soon as all members of its world are ready for it.
+
+        Args:
+            node: Its id, or its name, which several nodes may have.
+            seconds: From the moment at which each node learns of it.
+            reason: What the others read.
+            timeout: Seconds to try.
+
+        Returns:
+            The ids of the nodes that drain.
+
+        Raises:
+            RendezvousParameterError: No such node is here, the text is empty, no clock counts so many seconds, or the
+                reason is too long.
+            RendezvousConnectionError: The service could not be reached.
+        """
+        notice = drain_notice(seconds, reason)
+        _check_name(node)
+        deadline = time.monotonic() + timeout
+        live = _living(self._nodes(deadline))
+        drained = tuple(one for one in live if node == one or name_of(one) in (node, name_in_id(node)))
+        if not drained:
+            raise RendezvousParameterError(
+                f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; here are: "
+                f"{', '.join(live) or 'none'}."
+            )
+        for one in drained:
+            self._write(drain_key(one), notice, deadline)
+        return drained
+
+    def pardon(self, node: str, by: str, timeout: float) -> bool:
+        """Lift the quarantine of a node; what it has failed so far does not count any more.
+
+        Args:
+            node: Its name, or the id of one of its handlers.
+            by: Who lifts it.
+            timeout: Seconds to try.
+
+        Returns:
+            Whether it was quarantined before, even if it has waited that out.
+
+        Raises:
+            RendezvousParameterError: The text is empty.
+            RendezvousConnectionError: The service could not be reached.
+        """
+        _check_name(node)
+        deadline = time.monotonic() + timeout
+        control = self._client.read_all(records.CONTROL, deadline)
+        state, there = read_record(State, control.get(STATE_KEY)), read_notices(control).quarantines
+        # A name may look like an id: one that is known is meant.
+        names = [name for name in there if name in (node, name_in_id(node))]
+        names = names or [name for name in there if name == name_of(node)]
+        for name in names:
+            pardon = Quarantine(0, state.round if state else 0, 0.0, f"pardoned by {by}", over=True)
+            self._write(quarantine_key(name), pardon, deadline)
+        return bool(names)
+
+    def _write(self, key: str, record: Record, deadline: float) -> None:
+        """Write over whatever is there."""
+        applied, there = self._client.put(key, record.encode(), deadline, previous=None)
+        while not applied:
+            applied, there = self._client.put(key, record.encode(), deadline, previous=there)
+
+    def purge(self, timeout: float) -> tuple[str, ...]:
+        """Remove every key of the run, once no node is left. A run that is open is closed before.
+
+        What cannot be read is removed, too: bytes that are not rdzv's, or another version's.
+
+        A node that comes meanwhile learns that the run is closed. One of a higher attempt keeps what it has
+        written: only what belongs to this attempt and those before it is removed.
+
+        Args:
+            timeout: Seconds for the nodes to go, and for removing the keys.
+
+        Returns:
+            The ids of the nodes that are still there after `timeout` seconds; nothing was removed then.
+
+        Raises:
+            RendezvousParameterError: A higher attempt has begun, so the run goes on.
+            RendezvousConnectionError: The service could not be reached.
+        """
+        deadline = time.monotonic() + timeout
+        if live := self._await_end(deadline):
+            return live
+        try:
+            self.close(_PURGED.by, _PURGED.reason, deadline - time.monotonic())
+        except RendezvousStateError:
+            self._close_unread(deadline)
+            # Another client may have written meanwhile.
+            self.close(_PURGED.by, _PURGED.reason, deadline - time.monotonic())
+        control = self._client.read_all(records.CONTROL, deadline)
+        versioned = control.raw(STATE_KEY)
+        if versioned is None:
+            # Another purge was faster.
+            return ()
+        # One that was on its way when the run was closed: it hears of that, and goes.
+        if live := _awaited(self._client.read_all(records.NODES, deadline)):
+            return live
+        state = decode(State, versioned.payload)
+        for top, last in (
+            (records.ROUNDS, state.round),
+            (records.NODES, state.attempt),
+            (records.HEARTBEATS, state.attempt),
+        ):
+            for folder in _folders_until(self._raw.read_all(top, deadline), last):
+                self._client.delete(folder, deadline)
+        for key in _keys_beside(control, state):
+            self._client.delete(key, deadline)
+        if self._client.backend is not self._raw.backend:
+            self._sweep(deadline)
+        self._remove_state(versioned, deadline)
+        return ()
+
+    def _close_unread(self, deadline: float) -> None:
+        """Write a closed state over one that cannot be read; of which attempt and round, as far as other keys tell."""
+        snapshot = self._client.read_all(STATE_KEY, deadline)
+        with suppress(RendezvousStateError):
+            read_record(State, snapshot.raw(STATE_KEY))
+            # It has been put back.
+            return
+        attempt = self._highest_number((records.NODES, records.HEARTBEATS), deadline)
+        last = self._highest_number((records.ROUNDS, records.PENDING), deadline)
+        closed = State(attempt, last, (), "", 0, 1, 1, _PURGED)
+        self._client.put(STATE_KEY, closed.encode(), deadline, previous=snapshot.replaceable(STATE_KEY))
+
+    def _highest_number(self, prefixes: Iterable[str], deadline: float) -> int:
+        """The highest number that names a folder under one of these prefixes."""
+        names = [
+            name[len(prefix) + 1 :].split("/")[0]
+            for prefix in prefixes
+            for name in self._raw.read_all(prefix, deadline).names()
+        ]
+        return max((int(name) for name in names if name.isdecimal() and len(name) < _DIGITS), default=0)
+
+    def _sweep(self, deadline: float) -> None:
+        """Remove what a service without leases keeps unseen: heartbeats, dead records, the service's own notes of them.
+
+        That goes by whole prefixes only, so not if the next attempt has begun: what is left then goes with it.
+        """
+        if not any(self._client.read_all(top, deadline).names() for top in (records.NODES, records.LEADER_KEY)):
+            for top in (records.NODES, records.HEARTBEATS, records.ROUNDS):
+                self._client.delete(top, deadline)
+
+    def _await_end(self, deadline: float) -> tuple[str, ...]:
+        """Wait until no node is left; returns those that still are."""
+        snapshot = self._client.read_all(records.NODES, deadline)
+        # A last look needs time: what a service that is away last said of its nodes is no answer.
+        until = deadline - min(_LAST_LOOK, (deadline - time.monotonic()) / 2)
+        snapshot = self._client.wait_for(
+            lambda now: not _awaited(now), records.NODES, snapshot, until, deadline - until
+        )
+        return _awaited(self._client.read_all(records.NODES, deadline)) if _awaited(snapshot) else ()
+
+    def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
+        """Remove the closed state, unless the next attempt has written its own over it."""
+        applied, now = self._client.put(STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True)
+        if not applied and now is not None and not now.envelope.deleted:
+            attempt = decode(State, now.payload).attempt
+            raise RendezvousParameterError(
+                f"The run '{printable(self._run_id)}' goes on with attempt {attempt}, which has begun meanwhile; only "
+                "what earlier attempts had left was removed. Close it and purge again to remove the rest."
+            )
+        # No node counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
+        self._client.delete(STATE_KEY, deadline)
+
+    def _nodes(self, deadline: float) -> list[NodeRecord]:
+        return records.nodes_in(self._client.read_all(records.NODES, deadline))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._client.close()
+
+
+def _check_name(node: str) -> None:
+    if not node:
+        raise RendezvousParameterError("An empty text names no node; give a node's name, or its id.")
+
+
+def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
+    return tuple(node.id for node in nodes if node.left is None)
+
+
+def _awaited(snapshot: DecodedSnapshot) -> tuple[str, ...]:
+    """The nodes for which a purge waits: those that have not left, and those of another version of rdzv."""
+    found = []
+    for key in snapshot.names():
+        try:
+            record = read_record(NodeRecord, snapshot.get(key))
+            if record is not None and record.left is None:
+                found.append(record.id)
+        except OtherVersionError:
+            # Whether it has left that version knows.
+            found.append(key.rpartition("/")[2])
+        except RendezvousStateError:
+            continue
+    return tuple(found)
+
+
+def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
+    """What stands under the prefix of a snapshot, one level deep, without the folders of later numbers."""
+    folders = {"/".join(key.split("/")[:2]) for key in snapshot.names()}
+    return sorted(folder for folder in folders if not (last := folder.split("/")[1]).isdecimal() or int(last) <= number)
+
+
+def _keys_beside(control: DecodedSnapshot, state: State) -> list[str]:
+    """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
+    old = [key for key, number in records.pending_rounds(control) if number is None or number <= state.round + 1]
+    # At worst the leader of the next attempt loses the lead, and another is elected.
+    return [*old, *notice_keys(control, DRAINS, FAILURES, QUARANTINES), records.STATUS_KEY, records.LEADER_KEY]
+
+
+def _describe(
+    run_id: str,
+    found: State | None,
+    leader: LeaderRecord | None,
+    published: RunStatus | None,
+    nodes: list[NodeRecord],
+    notices: Notices,
+) -> Status:
+    state = found or _NOTHING
+    source = found or leader or next(iter(nodes), _NOTHING)
+    news = published if published is not None and published.round == state.round else None
+    ranks = {node: rank for rank, node in enumerate(state.world)}
+    known = sorted((_describe_node(node, state.round, ranks, notices) for node in nodes), key=_by_rank)
+    return Status(
+        run_id,
+        _phase(state, published, nodes),
+        source.attempt,
+        state.round,
+        source.min_nodes,
+        source.max_nodes,
+        _takes(source.limits) if source is not _NOTHING else "",
+        leader.node if leader else None,
+        tuple(known),
+        _missing(state, news, nodes),
+        sum(node.doing == _WAITING for node in known),
+        state.closed.by if state.closed else None,
+        state.closed.reason if state.closed else None,
+        tuple(f"round {number}: {one.node} ({one.reason})" for number, one in sorted(notices.failures.items())),
+        tuple(
+            f"{unescape(name)}: quarantine {one.times}, for {one.cooldown:g} s by its own clock: {one.reason}"
+            for name, one in sorted(notices.quarantines.items())
+            if not one.over
+        ),
+    )
+
+
+def _takes(limits: Limits) -> str:
+    wanted = f", {limits.rule.wanted} wanted" if limits.rule is not None and limits.rule.wanted else ""
+    return f"{limits.takes()}{wanted}"
+
+
+def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
+    if state.closed:
+        return "closed"
+    if not state.world:
+        if not nodes:
+            return "unknown"
+        # A leader that died has left its last status.
+        return "last call" if published is not None and published.phase == "last call" else "gathering"
+    if not _living(nodes):
+        return "abandoned"
+    inside = {node.id for node in nodes if node.left is None and node.last_round < state.round}
+    return "running" if inside.issuperset(state.world) else "re-forming"
+
+
+def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices: Notices) -> NodeStatus:
+    rank = ranks.get(node.id) if node.last_round < number else None
+    doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
+    drain = notices.drains.get(node.id)
+    drains = f"drains within {drain.seconds:g} s: {drain.reason}" if drain is not None and node.left is None else None
+    return NodeStatus(node.id, rank, node.address, doing, node.left, drains)
+
+
+def _missing(state: State, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+    losses = {departure.node: departure for departure in news.departures} if news is not None else {}
+    for rank, node in enumerate(() if state.closed else state.world):
+        losses.setdefault(node, Departure(node, rank, False, "its record is gone: it died, gave up or is cut off"))
+    # The record of one that has left stays for a while, and one that was cut off may be back.
+    recorded = {node.id for node in nodes}
+    return tuple(
+        MissingNode(
+            gone.node,
+            gone.rank,
+            f"{'left' if gone.left else 'missing'}: {gone.cause}",
+            gone.cause if gone.left else None,
+        )
+        for gone in sorted(losses.values(), key=lambda gone: gone.rank)
+        if gone.node not in recorded
+    )
+
+
+def _by_rank(node: NodeStatus) -> tuple[bool, int]:
+    return node.rank is None, node.rank or 0

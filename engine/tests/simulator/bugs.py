@@ -1,0 +1,756 @@
+"""Bugs to put back on purpose, to see that the simulator finds them.
+
+Each is a difference to the real code: some text of a function, and what to put in its place.
+"""
+
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from rdzv_core.envelope import Envelope
+
+from rdzv.admission import AdmissionRule, Limits
+from rdzv.engine import (
+    eligibility,
+    join,
+    keep_alive,
+    leader,
+    leave,
+    notices,
+    quarantine,
+    register,
+    register_adapter,
+    rules,
+)
+from rdzv.engine.client import RetryingClient
+from rdzv.engine.connection import Connection
+from rdzv.engine.countdown import Countdown
+from rdzv.engine.growth import Growth
+from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
+from rdzv.engine.node import Node
+from rdzv.engine.register_adapter import RegisterAdapter
+
+from .clock import NodeClock
+from .plan import Plan
+from .service import SimulatedService
+
+__all__ = ["BUGS", "Bug", "draw", "put_back"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A difference to one function.
+
+    Attributes:
+        where: The function.
+        edits: What stands there, once, and what would stand there.
+    """
+
+    where: Callable[..., Any]
+    edits: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Bug:
+    """A bug.
+
+    Attributes:
+        what: In words.
+        breaks: The invariants that it may violate; the first one that is violated ends a run.
+        changes: What is different.
+        faults: What must happen for it to matter, so that a few runs are enough; none: anything.
+        conditions: The same: attributes of a `Plan`.
+        says: What the violation says, where several checks are about the same invariant.
+    """
+
+    what: str
+    breaks: frozenset[int]
+    changes: tuple[Change, ...]
+    faults: tuple[str, ...] = ()
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    says: str = ""
+
+    def plan(self, seed: int) -> Plan:
+        """What to do to find it."""
+        drawn = Plan.draw(seed, self.faults)
+        # A crowd or a rule hides what most bugs do, or lets them do more.
+        plain = {"level": "leases", "crowd": False, "rule": None, "grow_delay": 0.0}
+        return replace(drawn, **{**plain, **self.conditions})
+
+
+def _bug(
+    what: str,
+    breaks: set[int],
+    where: Callable[..., Any],
+    edits: Mapping[str, str],
+    *faults: str,
+    says: str = "",
+    **conditions: Any,
+) -> Bug:
+    return Bug(what, frozenset(breaks), (Change(where, edits),), faults, conditions, says)
+
+
+_PAIRS: Final[dict[str, Any]] = {"rule": AdmissionRule(node_unit=2), "min_nodes": 2, "max_nodes": 6}
+_RACKS: Final[dict[str, Any]] = {"rule": AdmissionRule(group_by="rack", group_size=2), "min_nodes": 2, "max_nodes": 6}
+_POSSIBLE: Final = "for a world that is possible"
+_UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
+
+BUGS: Final[dict[str, Bug]] = {
+    "unfenced-state": _bug(
+        "The state is written whatever is there, instead of by a compare-and-set.",
+        {1, 2, 5, 6},
+        SimulatedService.put,
+        {"expect is not ANY and": 'expect is not ANY and key != "control/state" and'},
+        "pause_between",
+        "near_miss",
+    ),
+    "unfenced-return": _bug(
+        "A node that lost its lease writes its record again, and does not fence the state.",
+        {2},
+        register._fence,
+        {"if not restored and not _is_round_pending(control, decode_state(versioned.payload).round):": "if True:"},
+        "near_miss",
+    ),
+    "unannounced-round": _bug(
+        "A leader does not say that it is about to form a round without a member.",
+        {2},
+        leader._declare_pending_round,
+        {"yield Put(": "yield from () if True else Put("},
+        "near_miss",
+    ),
+    "unfenced-rejoin": Bug(
+        "A node that finds its lease lost when it joins opens a new one, and does not fence the state.",
+        frozenset({2}),
+        (Change(register._write_record, {"_lose_lease(node)": "mine.lease = None"}),),
+        ("near_miss",),
+    ),
+    "no-exclusivity": _bug(
+        "A world is formed while members are in the one before.",
+        {2},
+        rules._is_in_use,
+        {"return any(": "return False and any("},
+        "fail",
+    ),
+    "wall-clock": _bug(
+        "Leases are timed by the clock on the wall.",
+        {2, 4, 10, 12},
+        NodeClock.__call__,
+        {"self._offset + self._timeline.now * self._rate": "self.wall()"},
+        "jump",
+        "outage",
+    ),
+    "edited-world": _bug(
+        "A lost member is taken out of the running world.",
+        {5},
+        rules.decide,
+        {
+            "status = _status(": "if departed: "
+            "return Publish(replace(state, world=tuple(one for one in state.world if one not in departed)))\n"
+            "    status = _status("
+        },
+        "kill",
+    ),
+    "unconditional-record": _bug(
+        "A node writes its record whatever is there: a request that comes too late undoes a later one.",
+        {2, 4},
+        RetryingClient.put,
+        {"previous.token if": '__import__("rdzv").ANY if key.startswith("nodes/") else previous.token if'},
+        "fail_many",
+        "partition",
+        late=0.1,
+    ),
+    "forgotten-election": _bug(
+        "A node that won the election by a write whose reply was lost never learns that it leads.",
+        {4},
+        leader.elect,
+        {
+            "    if node.run.leader is None:": "    applied = False\n    if node.run.leader is None:",
+            "_, versioned = yield claim": "applied, versioned = yield claim",
+            "_, versioned = yield replace": "applied, versioned = yield replace",
+            "if node.may_lead() and not node.leading and": "if applied and node.may_lead() and",
+        },
+        "kill",
+        "unexpected",
+    ),
+    "own-address": _bug(
+        "A node returns an address of its own.",
+        {1},
+        join.join,
+        {"    return state": "    import dataclasses\n    return dataclasses.replace(state, address=node.id)"},
+    ),
+    "stale-address": _bug(
+        "A round keeps the address of the round before, although another node may be its rank 0.",
+        {1},
+        rules._next_round,
+        {"address=first.address": "address=state.address or first.address"},
+        "fail_many",
+        "kill",
+    ),
+    "stale-port": _bug(
+        "A round keeps the port of the round before, although its rank 0 keeps another one free.",
+        {1},
+        rules._next_round,
+        {"port=first.port": "port=state.port or first.port"},
+        "fail_many",
+        "kill",
+    ),
+    "small-world": _bug(
+        "A world is formed although too few are there.",
+        {3},
+        rules.decide,
+        {"state.limits.choose(waiting, state.world)": "waiting[: state.max_nodes]"},
+        "kill",
+    ),
+    "large-world": _bug(
+        "Every node that waits gets into the world.",
+        {3},
+        rules.decide,
+        {"state.limits.choose(waiting, state.world)": "state.limits.choose(waiting, state.world) and waiting"},
+        "come",
+    ),
+    "spares-count-as-waiting": _bug(
+        "Spares that no world has room for count as waiting, so the others never get to work.",
+        {4},
+        rules._room_for,
+        {"min(new, state.max_nodes - kept)": "new"},
+        "come",
+    ),
+    "spares-take-places-of-silent-members": _bug(
+        "After an outage, spares count as waiting for the places of members that are not back yet.",
+        {5},
+        rules._status,
+        {"kept = len(state.world) - len(departed)": "kept = len(inside) + len(returned)"},
+        "come",
+        "outage",
+    ),
+    "second-reason": _bug(
+        "A node that closes a closed attempt replaces the first reason by its own.",
+        {6},
+        rules.close,
+        {"None if state.closed or": "None if"},
+        "close",
+    ),
+    "timeout-closes-run": _bug(
+        "A node whose join timeout is over closes the run for all.",
+        {7},
+        join._on_join_timeout,
+        {
+            "    raise refusals.timed_out(": """\
+    from rdzv.engine.leave import close
+    yield from close(node, "I give up", False, patience)
+    raise refusals.timed_out("""
+        },
+        "interrupt",
+    ),
+    "last-node-removes-next-attempt": _bug(
+        "The last node that ends removes the records of the next attempt, too.",
+        {2, 4},
+        leave._ended,
+        {'f"{NODES}/{attempt}"': "NODES"},
+        "close",
+        "relaunch",
+        "relaunch",
+        "pause",
+        late=0.1,
+    ),
+    "store-under-member": _bug(
+        "The node that ends last removes the store of a round that a member who was cut off comes back into.",
+        {7},
+        leave._ended,
+        {"rules.has_ended(state, records, node.run.status, node.id)": "True"},
+        "left_alone",
+    ),
+    "lost-is-left": _bug(
+        "A member that a leader has declared lost is taken for one that never comes back.",
+        {7},
+        rules.has_ended,
+        {"for departure in status.departures if departure.left": "for departure in status.departures"},
+        "left_alone",
+    ),
+    "unconditional-resign": _bug(
+        "A node that resigns removes the leader's key, whichever node it names.",
+        {7},
+        leader.resign,
+        {"if leads.node != node.id:": "if False:"},
+        "pause",
+        "leave",
+        "kill",
+    ),
+    "forgotten-leftovers": _bug(
+        "A leader removes only what rounds have left that it has published itself.",
+        {13},
+        leader._LeaderTerm.collect_garbage,
+        {"max(self.swept, state.round - SWEPT)": "(self.swept or state.round - 3)"},
+        "kill_between",
+        "fail_many",
+        "fail_many",
+    ),
+    "old-contact": _bug(
+        "A leader counts on a contact that was before an outage, as long as there was none after it.",
+        {10},
+        Connection.grace_remaining,
+        {"since is None or self.state is ConnectionState.LOST": "since is None"},
+        "outage",
+        leases_sleep=False,
+    ),
+    "leader-without-grace-period": _bug(
+        "After an outage, a leader takes a member that is not back yet for dead.",
+        {10},
+        leader._LeaderTerm.decide,
+        {"self.node.connection.grace_remaining() == 0": "True"},
+        "outage",
+    ),
+    "fresh-timeouts": _bug(
+        "Each of the calls that one call is made of gets the whole timeout again.",
+        {0},
+        HeartbeatLeases._left,
+        {"time_left(deadline, self._clock())": "10.0"},
+        level="heartbeats",
+    ),
+    "any-size": _bug(
+        "A world has any number of nodes, whatever the unit.",
+        {3},
+        Limits._sizes,
+        {"size % step == 0": "True", "most - most % step, 0, -step": "most, 0, -1"},
+        **_PAIRS,
+    ),
+    "part-of-a-group": _bug(
+        "A group takes part although some of it is missing.",
+        {3},
+        Limits.choose,
+        {"len(group) >= rule.group_size": "True"},
+        **_RACKS,
+    ),
+    "scattered-group": _bug(
+        "The ranks of a group are wherever there is room.",
+        {3},
+        rules._next_round,
+        {"assign(chosen, state.world)": "_kept_places([node.id for node in chosen], state.world)"},
+        **_RACKS,
+    ),
+    "useless-news": _bug(
+        "Members hear of nodes with which no larger world is possible.",
+        {4, 5},
+        rules._room_for,
+        {"limits.rule is None": "True"},
+        **_PAIRS,
+    ),
+    "forgotten-rule": _bug(
+        "The first state of a run does not have its rule: it takes no node.",
+        {4},
+        rules._initial_state,
+        {", rule=source.rule": ""},
+        **_PAIRS,
+    ),
+    "long-last-call": _bug(
+        "A world that could be larger waits for five last calls.",
+        {4},
+        rules._remaining,
+        {"ends_in = (last_call if": "ends_in = (5 * last_call if"},
+        says=_POSSIBLE,
+        delay=0.002,
+        **_PAIRS,
+    ),
+    "unbounded-arrivals": _bug(
+        "An arrival extends the last call to ten times its length.",
+        {4},
+        rules._remaining,
+        {"_AFTER_ARRIVAL * last_call": "10 * last_call", "_LONGEST * last_call": "10 * last_call"},
+        "come",
+        says=_POSSIBLE,
+        delay=0.002,
+        last_call=2.0,
+    ),
+    "wanted-at-any-time": _bug(
+        "A world waits for its wanted size as long as it does not come.",
+        {4},
+        rules._remaining,
+        {"max(wanted, last_call)": "math.inf"},
+        "come",
+        says=_POSSIBLE,
+        delay=0.002,
+        rule=AdmissionRule(wanted=6),
+        min_nodes=2,
+        max_nodes=6,
+    ),
+    "hasty-growth": _bug(
+        "A world is asked to grow as soon as a node waits, whatever the delay.",
+        {5},
+        Growth.due,
+        {"if not self._delay:": "if True:"},
+        grow_delay=4.0,
+    ),
+    "delayed-loss": _bug(
+        "Members hear of a loss only when they hear of growth.",
+        {4},
+        rules._status,
+        {"(1 if goes_on else 0)": "(1 if goes_on and new else 0)"},
+        "kill",
+        grow_delay=4.0,
+    ),
+    "dead-before-its-first-heartbeat": _bug(
+        "A lease that had no heartbeat yet counts as ended.",
+        {4},
+        HeartbeatLeases._check_expiry,
+        {"if heartbeat.value != _EXPIRED": "if heartbeat.value not in (_EXPIRED, b'')"},
+        "kill",
+        level="heartbeats",
+    ),
+    "unverified-lease": _bug(
+        "An owner does not look whether the service has lost what hangs on its lease before the first heartbeat.",
+        {4, 7},
+        _HeartbeatLease._verify,
+        {"there is None or _parse_entry(there)[0] != self.id": "False"},
+        "forget",
+        "come",
+        level="heartbeats",
+    ),
+    "end-that-is-forgotten": _bug(
+        "When a lease has ended its heartbeat is removed, so that it counts as one that had none yet.",
+        {4, 5, 13},
+        HeartbeatLeases._expire,
+        {
+            "return put.outcome is PutOutcome.APPLIED": "self._inner.delete(_heartbeat_key(lease), timeout=self._left("
+            "deadline))\n    return put.outcome is PutOutcome.APPLIED"
+        },
+        "kill",
+        "kill",
+        level="heartbeats",
+    ),
+    "unreadable-key": _bug(
+        "A key in a register that cannot be read is an error for all who look at the register.",
+        {4, 7},
+        register_adapter._entry,
+        {"return Entry(repr(there).encode(), 0, 0)": _UNREADABLE},
+        "garble",
+        level="register",
+    ),
+    "no-answer-is-conflict": _bug(
+        "A register that does not say whether it was written counts as not written.",
+        {4},
+        RegisterAdapter._write,
+        {"return self._find_out(mine, deadline)": "return PutOutcome.CONFLICT"},
+        level="register",
+        mute=1.0,
+    ),
+    "hasty-removal": _bug(
+        "A node whose lease is newer than the loss of the state takes a service without data for a removed run.",
+        {7},
+        keep_alive._verify_state,
+        {" or mine.state is not NodeState.REGISTERED": ""},
+        "forget",
+        "fail_many",
+        "come",
+        patience=(600.0,),
+        lost=0.2,
+    ),
+    "foreign-removal": _bug(
+        "A node that waits takes the purge of an earlier attempt for the removal of its own.",
+        {7},
+        keep_alive._verify_state,
+        {"run.state.attempt == node.settings.attempt": "True"},
+        "purge",
+    ),
+    "unforgotten": _bug(
+        "A node that knew a state that the service has forgotten does not believe what is there now.",
+        {4},
+        Envelope.supersedes,
+        {"self.nonce not in (known.nonce, *known.recent_nonces)": "self.epoch > known.epoch"},
+        "forget",
+        "fail_many",
+    ),
+    "keep-ends": _bug(
+        "The loop that keeps the lease alive ends with the first error that is not a silent service's.",
+        {4},
+        keep_alive.keep_alive_loop,
+        {
+            "return supervised(node, KEEP, turn)": """\
+def loop() -> Coroutine[None]:
+        while not node.stopped:
+            try:
+                yield from turn()
+            except ConnectionError:
+                yield Sleep(node.clock() + 0.5)
+            except Exception:
+                return
+
+    return loop()"""
+        },
+        "corrupt",
+        "unexpected",
+    ),
+    "lead-ends": _bug(
+        "The leader's loop ends with the first error that is not a silent service's, and the node believes to lead.",
+        {4},
+        leader.lead,
+        {
+            "yield from supervised(node, LEAD, turn, leads, most=FAILURES)": """\
+while leads() and not node.stopped:
+            try:
+                yield from turn()
+            except ConnectionError:
+                yield Sleep(node.clock() + 0.5)""",
+            "        if leads():\n            node.step_down()": "        pass",
+        },
+        "unexpected",
+    ),
+    "join-past-its-deadline": Bug(
+        "A node that joins waits for its record until the service takes it.",
+        frozenset({12}),
+        (
+            Change(
+                join._register_to_join,
+                {"register(node, deadline)": "register(node, float('inf'))"},
+            ),
+            Change(
+                join.join, {"_ensure_leader(node, min(deadline, node.goes_at()))": "_ensure_leader(node, float('inf'))"}
+            ),
+        ),
+        ("outage", "partition", "fail"),
+        {"patience": (5.0,)},
+    ),
+    "token-of-old": _bug(
+        "The new token of a state that was put back is not learnt, so no write of it wins any more.",
+        {4},
+        Node.apply_state,
+        {"self.run.version = versioned\n            if": "pass\n            if"},
+        "corrupt",
+    ),
+    "late-closing": _bug(
+        "A leader reports members as lost before it has read that the run is closed.",
+        {10},
+        leader._LeaderTerm.refresh_state,
+        {"node.run.state is not before or": "False or"},
+        "close",
+        "come",
+    ),
+    "unseen-removal": _bug(
+        "A node whose lease is younger than the loss of the state takes the run for removed.",
+        {7},
+        keep_alive._verify_state,
+        {"run.seen_at < mine.lease_since and": "False and"},
+        "forget",
+        "come",
+        patience=(600.0,),
+        lost=0.4,
+    ),
+    "pages-of-others": Bug(
+        "Two leaders, or two tries of one, write the pages of a round into the same folder.",
+        frozenset({1, 2, 3, 5}),
+        (Change(leader._publish, {'f"{node.rng.getrandbits(64):016x}"': '"0"'}),),
+        ("kill_between", "pause_between", "partition", "come", "leave"),
+        {"page": 1},
+    ),
+    "pages-of-another-world": Bug(
+        "A leader takes the pages of the round before for a world that has other members, or other ranks.",
+        frozenset({1, 2, 3, 4, 5}),
+        (
+            Change(leader._LeaderTerm.turn, {"state.world == again.state.world": "True"}),
+            Change(
+                leader._publish,
+                {
+                    "yield from write_world(decision.state, nonce, node.background_deadline, same)": (
+                        "replace(decision.state, world=(), pages=same) if same else "
+                        "(yield from write_world(decision.state, nonce, node.background_deadline))"
+                    )
+                },
+            ),
+        ),
+        ("fail", "leave", "come"),
+        {"page": 1},
+    ),
+    "shared-pages-removed": Bug(
+        "A leader removes the pages that a later round shares with the one for which they were written.",
+        frozenset({1, 2, 3, 4, 5, 7, 10}),
+        (Change(leader._LeaderTerm.collect_garbage, {"rounds_needed(state)": "2"}),),
+        ("fail", "come", "pause_between"),
+        # A quarantine would end the consecutive rounds of one world.
+        {"page": 1, "quarantine_after": 10},
+    ),
+    "page-unread": Bug(
+        "A node that knows pages of the round before looks at those for its rank.",
+        frozenset({1, 2, 3, 4, 5}),
+        (Change(register.page_in, {"known.pages == state.pages": "known.pages is not None"}),),
+        ("fail", "leave", "come"),
+        {"page": 1},
+    ),
+    "only-candidates": _bug(
+        "Of many that see no leader, those that are not among the first candidates never stand for election.",
+        {4},
+        Node.draw_candidates,
+        {"moments * NO_LEADER_TIMEOUT": "(math.inf if moments else 0.0)"},
+        "kill",
+        crowd=True,
+    ),
+    "resting-observer": _bug(
+        "One of many observers that has seen a lease for the first time never looks at it again by itself.",
+        {4},
+        HeartbeatLeases._due,
+        {"return min(heartbeat.next_look, ": "return heartbeat.next_look if heartbeat.token else max(math.inf, "},
+        "kill",
+        level="heartbeats",
+        crowd=True,
+    ),
+    "drowsy-observer": _bug(
+        "One of many observers that misses a heartbeat rests as if it had come, so that it takes its own absence for "
+        "the reason.",
+        {4},
+        HeartbeatLeases._observed,
+        {"before.token == heartbeat.token": "before.token == heartbeat.token and not mean"},
+        "kill",
+        level="heartbeats",
+        crowd=True,
+    ),
+    "drain-without-end": _bug(
+        "A node that drains goes only when all are ready for it.",
+        {14},
+        Node.is_drained,
+        {"self.clock() >= moment or ": ""},
+        "drain",
+    ),
+    "drain-put-off": _bug(
+        "A further announcement puts off the end of a drain.",
+        {14},
+        Countdown._note,
+        {"end.moment < known.moment": "True"},
+        "drain",
+        min_nodes=1,
+        max_nodes=2,
+    ),
+    "drain-too-early": _bug(
+        "A node that drains goes as soon as one member is ready for it.",
+        {14},
+        eligibility.drained,
+        {"frozenset.intersection(*": "frozenset().union(*"},
+        "drain",
+    ),
+    "drain-again": _bug(
+        "The next world has a node that drains, as long as it is there.",
+        {5, 15},
+        eligibility._burden,
+        {"return node.id in notices.drains, 0": "return False, 0"},
+        "drain",
+        "fail",
+        min_nodes=1,
+    ),
+    "quarantine-twice": _bug(
+        "A failure that has counted for a quarantine counts for the next one.",
+        {15},
+        quarantine.with_due,
+        {"before.round >= rounds[0]": "before.round >= number"},
+        "fail_again",
+        min_nodes=4,
+        max_nodes=4,
+    ),
+    "quarantine-of-others": _bug(
+        "A node is quarantined for the failures of others.",
+        {15},
+        quarantine.with_due,
+        {" or len(names) > 1": ""},
+        "fail_again",
+        "fail",
+    ),
+    "quarantine-too-soon": _bug(
+        "A quarantine is due although fewer rounds have failed.",
+        {15},
+        quarantine.with_due,
+        {"len(failures) < after": "not failures"},
+        "fail_again",
+    ),
+    "quarantine-unread": _bug(
+        "The next world has a node whose quarantine is due.",
+        {15},
+        leader._LeaderTerm.decide,
+        {"notices=self.notices(state)[0]": "notices=rules.NONE"},
+        "fail_again",
+        min_nodes=1,
+    ),
+    "quarantine-for-ever": _bug(
+        "A node that has waited out its quarantine does not say so.",
+        {4, 15},
+        Countdown.serve,
+        {"self.served, self.cooled_at = self.quarantine.round, math.inf": "self.cooled_at = math.inf"},
+        "fail_again",
+        min_nodes=1,
+        max_nodes=8,
+        patience=(600.0,),
+    ),
+    "pardon-unheard": _bug(
+        "A node that is pardoned waits out its quarantine.",
+        {15},
+        Countdown.observe,
+        {
+            "if quarantine is None:": "if quarantine is self.quarantine is None:",
+            "elif quarantine != self.quarantine:": "elif quarantine not in (None, self.quarantine):",
+        },
+        "fail_again",
+        "pardon",
+        min_nodes=1,
+        level="leases",
+        quarantine_after=1,
+        cooldown=20.0,
+    ),
+    "unreadable-notice": _bug(
+        "A notice that cannot be read keeps nodes from reading the others.",
+        {4, 7},
+        notices._read,
+        {"except RendezvousStateError as error": "except ZeroDivisionError as error"},
+        "fail_again",
+        "drain",
+        "garble_notice",
+    ),
+    "failures-removed": _bug(
+        "A leader removes the failures of the last rounds.",
+        {15},
+        leader._LeaderTerm.outdated_notices,
+        {"state.round - ROUNDS_KEPT": "state.round - 1"},
+        "fail_again",
+        min_nodes=1,
+    ),
+}
+"""By name; see ``python3 dev.py simulate --bug NAME``."""
+
+
+def draw(seed: int, bug: str | None = None) -> Plan:
+    """What a seed is, on the hunt for a bug or in general."""
+    return Plan.draw(seed) if bug is None else BUGS[bug].plan(seed)
+
+
+@contextmanager
+def put_back(name: str | None) -> Iterator[None]:
+    """Have the code with that bug, in this process; None: as it is.
+
+    Raises:
+        KeyError: There is no such bug.
+        ValueError: The code is not any more what the bug is a difference to.
+    """
+    with ExitStack() as undo:
+        for change in BUGS[name].changes if name else ():
+            owner = _owner(change.where)
+            setattr(owner, change.where.__name__, _changed(change))
+            undo.callback(setattr, owner, change.where.__name__, change.where)
+        yield
+
+
+def _owner(function: Callable[..., Any]) -> Any:
+    """The module or the class that a function is an attribute of."""
+    owner: Any = sys.modules[function.__module__]
+    for part in function.__qualname__.split(".")[:-1]:
+        owner = getattr(owner, part)
+    return owner
+
+
+def _changed(change: Change) -> Any:
+    source = textwrap.dedent(inspect.getsource(change.where))
+    for right, wrong in change.edits.items():
+        if source.count(right) != 1:
+            raise ValueError(f"A bug does not fit the code any more: {right!r} should be there once in\n{source}")
+        source = source.replace(right, wrong)
+    scope: dict[str, Any] = {}
+    code = compile(source, f"<{change.where.__name__} with a bug>", "exec")
+    exec(code, change.where.__globals__, scope)
+    return scope[change.where.__name__]

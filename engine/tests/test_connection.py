@@ -1,0 +1,85 @@
+"""A node's connection to its service: its states, and what the log says of them."""
+
+import logging
+
+import pytest
+from rdzv_core.errors import RendezvousConnectionError
+
+from rdzv.engine.connection import Connection, ConnectionState
+
+from .test_node import Clock
+
+AWAY = RendezvousConnectionError("it is away")
+INTERVAL, TTL = 5.0, 15.0
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def connection(clock: Clock) -> Connection:
+    return Connection("run", "memory", clock, INTERVAL, TTL)
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The lines of the log since the last look."""
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    caplog.clear()
+    return lines
+
+
+def test_a_service_that_never_answered_is_lost(connection: Connection) -> None:
+    assert connection.state is ConnectionState.LOST
+
+
+def test_a_connection_goes_through_its_states(connection: Connection, clock: Clock) -> None:
+    seen = []
+    for seconds, error in [(0.0, None), (1.0, AWAY), (9.0, AWAY), (0.5, AWAY), (0.0, None)]:
+        clock.now += seconds
+        if error is None:
+            connection.on_contact()
+        else:
+            connection.on_error(error)
+        seen.append(connection.state)
+    suspended = ConnectionState.SUSPENDED
+    assert seen == [ConnectionState.CONNECTED, suspended, suspended, ConnectionState.LOST, ConnectionState.CONNECTED]
+
+
+def test_a_silence_without_an_error_is_one_too(connection: Connection, clock: Clock) -> None:
+    connection.on_contact()
+    clock.now += 10.5
+    assert connection.state is ConnectionState.LOST
+
+
+def test_a_short_silence_is_not_worth_a_line(
+    connection: Connection, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(3):
+        connection.on_error(AWAY)
+        clock.now += 4.9
+        connection.on_error(AWAY)
+        connection.on_contact()
+    assert said(caplog) == []
+
+
+def test_a_long_silence_and_its_end_are_logged_once(
+    connection: Connection, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        connection.on_error(AWAY)
+        clock.now += 5.0
+        connection.on_error(AWAY)
+        (line,) = said(caplog)
+        assert line.startswith("The service of the rendezvous 'run' on backend 'memory' has answered no call")
+        assert line.endswith("for 5 s, and is asked again and again: it is away")
+        clock.now += 2.0
+        connection.on_error(AWAY)
+        assert said(caplog) == []
+        connection.on_contact()
+        (line,) = said(caplog)
+        assert line.endswith("answers again, after 7 s.")
+        connection.on_contact()
+        assert said(caplog) == []
+        clock.now += 60.0

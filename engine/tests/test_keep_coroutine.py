@@ -1,0 +1,704 @@
+"""The coroutines that watch the run, keep a node's lease and register again, effect by effect."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rdzv_core.backend import STATE_KEY
+from rdzv_core.errors import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousStateError,
+)
+
+from rdzv.engine import keep_alive, register, watch
+from rdzv.engine.codec import decode
+from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Wait, WaitForChange
+from rdzv.engine.failures import KEEP, WATCH
+from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
+from rdzv.engine.records import CONTROL, LEADER_KEY, Closed, LeaderRecord, NodeRecord, State, pending_key
+from rdzv.engine.registration import NodeState
+from rdzv.engine.run_view import Presence
+
+from .coroutines import INTERVAL, TTL, Harness, Stepper
+
+ENOUGH = Closed("b", "enough", done=False)
+AWAY = RendezvousConnectionError("away")
+
+
+@pytest.fixture
+def harness() -> Harness:
+    return Harness()
+
+
+def running(*world: str, round: int = 1, **more: Any) -> State:
+    """The state while a round runs."""
+    return State(0, round, world, "a.host", 29500, 2, 4, **more)
+
+
+def record_of(harness: Harness, node: Node) -> NodeRecord:
+    """What the service holds of a node."""
+    assert node.registration.record is not None
+    held = harness.read(node.registration.record.key)
+    assert held is not None
+    return decode(NodeRecord, held.payload)
+
+
+def declare_pending(harness: Harness, name: str) -> None:
+    """Let a leader say that it is about to form a round."""
+    harness.put(pending_key(1).replace("1", name), LeaderRecord("b", 0, 2, 4).encode())
+
+
+class TestWatching:
+    def test_a_node_looks_once_and_then_waits_for_changes(self, harness: Harness) -> None:
+        node = harness.node()
+        node.run.snapshot = None
+        loop = harness.stepper(watch.watch_loop(node))
+        assert loop.effect == ReadAll(CONTROL, node.background_deadline(), None)
+        loop.go()
+        assert isinstance(loop.effect, Wait)
+        assert loop.effect.deadline == harness.now + watch.WATCH_TIMEOUT
+        harness.publish(running("b", "c"))
+        assert isinstance(loop.go(), Emit)
+        loop.to(Wait)
+        assert node.run.state == running("b", "c")
+
+    def test_what_it_has_seen_before_does_not_undo_what_the_node_knows_by_now(self, harness: Harness) -> None:
+        node = harness.node()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        loop = harness.stepper(watch.watch_loop(node))
+        assert isinstance(loop.effect, Wait)
+        # The service loses its data, another member writes what it knows, and this one reads it as it registers again.
+        harness.forget()
+        later = harness.publish(running("a", "b", round=2))
+        node.apply_state(later)
+        loop.send(loop.effect.since)
+        assert node.run.state == running("a", "b", round=2)
+
+    def test_without_a_leader_it_looks_more_often(self, harness: Harness) -> None:
+        node = harness.registered()
+        loop = harness.stepper(watch.watch_loop(node))
+        assert isinstance(loop.effect, Wait)
+        assert loop.effect.deadline == harness.now + NO_LEADER_TIMEOUT
+        loop.go()
+        assert isinstance(loop.effect, Put)
+        assert loop.effect.key == LEADER_KEY
+
+    @pytest.mark.parametrize("error", [AWAY, RendezvousStateError("corrupt")])
+    def test_what_has_failed_is_read_again_after_a_pause(self, harness: Harness, error: RendezvousError) -> None:
+        node = harness.node()
+        loop = harness.stepper(watch.watch_loop(node))
+        assert isinstance(loop.throw(error), Sleep)
+        loop.go()
+        assert isinstance(loop.effect, Wait if error is AWAY else ReadAll)
+
+    def test_it_ends_when_the_node_closes(self, harness: Harness) -> None:
+        node = harness.node()
+        loop = harness.stepper(watch.watch_loop(node))
+        node.stop()
+        assert loop.go() is None
+
+
+class TestWaitUntilConnected:
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.node()
+        node.run.snapshot = None
+        return node
+
+    def test_it_ends_when_the_service_was_seen(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        assert connecting.effect == WaitForChange(harness.now + 30.0)
+        harness.show(node)
+        assert connecting.send(None) is None
+
+    def test_a_service_that_was_not_seen_until_the_deadline_could_not_be_reached(
+        self, harness: Harness, node: Node
+    ) -> None:
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        node.connection.on_error(AWAY)
+        with pytest.raises(RendezvousConnectionError, match=r"could not be reached within 30\.0 s: away"):
+            connecting.go()
+
+    def test_a_service_that_answers_what_cannot_be_used_is_not_unreachable(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        node.failures.add(WATCH, RendezvousStateError("corrupt"))
+        with pytest.raises(RendezvousStateError, match="corrupt"):
+            connecting.go()
+
+    def test_a_service_that_is_away_now_is_unreachable_whatever_it_has_answered(
+        self, harness: Harness, node: Node
+    ) -> None:
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        node.failures.add(WATCH, RendezvousStateError("corrupt"))
+        node.connection.on_error(AWAY)
+        with pytest.raises(RendezvousConnectionError, match="could not be reached"):
+            connecting.go()
+
+    def test_a_service_of_which_nothing_was_heard_gave_no_answer(self, harness: Harness, node: Node) -> None:
+        with pytest.raises(RendezvousConnectionError, match="no answer"):
+            harness.run(watch.wait_until_connected(node, harness.now + 30.0))
+
+    def test_an_error_that_lasts_is_not_waited_out(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        node.failures.add(WATCH, RendezvousDeniedError("wrong password"))
+        with pytest.raises(RendezvousDeniedError, match="wrong password"):
+            connecting.send(None)
+
+    def test_it_ends_when_the_node_leaves(self, harness: Harness, node: Node) -> None:
+        connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
+        node.stop()
+        with pytest.raises(RendezvousClosedError, match="has left 'run' while it waited"):
+            connecting.send(None)
+
+
+class TestKeeping:
+    def test_a_lease_is_renewed_once_an_interval(self, harness: Harness) -> None:
+        node = harness.registered()
+        began = harness.now
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        assert isinstance(keep.effect, Sleep)
+        first = keep.effect.until
+        # Nodes that begin together do not ask together.
+        assert began + INTERVAL / 2 <= first < began + INTERVAL
+        for times in range(3):
+            sent = first + times * INTERVAL
+            assert keep.effect == Sleep(sent)
+            assert node.registration.lease is not None
+            assert keep.go() == KeepAlive(node.registration.lease, sent + INTERVAL)
+            # What counts is when it was sent, not when the answer came.
+            harness.now += 1.0
+            keep.go()
+            assert node.registration.lease_until == sent + TTL
+
+    @pytest.mark.parametrize("why", ["no record", "closing"])
+    def test_who_is_not_there_renews_nothing(self, harness: Harness, why: str) -> None:
+        node = harness.registered()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        if why == "no record":
+            node.registration.record = None
+            assert isinstance(keep.go(), Sleep)
+        else:
+            node.stop()
+            assert keep.go() is None
+
+    @pytest.mark.parametrize(
+        ("state", "presence", "is_renewed"),
+        [
+            (NodeState.REGISTERED, Presence.THERE, False),
+            (NodeState.REGISTERED, Presence.MISSING, True),
+            (NodeState.REREGISTERING, Presence.THERE, True),
+        ],
+    )
+    def test_a_lease_that_was_just_opened_needs_no_renewal(
+        self, harness: Harness, state: NodeState, presence: Presence, is_renewed: bool
+    ) -> None:
+        node = harness.registered()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        assert isinstance(keep.effect, Sleep)
+        first = keep.effect.until - harness.now
+        node.registration.state, node.run.presence = state, presence
+        node.registration.lease_since = opened = keep.effect.until - 0.1
+        keep.go()
+        if not is_renewed:
+            assert keep.effect == Sleep(opened + first)
+            keep.go()
+        assert isinstance(keep.effect, KeepAlive)
+
+    def test_a_renewal_that_fails_is_tried_again_after_a_pause(self, harness: Harness) -> None:
+        node = harness.registered()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.go()
+        assert isinstance(keep.throw(AWAY), Sleep)
+        pause = harness.now
+        keep.to(KeepAlive)
+        assert harness.now < pause + 0.1
+
+    def test_who_has_lost_its_lease_comes_back_on_another(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.lead(node)
+        node.round = 1
+        node.connection.on_contact()
+        lost = node.registration.lease
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        harness.end_leases()
+        keep.to(OpenLease)
+        assert not node.leading
+        assert not node.has_valid_lease()
+        # The others may have lost theirs, too.
+        assert node.connection.grace_remaining() == TTL
+        keep.to(Sleep)
+        assert node.registration.lease is not lost
+        assert node.registration.lease in harness.memory.leases
+        assert record_of(harness, node) == node.registration.record
+        assert node.has_valid_lease()
+        assert keep.effect == Sleep(harness.now + INTERVAL)
+
+    def test_who_comes_back_still_knows_who_leads(self, harness: Harness) -> None:
+        harness.put(LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
+        node = harness.registered()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        keep.send(False)
+        assert node.run.leader == LeaderRecord("b", 0, 2, 4)
+
+    def test_an_answer_for_a_lease_that_is_replaced_says_nothing(self, harness: Harness) -> None:
+        node = harness.registered()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        node.registration.lease, node.registration.lease_until = (
+            harness.client.open_lease(TTL, harness.now),
+            harness.now + 1.0,
+        )
+        assert isinstance(keep.send(True), Sleep)
+        assert node.registration.lease_until == harness.now + 1.0
+
+    def test_registering_that_has_not_succeeded_yet_goes_on(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        node.registration.lose_lease()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        assert isinstance(keep.go(), OpenLease)
+        keep.to(Sleep)
+        assert node.registration.state is NodeState.REGISTERED
+
+    def test_what_has_begun_to_be_mended_is_mended(self, harness: Harness) -> None:
+        node = harness.registered()
+        assert node.registration.record is not None
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        node.registration.state = NodeState.REREGISTERING
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        keep.go()
+        assert isinstance(keep.effect, Put)
+        assert keep.effect.payload == node.registration.record.encode()
+        keep.to(Sleep)
+        assert node.registration.state is NodeState.REGISTERED
+
+    def test_nothing_is_mended_in_a_run_that_is_over(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b", closed=ENOUGH))
+        harness.show(node)
+        node.registration.state = NodeState.REREGISTERING
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+    def test_a_lease_that_is_lost_in_a_run_that_is_over_is_replaced(self, harness: Harness) -> None:
+        # The next attempt waits until this node has ended: it must see its record.
+        node = harness.registered()
+        harness.publish(running("a", "b", closed=ENOUGH))
+        harness.show(node)
+        node.registration.lose_lease()
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        assert isinstance(keep.go(), OpenLease)
+
+    @pytest.mark.parametrize("state", [NodeState.REGISTERED, NodeState.REREGISTERING])
+    def test_the_keep_alive_loop_does_not_wait_for_a_caller_who_writes_the_record(
+        self, harness: Harness, state: NodeState
+    ) -> None:
+        node = harness.registered()
+        node.registration.writing, node.registration.state = True, state
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+
+class TestRemoval:
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        return node
+
+    def finds_no_state(self, harness: Harness, node: Node) -> Stepper[None]:
+        """The coroutine that keeps its lease, about to read a state that is gone."""
+        harness.client.delete(STATE_KEY, harness.now)
+        harness.show(node)
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(Read)
+        return keep
+
+    def test_who_keeps_its_lease_while_the_state_goes_knows_that_the_run_was_removed(
+        self, harness: Harness, node: Node
+    ) -> None:
+        node.run.seen_at = node.registration.lease_since = harness.now
+        harness.client.delete(STATE_KEY, harness.now)
+        harness.show(node)
+        assert node.closed() is None
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert keep.go() == Read(STATE_KEY, node.background_deadline())
+        # The service may have forgotten everything, the lease too, after it has renewed that.
+        assert node.registration.lease is not None
+        assert keep.go() == KeepAlive(node.registration.lease, node.background_deadline())
+        assert node.closed() is None
+        keep.go()
+        assert node.closed() == Closed("", "the run was removed from the service", done=False)
+        assert node.run.version is None
+        # That is certain now, and not asked again.
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+    def test_a_state_that_was_seen_before_the_lease_may_be_forgotten(self, harness: Harness, node: Node) -> None:
+        harness.now += 1.0
+        node.registration.lease_since = harness.now
+        keep = self.finds_no_state(harness, node)
+        keep.to(Sleep)
+        assert node.closed() is None
+        assert node.run.presence is Presence.MISSING
+        # Its members would have written it again by now.
+        harness.now = node.registration.lease_since + TTL
+        keep.to(Read)
+        keep.to(Sleep)
+        assert node.closed() == Closed("", "the run was removed from the service", done=False)
+
+    def test_a_purge_of_an_earlier_attempt_removes_nothing_of_the_next(self, harness: Harness) -> None:
+        harness.publish(running("x", "y", closed=Closed("x", "done", done=True)))
+        node = harness.registered(attempt=1)
+        harness.show(node)
+        keep = self.finds_no_state(harness, node)
+        keep.to(Sleep)
+        assert node.closed() is None
+        assert node.run.presence is not Presence.DELETED
+        # Nothing is there to write over.
+        assert node.run.version is None
+
+    def test_a_service_that_forgets_everything_after_a_keep_alive_has_not_removed_the_run(
+        self, harness: Harness, node: Node
+    ) -> None:
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        node.run.presence = Presence.MISSING
+        assert isinstance(keep.send(True), Read)
+        harness.forget()
+        assert isinstance(keep.go(), KeepAlive)
+        assert isinstance(keep.go(), OpenLease)
+        keep.to(Sleep)
+        assert node.closed() is None
+        # Its fence has put the state back.
+        there = harness.read(STATE_KEY)
+        assert there is not None
+        assert there.payload == running("a", "b").encode()
+
+    def test_a_lease_that_another_coroutine_replaces_meanwhile_proves_nothing(
+        self, harness: Harness, node: Node
+    ) -> None:
+        keep = self.finds_no_state(harness, node)
+        assert isinstance(keep.go(), KeepAlive)
+        node.registration.lease = harness.client.open_lease(TTL, harness.now)
+        assert isinstance(keep.send(False), Sleep)
+        assert node.closed() is None
+
+    def test_a_lease_that_is_not_settled_may_be_younger_than_the_loss(self, harness: Harness, node: Node) -> None:
+        harness.client.delete(STATE_KEY, harness.now)
+        harness.show(node)
+        node.registration.state, node.registration.writing = NodeState.REREGISTERING, True
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
+
+    def test_a_state_that_is_there_after_all_is_looked_at(self, harness: Harness, node: Node) -> None:
+        node.apply_state(None)
+        harness.publish(running("a", "b", round=2))
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(Read)
+        keep.to(Sleep)
+        assert node.closed() is None
+        assert node.run.state == running("a", "b", round=2)
+        assert node.run.presence is Presence.THERE
+
+    def test_nothing_is_asked_while_the_state_is_there(self, harness: Harness, node: Node) -> None:
+        keep = harness.stepper(keep_alive.keep_alive_loop(node))
+        keep.to(KeepAlive)
+        assert isinstance(keep.go(), Sleep)
+
+    def test_a_state_that_another_coroutine_brings_back_was_not_removed(self, harness: Harness, node: Node) -> None:
+        keep = self.finds_no_state(harness, node)
+        node.run.version = None
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
+
+    def test_a_state_that_comes_back_during_the_keep_alive_was_not_removed(self, harness: Harness, node: Node) -> None:
+        keep = self.finds_no_state(harness, node)
+        assert isinstance(keep.go(), KeepAlive)
+        harness.publish(running("a", "b", round=2))
+        harness.show(node)
+        assert isinstance(keep.go(), Sleep)
+        assert node.closed() is None
+        assert node.run.version is not None
+
+
+class TestRegister:
+    """What a node does to have its record in the service."""
+
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.node()
+        node.registration.record = NodeRecord("a", 0, 0, 2, 4, "a.host", 1)
+        return node
+
+    def register(self, harness: Harness, node: Node, seconds: float = 60.0) -> Stepper[None]:
+        return harness.stepper(register.register(node, harness.now + seconds))
+
+    def test_a_new_node_opens_a_lease_and_writes_its_record_and_that_is_all(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        assert coroutine.effect == OpenLease(TTL, node.background_deadline())
+        began = harness.now
+        harness.now += 2.0
+        put = coroutine.go()
+        assert node.registration.lease_until == began + TTL
+        assert isinstance(put, Put)
+        assert (put.previous, put.lease, put.deadline) == (None, node.registration.lease, node.background_deadline())
+        assert coroutine.go() is None
+        assert record_of(harness, node) == node.registration.record
+        assert node.registration.state is NodeState.REGISTERED
+        assert not node.registration.writing
+
+    def test_its_calls_end_with_the_callers_time(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node, 1.0)
+        opened = coroutine.to(OpenLease)
+        put = coroutine.to(Put)
+        assert opened.deadline == put.deadline == harness.now + 1.0
+
+    def test_two_coroutines_do_not_write_at_once(self, harness: Harness, node: Node) -> None:
+        node.registration.writing = True
+        coroutine = self.register(harness, node)
+        assert coroutine.effect == WaitForChange(harness.now + 60.0)
+        node.registration.writing = False
+        coroutine.send(None)
+        assert isinstance(coroutine.effect, OpenLease)
+        assert node.registration.writing
+
+    @pytest.mark.parametrize(("trouble", "why"), [(AWAY, "away"), (None, "its last call is not over")])
+    def test_who_waits_for_another_coroutine_until_its_deadline_says_why(
+        self, harness: Harness, node: Node, trouble: RendezvousConnectionError | None, why: str
+    ) -> None:
+        node.registration.writing, node.connection.error = True, trouble
+        coroutine = self.register(harness, node)
+        with pytest.raises(RendezvousConnectionError, match=f"it is being written: {why}"):
+            coroutine.go()
+        assert node.registration.writing
+
+    @pytest.mark.parametrize("writing", [True, False])
+    def test_a_node_that_closes_writes_nothing_more(self, harness: Harness, node: Node, writing: bool) -> None:
+        node.stop()
+        node.registration.writing = writing
+        assert self.register(harness, node).effect is None
+
+    @pytest.mark.parametrize("at", [OpenLease, Put])
+    def test_what_does_not_answer_is_tried_again_after_a_pause(self, harness: Harness, node: Node, at: Any) -> None:
+        coroutine = self.register(harness, node)
+        for _ in range(6):
+            coroutine.to(at)
+            assert isinstance(coroutine.throw(AWAY), Sleep)
+        coroutine.end()
+        assert record_of(harness, node) == node.registration.record
+
+    def test_what_does_not_answer_until_the_deadline_is_given_up(self, harness: Harness, node: Node) -> None:
+        coroutine, began = self.register(harness, node), harness.now
+
+        def fail() -> None:
+            while coroutine.effect is not None:
+                coroutine.to(OpenLease)
+                coroutine.throw(AWAY)
+
+        with pytest.raises(RendezvousConnectionError, match="away"):
+            fail()
+        assert began + 58.0 < harness.now < began + 60.0
+        assert not node.registration.writing
+
+    @pytest.mark.parametrize("error", [RendezvousDeniedError("no"), RendezvousStateError("corrupt")])
+    def test_what_trying_again_does_not_mend_is_raised(
+        self, harness: Harness, node: Node, error: RendezvousError
+    ) -> None:
+        coroutine = self.register(harness, node)
+        with pytest.raises(type(error)):
+            coroutine.throw(error)
+        assert not node.registration.writing
+
+    def test_a_backends_own_error_is_raised_if_it_lasts(self, harness: Harness, node: Node) -> None:
+        coroutine, began = self.register(harness, node), harness.now
+
+        def fail() -> None:
+            while coroutine.effect is not None:
+                coroutine.to(OpenLease)
+                coroutine.throw(OSError("oops"))
+
+        with pytest.raises(OSError, match="oops"):
+            fail()
+        assert began + 1.0 <= harness.now < began + 3.0
+
+    def test_a_record_that_changes_while_it_is_written_is_written_again(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        coroutine.to(Put)
+        assert node.registration.record is not None
+        node.registration.record = replace(node.registration.record, last_round=1)
+        coroutine.end()
+        assert record_of(harness, node).last_round == 1
+
+    def test_a_node_that_stops_meanwhile_writes_no_record(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        coroutine.to(OpenLease)
+        node.stop()
+        assert coroutine.go() is None
+
+    def test_a_lease_that_comes_after_the_node_has_withdrawn_is_revoked(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        coroutine.to(OpenLease)
+        node.registration.withdraw()
+        revoke = coroutine.go()
+        assert isinstance(revoke, Revoke)
+        assert revoke.deadline == node.background_deadline()
+        assert coroutine.go() is None
+        assert node.registration.lease is None
+        assert not harness.memory.leases
+
+    def test_a_write_of_its_own_that_was_late_is_written_over(self, harness: Harness, node: Node) -> None:
+        assert node.registration.record is not None
+        before = harness.put(node.registration.record.key, replace(node.registration.record, address="old").encode())
+        coroutine = self.register(harness, node)
+        coroutine.to(Put)
+        lease = node.registration.lease
+        again = coroutine.go()
+        assert isinstance(again, Put)
+        assert again.previous == before
+        assert again.lease is node.registration.lease is lease
+        coroutine.end()
+        assert record_of(harness, node) == node.registration.record
+
+    @pytest.mark.parametrize("there", [False, True], ids=["the first write", "a later one"])
+    def test_a_lease_on_which_nothing_can_be_written_is_over(self, harness: Harness, node: Node, there: bool) -> None:
+        if there:
+            harness.run(register.register(node, harness.now + 60.0))
+            assert node.registration.record is not None
+            node.registration.record = replace(node.registration.record, last_round=1)
+        coroutine = self.register(harness, node)
+        coroutine.to(Put)
+        with harness.memory.changed:
+            harness.memory.leases.clear()
+        lease = node.registration.lease
+        assert isinstance(coroutine.go(), OpenLease)
+        coroutine.end()
+        assert node.registration.lease is not lease
+        assert record_of(harness, node) == node.registration.record
+
+    def test_leases_that_are_over_one_after_the_other_are_given_up(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        for _ in range(3):
+            coroutine.to(Put)
+            harness.memory.leases.clear()
+            coroutine.go()
+        coroutine.to(Put)
+        harness.now += 60.0
+        harness.memory.leases.clear()
+        with pytest.raises(RendezvousConnectionError, match="each lease was over before the record was written"):
+            coroutine.go()
+
+
+class TestFence:
+    """What a node looks at, after its lease was lost and its record is there again."""
+
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        harness.show(node)
+        harness.end_leases()
+        node.registration.lose_lease()
+        return node
+
+    def test_a_read_is_enough_if_no_leader_forms_a_round(self, harness: Harness, node: Node) -> None:
+        coroutine = harness.stepper(register.register(node, harness.now + 60.0))
+        looked = coroutine.to(ReadAll)
+        assert looked == ReadAll(CONTROL, node.background_deadline())
+        assert not node.has_valid_lease()
+        assert coroutine.go() is None
+        assert node.registration.state is NodeState.REGISTERED
+        assert harness.writes(STATE_KEY) == 1
+
+    @pytest.mark.parametrize(("pending", "writes"), [("1", 1), ("2", 2), ("3", 2), ("what?", 2)])
+    def test_a_leader_that_is_about_to_form_the_next_round_loses_its_write(
+        self, harness: Harness, node: Node, pending: str, writes: int
+    ) -> None:
+        declare_pending(harness, pending)
+        harness.run(register.register(node, harness.now + 60.0))
+        assert harness.writes(STATE_KEY) == writes
+        assert node.registration.state is NodeState.REGISTERED
+        # Nothing but the epoch is new.
+        assert node.run.state == running("a", "b")
+
+    def test_what_others_write_meanwhile_is_looked_at_again(self, harness: Harness, node: Node) -> None:
+        declare_pending(harness, "2")
+        coroutine = harness.stepper(register._fence(node, harness.now + 1.0))
+        assert coroutine.to(ReadAll).deadline == harness.now + 1.0
+        assert coroutine.to(Put).deadline == harness.now + 1.0
+        harness.publish(running("b", "c", round=2))
+        coroutine.go()
+        coroutine.to(ReadAll)
+        coroutine.end()
+        assert node.run.state == running("b", "c", round=2)
+        assert harness.writes(STATE_KEY) == 2
+
+    def test_a_node_that_has_seen_no_state_fences_what_is_there(self, harness: Harness) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        declare_pending(harness, "2")
+        harness.run(register._fence(node, harness.now + 60.0))
+        assert node.run.state == running("a", "b")
+        assert harness.writes(STATE_KEY) == 2
+
+    def test_where_there_is_no_state_there_is_nothing_to_fence(self, harness: Harness) -> None:
+        node = harness.registered()
+        coroutine = harness.stepper(register._fence(node, harness.now + 60.0))
+        coroutine.to(ReadAll)
+        assert coroutine.go() is None
+        assert STATE_KEY not in harness.names()
+
+    def test_a_service_that_lost_its_data_gets_the_state_again(self, harness: Harness, node: Node) -> None:
+        harness.forget()
+        harness.run(register.register(node, harness.now + 60.0))
+        held = harness.read(STATE_KEY)
+        assert held is not None
+        assert decode(State, held.payload) == running("a", "b")
+        assert node.run.version == held
+        assert node.registration.state is NodeState.REGISTERED
+
+    def test_if_others_have_begun_anew_meanwhile_theirs_stands(self, harness: Harness, node: Node) -> None:
+        harness.forget()
+        coroutine = harness.stepper(register._fence(node, harness.now + 60.0))
+        coroutine.to(Put)
+        harness.publish(running("b", "c"))
+        coroutine.end()
+        assert node.run.state == running("b", "c")
+        assert harness.writes(STATE_KEY) == 1
+
+    def test_a_world_of_a_run_that_is_over_is_not_trusted_again(self, harness: Harness, node: Node) -> None:
+        harness.publish(running("a", "b", closed=ENOUGH))
+        harness.run(register.register(node, harness.now + 60.0))
+        assert node.registration.state is NodeState.REREGISTERING
+        assert not node.has_valid_lease()
+
+    def test_a_node_that_closes_looks_at_nothing_more(self, harness: Harness, node: Node) -> None:
+        node.stop()
+        assert harness.stepper(register._fence(node, harness.now + 60.0)).effect is None
+
+
+def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:
+    node = harness.registered()
+    keep = harness.stepper(keep_alive.keep_alive_loop(node))
+    keep.to(KeepAlive)
+    keep.throw(AWAY)
+    assert str(node.failures.latest) == "away"
+    keep.to(KeepAlive)
+    keep.go()
+    assert node.failures.latest is None
+    assert node.failures.count(KEEP) == 0

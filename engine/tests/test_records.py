@@ -1,0 +1,151 @@
+"""What is written down comes back as it was, and nothing else is believed."""
+
+import json
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from rdzv_core.backend import Entry, Snapshot
+from rdzv_core.envelope import Envelope, OtherVersionError
+from rdzv_core.errors import RendezvousStateError
+
+from rdzv.engine.client import DecodedSnapshot, VersionedValue
+from rdzv.engine.codec import decode
+from rdzv.engine.records import (
+    Closed,
+    Departure,
+    LeaderRecord,
+    NodeRecord,
+    Page,
+    RunStatus,
+    State,
+    pending_rounds,
+    read_nodes,
+    read_record,
+)
+
+NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})
+STATE = State(0, 1, ("a", "b"), "a.host", 0, 2, 4)
+CLOSED = State(0, 1, (), "", 0, 2, 4, Closed("a", "done", True))
+NOTICE = RunStatus(1, "running", 2, 0, (Departure("c", 2, False, "dead"), Departure("d", 3, True, "drained")))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [NODE, NodeRecord("a", 0, 0, 1, 1, "", 0, left="tired"), STATE, CLOSED, NOTICE, LeaderRecord("a", 0, 2, 4)],
+    ids=["node", "node that left", "state", "closed state", "status", "leadership"],
+)
+def test_record_comes_back_as_it_was(record: Any) -> None:
+    assert decode(type(record), record.encode()) == record
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "value"),
+    [
+        (STATE, "schema", 1),
+        (STATE, "schema", "2"),
+        (STATE, "attempt", -1),
+        (STATE, "attempt", True),
+        (STATE, "attempt", 1.0),
+        (STATE, "attempt", "1"),
+        (STATE, "address", 1),
+        (STATE, "address", None),
+        (STATE, "world", "ab"),
+        (STATE, "world", ["a", 1]),
+        (STATE, "closed", "yes"),
+        (STATE, "closed", {"by": "a", "reason": "done", "done": 1}),
+        (NODE, "labels", ["rack"]),
+        (NODE, "labels", {"rack": "7", "zone": 1}),
+        (NODE, "left", 0),
+        (NOTICE, "departures", {}),
+        (NOTICE, "departures", ["c"]),
+    ],
+)
+def test_field_of_another_type_is_refused(record: Any, field: str, value: Any) -> None:
+    fields = json.loads(record.encode())
+    assert field in fields
+    with pytest.raises(RendezvousStateError, match=field):
+        decode(type(record), json.dumps(fields | {field: value}).encode())
+
+
+@pytest.mark.parametrize("field", json.loads(NODE.encode()))
+def test_missing_field_is_refused(field: str) -> None:
+    fields = json.loads(NODE.encode())
+    del fields[field]
+    with pytest.raises(RendezvousStateError, match=field):
+        decode(NodeRecord, json.dumps(fields).encode())
+
+
+def test_another_schema_is_named_whatever_its_fields_are() -> None:
+    with pytest.raises(OtherVersionError) as refused:
+        decode(NodeRecord, b'{"schema":4,"name":"a"}')
+    assert str(refused.value) == (
+        "The node record in the service was written by another version of rdzv (schema 4, this one reads 3). Use "
+        "another run id, or remove the run with `rdzv close --purge`."
+    )
+
+
+def test_labels_may_be_any_mapping() -> None:
+    labels = MappingProxyType({"rack": "7"})
+    assert decode(NodeRecord, replace(NODE, labels=labels).encode()).labels == {"rack": "7"}
+
+
+def test_the_order_of_arrival_is_the_services_and_is_not_written() -> None:
+    written = replace(NODE, order=7).encode()
+    assert "order" not in json.loads(written)
+    assert decode(NodeRecord, written).order == 0
+
+
+@pytest.mark.parametrize("payload", [b"[]", b"1", b"null", b'"schema"'])
+def test_what_is_no_object_is_refused_as_such(payload: bytes) -> None:
+    with pytest.raises(RendezvousStateError, match="not an object"):
+        decode(State, payload)
+
+
+@pytest.mark.parametrize("ranks", ['{"a":-1}', '{"a":3,"b":-1}', '{"a":true}', '{"a":0.0,"b":1}', '{"a":"0"}'])
+def test_a_page_has_numbers_and_nothing_else(ranks: str) -> None:
+    with pytest.raises(RendezvousStateError, match="not all are numbers from 0 on"):
+        decode(Page, f'{{"schema":3,"ranks":{ranks}}}'.encode())
+
+
+@pytest.mark.parametrize("ranks", [{}, {"a": 0}, {"a": 7, "b": 0}])
+def test_a_page_comes_back_as_it_was(ranks: dict[str, int]) -> None:
+    assert decode(Page, Page(ranks).encode()) == Page(ranks)
+
+
+@pytest.mark.parametrize("payload", [b"", b"{", b"\x80\x04\x95", b"[" * 100_000])
+def test_what_is_no_json_is_refused(payload: bytes) -> None:
+    with pytest.raises(RendezvousStateError, match="cannot read"):
+        decode(State, payload)
+
+
+def snapshot(values: dict[str, bytes], before: DecodedSnapshot | None = None) -> DecodedSnapshot:
+    """What stands under some keys; a value that was there before has the same token."""
+    entries = {
+        key: Entry(Envelope(value, "a", key).pack(), value, order) for order, (key, value) in enumerate(values.items())
+    }
+    return DecodedSnapshot(Snapshot(entries), before)
+
+
+def test_a_key_that_is_absent_or_deleted_holds_no_record() -> None:
+    there = Envelope.wrap(STATE.encode(), writer="a")
+    assert read_record(State, VersionedValue(there, 1, 1)) == STATE
+    assert read_record(State, None) is None
+    assert read_record(State, VersionedValue(replace(there, deleted=True), 1, 1)) is None
+
+
+def test_pending_rounds_are_found_by_their_keys() -> None:
+    keys = ("control/state", "control/pending/3", "control/pending/x", "control/pending/4/5", "control/status")
+    found = dict(pending_rounds(snapshot(dict.fromkeys(keys, b""))))
+    assert found == {"control/pending/3": 3, "control/pending/x": None, "control/pending/4/5": None}
+
+
+def test_nodes_are_read_in_order_of_arrival_and_once() -> None:
+    values = {"nodes/1/b": replace(NODE, id="b").encode(), "nodes/1/a": NODE.encode(), "nodes/1/c": b"not ours"}
+    first = snapshot(values)
+    before = read_nodes(first)
+    assert [(record.id, record.order) for _, record in before.values()] == [("b", 0), ("a", 1)]
+    again = read_nodes(snapshot(values | {"nodes/1/a": replace(NODE, last_round=3).encode()}, first), before)
+    assert again["nodes/1/b"][1] is before["nodes/1/b"][1]
+    assert again["nodes/1/a"][1].last_round == 3

@@ -1,0 +1,32 @@
+"""A system without room for another thread is an error of the family, which the callers of a backend try again."""
+
+import threading
+from datetime import timedelta
+
+import pytest
+from rdzv_core.threads import in_thread
+
+from rdzv import DynamicRendezvousHandler, RendezvousConnectionError, RendezvousSettings, RendezvousTimeout
+
+from .memory import MemoryBackend, MemoryService
+
+
+def test_what_the_work_returns_or_raises_is_the_callers() -> None:
+    assert in_thread(lambda: 7, "works").result(30) == 7
+    with pytest.raises(ZeroDivisionError):
+        in_thread(lambda: 1 // 0, "fails").result(30)
+
+
+def test_a_system_without_room_for_a_thread_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=0.1), 3)
+    handler = DynamicRendezvousHandler(settings, MemoryBackend(MemoryService()))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        for start in (lambda: in_thread(int, "works"), handler.next_rendezvous):
+            with pytest.raises(RendezvousConnectionError, match="can't start new thread"):
+                start()
+    handler.leave()
