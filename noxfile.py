@@ -168,7 +168,7 @@ def capabilities(session: nox.Session) -> None:
 
 @nox.session
 def pictures(session: nox.Session) -> None:
-    """Draw the pictures of docs/architecture.md from the packages, the table of states and the steps of a round."""
+    """Write the pictures of docs/architecture.md from the packages, the table of states and the steps of a round."""
     session.run(sys.executable, "dev/tools/pictures.py")
 
 

@@ -1,12 +1,13 @@
 """The pictures of the architecture show what is there: the packages, a node's states, the calls of a round."""
 
+import re
 import tomllib
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterable
+from enum import Enum
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from rdzv.engine import leader
@@ -20,8 +21,8 @@ from rdzv.engine.watch import watch_loop
 from engine.tests.coroutines import Harness, Stepper
 
 ROOT = Path(__file__).parents[2]
-SVG = "{http://www.w3.org/2000/svg}"
-PICTURES = {path.stem: path for path in sorted((ROOT / "docs" / "architecture").glob("*.svg"))}
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+PICTURES = dict(re.findall(r"^```mermaid\n%% (\w+)\n(.*?)^```$", PAGE, re.M | re.S))
 
 
 @pytest.fixture
@@ -31,69 +32,79 @@ def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("pictures")
 
 
-def shown(svg: str, name: str) -> Iterator[str]:
-    """What the elements of a picture stand for."""
-    for element in ElementTree.fromstring(svg).iter():
-        if (value := element.get(f"data-{name}")) is not None:
-            yield value
-
-
-def words(svg: str) -> str:
+def words(picture: str) -> str:
     """What can be read in a picture."""
-    return " ".join(element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}text"))
+    return re.sub(r"#(\d+);", lambda code: chr(int(code[1])), picture.replace("<br/>", "\n"))
 
 
-def lines_of(*transitions: Transition) -> set[str]:
-    """Lines of the table, as the picture names them."""
-    return {f"{line.source.name} {line.trigger.name} {line.target.name}" for line in transitions}
+def transitions_of(picture: str) -> set[tuple[str, str, str, str]]:
+    """The lines of a table that a picture shows: source, what happens, effects, target."""
+    states = set(re.findall(r"^ +(\w+): \1$", picture, re.M))
+    boxes = dict(re.findall(r"^ +(before_\w+): (.*)$", picture, re.M))
+    arrows = re.findall(r"^ +(\w+) --> (\w+): ([^\n<]*)(?:<br/>(.*))?$", picture, re.M)
+    lines = set()
+    for source, target, trigger, effects in arrows:
+        among = boxes.get(source, source)
+        sources = states - {target} if among == "any other state" else set(among.split(" or "))
+        lines |= {(one, trigger, effects, target) for one in sources}
+    return lines
 
 
-def arrows_of(svg: str) -> set[str]:
-    """The lines of the table that a picture shows."""
-    return {line for arrow in shown(svg, "transitions") for line in arrow.split("; ")}
+def lines_of(transitions: Iterable[Transition]) -> set[tuple[str, str, str, str]]:
+    """Lines of the table, as the picture shows them."""
+    return {(line.source.name, line.trigger.value, line.effects, line.target.name) for line in transitions}
 
 
 def test_pictures_are_those_that_the_tool_draws(tool: Any) -> None:
-    drawn = tool.draw()
-    assert set(drawn) == set(PICTURES.values())
-    assert [path.name for path, svg in drawn.items() if path.read_text() != svg] == [], "python3 dev.py pictures"
+    assert set(PICTURES) == set(tool.draw())
+    assert tool.with_pictures(PAGE) == PAGE, "python3 dev.py pictures"
 
 
 @pytest.mark.parametrize("name", ["packages", "states", "round"])
-def test_pictures_stand_in_the_page_and_know_the_dark(name: str) -> None:
-    assert f"](architecture/{name}.svg)" in (ROOT / "docs" / "architecture.md").read_text()
-    assert "@media (prefers-color-scheme:dark)" in PICTURES[name].read_text()
+def test_another_picture_in_the_page_is_written_over(tool: Any, name: str) -> None:
+    assert tool.with_pictures(PAGE.replace(PICTURES[name], "flowchart TD\n    A --> B\n")) == PAGE
 
 
-def test_every_transition_is_in_the_picture() -> None:
-    picture = PICTURES["states"].read_text()
-    assert arrows_of(picture) == lines_of(*TRANSITIONS)
-    assert sorted(shown(picture, "state")) == sorted(state.name for state in NodeState)
-    readable = words(picture)
-    said = {text for line in TRANSITIONS for text in (line.trigger.value, line.effects)} | {s.value for s in NodeState}
-    assert [text for text in said if text not in readable] == []
+def test_every_state_and_transition_is_in_the_picture() -> None:
+    picture = PICTURES["states"]
+    assert transitions_of(picture) == lines_of(TRANSITIONS)
+    assert [state.name for state in NodeState if f"    {state.name}: {state.value}\n" not in words(picture)] == []
 
 
-@pytest.mark.parametrize("missing", TRANSITIONS, ids=lambda line: " ".join(lines_of(line)))
+@pytest.mark.parametrize("missing", TRANSITIONS, ids=lambda line: f"{line.source.name} {line.trigger.name}")
 def test_a_missing_transition_is_noticed(tool: Any, missing: Transition) -> None:
     others = [line for line in TRANSITIONS if line != missing]
-    # Or there is no picture: the frame around many states, or the arrow, is for others.
-    with suppress(ValueError, KeyError):
-        svg = tool.draw_states(others).svg()
-        assert arrows_of(svg) == lines_of(*others)
-        assert svg != PICTURES["states"].read_text()
+    assert transitions_of(tool.draw_states("Others", others)) == lines_of(others)
 
 
-def test_packages_stand_on_what_they_declare(tool: Any) -> None:
-    picture = tool.draw_packages(tool.read_packages()).svg()
-    drawn = dict(zip(shown(picture, "package"), shown(picture, "imports"), strict=True))
+def test_any_table_of_states_can_be_drawn(tool: Any) -> None:
+    class Light(Enum):
+        RED = "stop; <wait>"
+        GREEN = "go"
+
+    class Change(Enum):
+        SWITCHED = "it is switched"
+
+    table = [SimpleNamespace(source=Light.RED, trigger=Change.SWITCHED, target=Light.GREEN, effects="")]
+    picture = tool.draw_states("A light", table)
+    assert transitions_of(picture) == {("RED", "it is switched", "", "GREEN")}
+    assert "RED: stop#59; #60;wait#62;\n" in picture
+
+
+def test_packages_have_arrows_to_what_they_declare() -> None:
+    picture = PICTURES["packages"]
+    boxes = {box: label.split("<br/>")[1:] for box, label in re.findall(r'^ +([\w-]+)\["(.*)"\]$', picture, re.M)}
+    arrows = re.findall(r"^ +([\w-]+) --> ([\w-]+)$", picture, re.M)
+    drawn = {}
+    for box, inside in boxes.items():
+        for package in inside:
+            name, *others = package.split(" + ")
+            needs = [need.split(" + ")[0] for source, target in arrows if source == box for need in boxes[target]]
+            drawn[name] = {*others, *needs}
     files = [path for path in ROOT.glob("**/pyproject.toml") if (path.parent / "src").is_dir()]
     projects = [tomllib.loads(path.read_text())["project"] for path in files if "examples" not in path.parts]
     assert drawn == {
-        project["name"]: " ".join(
-            sorted(need.partition(">")[0] for need in project["dependencies"] if need[:4] == "rdzv")
-        )
-        for project in projects
+        project["name"]: {need.partition(">")[0] for need in project["dependencies"]} for project in projects
     }
 
 
@@ -152,7 +163,7 @@ def test_a_round_is_formed_as_in_the_picture(tool: Any) -> None:
     watches.go()
     joins.send(None)
     state, rank = joins.end()
-    assert f"I am rank {rank} of {state.size}" in words(PICTURES["round"].read_text())
+    assert f"I am rank {rank} of {state.size}" in words(PICTURES["round"])
     keeps = harness.stepper(keep_alive_loop(node))
     in_order = [*watches.taken[:looked], *joins.taken, *watches.taken[looked:], keeps.to(KeepAlive)]
     assert asked(in_order) == steps_of(tool, tool.NODE, id="c")
