@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from rdzv_core.backend import ABSENT, PutOutcome, Token
 
+from rdzv_c10d.reading import Reading
 from rdzv_c10d.round_store import RoundStore
-from rdzv_c10d.run import Run
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore
@@ -94,8 +94,8 @@ def test_a_list_is_not_read_again_and_again_while_keys_are_made(
         make()
         return before(*arguments)
 
-    before = Run._read_together
-    monkeypatch.setattr(Run, "_read_together", read_together)
+    before = Reading.read_together
+    monkeypatch.setattr(Reading, "read_together", read_together)
     monkeypatch.setattr(time, "sleep", lambda seconds: make())
     assert len(backend.read_all("nodes", timeout=CALL).entries) == 11
     assert calls["multi_get"] <= 3, "each key that was made cost a reading of all"

@@ -15,7 +15,7 @@ from rdzv_core.backend import ABSENT, ANY, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from rdzv_c10d import C10dRendezvousBackend
-from rdzv_c10d.run import Run
+from rdzv_c10d.reading import Reading
 from rdzv_c10d.store import stores
 
 from .clients import CALL, Connect, ForkedStore
@@ -211,12 +211,12 @@ def test_keys_that_change_during_every_reading_are_not_listed(
 ) -> None:
     backend, other = connect(server.endpoint), connect(server.endpoint)
     backend.put("nodes/0", b"x", expect=ABSENT, timeout=CALL)
-    read, numbers = Run._read_values, itertools.count(1)
+    read, numbers = Reading.read_values, itertools.count(1)
 
-    def disturbed(self: Run, *arguments: Any) -> Any:
+    def disturbed(self: Reading, *arguments: Any) -> Any:
         other.put(f"nodes/{next(numbers)}", b"x", expect=ABSENT, timeout=CALL)
         return read(self, *arguments)
 
-    monkeypatch.setattr(Run, "_read_values", disturbed)
+    monkeypatch.setattr(Reading, "read_values", disturbed)
     with pytest.raises(RendezvousConnectionError, match=r"'nodes' was changed during each of \d+ readings"):
         backend.read_all("nodes", timeout=CALL)

@@ -306,7 +306,7 @@ def test_a_writer_that_takes_its_time_rings_for_who_has_come_meanwhile(
     backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has counted before there was a client to ring for, which does not expect it any more."""
-    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.1)
+    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.1)
     slow = Slow(store, "rdzv/run/value/nodes/a")
     writer = C10dRendezvousBackend(slow, "run")
     with in_background(lambda: writer.put("nodes/a", b"x", expect=ABSENT, timeout=CALL)) as writing:
@@ -358,7 +358,7 @@ def test_a_key_that_is_on_its_way_when_the_wait_begins_is_not_missed(
 def test_a_writer_that_died_before_it_could_write_holds_up_no_other(
     backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.2)
+    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.2)
     extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/dead 1234"))
     for number in range(6):
         backend.put(f"nodes/{number}", b"x", expect=ANY, timeout=CALL)
@@ -376,7 +376,7 @@ def test_a_writer_that_died_before_it_could_write_holds_up_no_other(
 def test_a_removal_takes_what_writers_that_died_have_announced(
     backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.1)
+    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.1)
     # One died before it could create its key, another amid the removal of one: it has emptied the value.
     extend(store, "rdzv/run/index/nodes", KeyIndex.plus("nodes/0/new 1234"))
     backend.put("nodes/0/old", b"x", expect=ANY, timeout=CALL)
@@ -389,7 +389,7 @@ def test_a_removal_takes_what_writers_that_died_have_announced(
 def test_a_writer_whose_announcement_a_removal_has_taken_makes_it_again(
     backend: C10dRendezvousBackend, store: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rdzv_c10d.run._UNSETTLED", 0.1)
+    monkeypatch.setattr("rdzv_c10d.indexes.Indexes.UNSETTLED", 0.1)
     slow = Slow(store, "rdzv/run/value/nodes/0/a")
     writer = C10dRendezvousBackend(slow, "run")
     with in_background(lambda: writer.put("nodes/0/a", b"x", expect=ABSENT, timeout=CALL)) as writing:

@@ -15,8 +15,8 @@ from rdzv.store import KeyValueStore
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 
 from .backend import C10dRendezvousBackend
+from .layout import queues_key, store_key
 from .line import UnansweredError
-from .run import queues_key, store_key
 from .store import Store, stores
 
 _T = TypeVar("_T")

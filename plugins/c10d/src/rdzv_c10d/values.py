@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from rdzv_core.backend import Entry
+from rdzv_core.backend import ABSENT, ANY, Entry, Expect, Token
 from rdzv_core.errors import RendezvousStateError
 
 
@@ -60,6 +60,20 @@ def read_frame(raw: bytes) -> Entry:
         return Entry(value, Version(written, birth, raw), int(order))
     except ValueError as error:
         raise _foreign(raw, error) from error
+
+
+def entry_of(raw: bytes | None) -> Entry | None:
+    """The entry for what the store holds for one key; None if that is nothing, or emptied."""
+    return read_frame(raw) if raw else None
+
+
+def matches(there: Entry | None, expect: Token | Expect) -> bool:
+    """Whether what a key holds is what the caller of a put expects."""
+    if expect is ANY:
+        return True
+    if expect is ABSENT or there is None:
+        return expect is ABSENT and there is None
+    return isinstance(expect, Version) and bool(expect == there.token)
 
 
 @dataclass(frozen=True, slots=True)

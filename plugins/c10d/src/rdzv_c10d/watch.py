@@ -8,8 +8,9 @@ from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_transport import Prefixes, Turns
 
+from .layout import is_quiet
 from .pool import Check, ConnectionPool
-from .run import Run, Watcher, is_quiet
+from .run import Run, Watcher
 from .store import Connection, NoAnswerError, Session
 from .values import nonce
 from .wakeup import WakeupKey
