@@ -4,6 +4,7 @@ import secrets
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from functools import partial
 from typing import Final
 
@@ -39,6 +40,24 @@ _UNCERTAIN: Final = (
 """Errors after which a write may have been done nevertheless."""
 
 
+class _Parents(Enum):
+    """Which parents of a key are made, and when."""
+
+    NONE = "none: as a rule they are there"
+    OF_RUN = "those within the run, by the transaction: as a rule the run has just begun"
+    MADE = "none: another client has made a parent meanwhile, or the key"
+    ALL = "all, before the transaction"
+
+
+_WITHOUT_PARENT: Final = {
+    _Parents.NONE: _Parents.OF_RUN,
+    _Parents.OF_RUN: _Parents.ALL,
+    _Parents.MADE: _Parents.ALL,
+    _Parents.ALL: _Parents.ALL,
+}
+"""What is tried next where a parent is missing."""
+
+
 class Writer:
     """Writes the keys of one run."""
 
@@ -64,45 +83,43 @@ class Writer:
         path = self._layout.path(key)
         write, owner = (lease, lease.identity.number) if lease else (session, 0)
         there = expect if isinstance(expect, Version) else None
-        # Those that the transaction makes, and those that are made before it, if they are not there.
-        within: list[str] | None = None
-        before: list[str] = []
+        parents = _Parents.NONE
         while True:
-            requests = [Create(parent, b"", self._acl, 0) for parent in before]
-            data, transaction = self._transaction(path, value, there, owner, within or [])
-            channel, (*made, written) = write.use(
-                partial(_exchange, [*requests, transaction], deadline), deadline, repeatable=False
-            )
+            before, within = self._made(path, parents)
+            data, transaction = self._transaction(path, value, there, owner, within)
+            requests = [*(Create(parent, b"", self._acl, 0) for parent in before), transaction]
+            channel, (*made, written) = write.use(partial(_exchange, requests, deadline), deadline, repeatable=False)
             if isinstance(written.result, _UNCERTAIN):
                 raise ReplyLostError(f"ZooKeeper does not know how it went: {written.result!r}.") from written.result
             refuted = write.check(written, path, *_REFUTED)
             if not isinstance(refuted, exceptions.ZookeeperError):
                 self._root_was_there = True
                 return PutResult(PutOutcome.APPLIED, read_entry(data, refuted))
+            after = parents
             if there is None and isinstance(refuted, exceptions.NoNodeError):
-                if within is None:
-                    # Usually the run has just begun.
-                    within = [parent for parent in self._layout.parents(path) if contains(self._layout.root, parent)]
-                    within = within[1:] if self._root_was_there else within
-                    continue
                 # A parent that is there already may be one that we must not make.
                 for parent, reply in zip(before, made, strict=True):
                     write.check(reply, parent, exceptions.NodeExistsError)
-                if not before:
-                    within, before = [], self._layout.parents(path)
-                    continue
+                after = _WITHOUT_PARENT[parents]
             elif within:
-                # Another client has made a parent meanwhile, or the key.
-                within = []
+                after = _Parents.MADE
+            if after is not parents:
+                parents = after
                 continue
             there, entry = _look_after(channel, path, write, session, deadline)
-            if entry is not None and entry.token == expect:
-                lost = incarnation_node(path, entry.token.incarnation)
-                raise RendezvousStateError(f"{path} has lost {lost} to something that is not rdzv; delete it.")
-            if isinstance(expect, Version) or (expect is ABSENT and entry is not None):
-                return PutResult(PutOutcome.CONFLICT, entry)
+            if conflict := _conflict(path, expect, entry):
+                return conflict
             if time.monotonic() >= deadline:
                 raise RendezvousConnectionError(f"{path} was not written in time: others kept changing it.")
+
+    def _made(self, path: str, parents: _Parents) -> tuple[Sequence[str], Sequence[str]]:
+        """The parents of a path that are made before the transaction, and those that are made in it."""
+        if parents is _Parents.ALL:
+            return self._layout.parents(path), ()
+        if parents is not _Parents.OF_RUN:
+            return (), ()
+        within = [parent for parent in self._layout.parents(path) if contains(self._layout.root, parent)]
+        return (), within[1:] if self._root_was_there else within
 
     def _transaction(
         self, path: str, value: bytes, before: Version | None, owner: int, parents: Sequence[str]
@@ -132,8 +149,22 @@ class Writer:
         return data, wire.Multi([*above, *removal, *make, make_incarnation])
 
 
+def _conflict(path: str, expect: Version | Expect, entry: Entry | None) -> PutResult | None:
+    """The result of a put that was refuted, where this entry is there now; None: it may be tried again.
+
+    Raises:
+        RendezvousStateError: The entry is the expected one, but its incarnation node is gone.
+    """
+    if entry is not None and entry.token == expect:
+        lost = incarnation_node(path, entry.token.incarnation)
+        raise RendezvousStateError(f"{path} has lost {lost} to something that is not rdzv; delete it.")
+    if isinstance(expect, Version) or (expect is ABSENT and entry is not None):
+        return PutResult(PutOutcome.CONFLICT, entry)
+    return None
+
+
 def look(path: str, session: Session, deadline: float) -> tuple[Version | None, Entry | None]:
-    """What is at `path` now: its version if the node is there, without an incarnation if it is no key; and the key."""
+    """The version of the node at `path`, if there is one, without an incarnation if it is not a key; and the key."""
     reply = session.call([wire.BARRIER, GetData(path, False)], deadline)[-1]
     return _found(reply, path, session)
 
@@ -153,7 +184,8 @@ def _found(reply: wire.Reply, path: str, session: Session) -> tuple[Version | No
         return None, None
     data, stat = result
     if (entry := read_entry(data, stat)) is None:
-        # A key that begins here now does so after the last transaction.
+        # The node is there without a key. If the next write makes it one, that key's order is between those of the keys
+        # that were created by the last transaction before this reply and by the first one after it.
         return Version("", stat.version, 2 * reply.zxid + 1, stat.ephemeralOwner), None
     return entry.token, entry
 
