@@ -32,7 +32,6 @@ EXCEPTIONS = {
     "rdzv.engine.node.Node: lines": 371,
     "rdzv.engine.rules.decide: parameters": 12,
     "rdzv.inspector.RunInspector: lines": 272,
-    "rdzv_cli.agent.agent.Agent: lines": 323,
     "rdzv_cli.run.add_parser: lines": 105,
     "rdzv_conformance.suite.outages.OutagesConformance: lines": 311,
 }

@@ -7,17 +7,15 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import KW_ONLY, dataclass, field
-from typing import TypeVar
 
 import rdzv
 from rdzv.channel import Report
 from rdzv.current import variables
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
-from rdzv_core.threads import start_thread
 
+from .calls import Calls
 from .channels import Channels
 from .drains import DrainNotices
 from .ending import AgentResult, ExitStatus
@@ -25,17 +23,13 @@ from .failures import FailureDetection
 from .processes import PROCESSES, processes_of_rank_0
 from .progress import HangDetection
 from .signals import Asked, Signals
-from .workers import Guard, Worker, Workers, own_children, signal_name
+from .speaker import Speaker
+from .workers import Guard, Workers, own_children, signal_name
 
 logger = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 _POLL = 0.05
 """Seconds between two looks at the workers; nothing on the network is asked."""
-
-_RETRY = 1.0
-"""Seconds until what could not be said to the others is said again."""
 
 
 @dataclass(eq=False)
@@ -79,15 +73,16 @@ class Agent:
     say: Callable[[str], None] = logger.info
     restarts: int = 0
     _signals: Signals = field(init=False)
+    _speaker: Speaker = field(init=False)
+    _calls: Calls = field(init=False)
     _has_failed: bool = field(default=False, init=False)
-    _draining: threading.Thread | None = field(default=None, init=False)
-    _answering: threading.Thread | None = field(default=None, init=False)
-    _answers_from: float = field(default=0.0, init=False)
     _step: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         """Have taken no signal yet."""
         self._signals = Signals(drains=self.drain is not None)
+        self._speaker = Speaker(self.handler, self._signals, self.drain, self.say)
+        self._calls = Calls(self.handler, self._signals, self._speaker)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
@@ -107,7 +102,7 @@ class Agent:
         if self._has_failed and (unfit := self.check(lambda: bool(self._signals.number))):
             return AgentResult(ExitStatus.UNFIT, unfit)
         self._has_failed = False
-        info = self._run_until_signalled(self.handler.next_rendezvous, self.waiting)
+        info = self._calls.until_signalled(self.handler.next_rendezvous, self.waiting)
         if info is None:
             return self._signalled()
         if not self._agree_on_processes(info):
@@ -122,12 +117,12 @@ class Agent:
             for rank in range(self.processes)
         ]
         notices = DrainNotices(channels, self.on_drain)
-        self.say(self._place_in(info))
+        self.say(_place_in(info, self.processes))
         try:
             workers = Workers(self.command, environments, keeper)
         except OSError as error:
             reason = f"cannot start {self.command[0]!r}: {error.strerror}"
-            self._report_failure(reason, progressed=False)
+            self._speaker.report_failure(reason, progressed=False)
             return AgentResult(ExitStatus.FAILED, reason)
         self._signals.in_world = True
         try:
@@ -136,48 +131,6 @@ class Agent:
             self._signals.in_world = False
             workers.stop(self.grace, self._signals.number or signal.SIGTERM, force=self._is_urgent)
 
-    def _place_in(self, info: RendezvousInfo) -> str:
-        each, first = self.processes, info.rank * self.processes
-        if each == 1:
-            return f"round {info.round}: world size {info.world_size}, rank {first}"
-        world = f"world size {info.world_size * each} (nodes: {info.world_size}, processes on each: {each})"
-        return f"round {info.round}: {world}, ranks {first} to {first + each - 1}"
-
-    def _run_until_signalled(
-        self,
-        call: Callable[[], _T],
-        waiting: Callable[[float], None] = lambda seconds: None,
-        is_over: Callable[[], bool] = lambda: False,
-    ) -> _T | None:
-        """What a call to the service returns; None if a signal came first, for which the node leaves.
-
-        Args:
-            call: The call.
-            waiting: Called now and then with the seconds so far.
-            is_over: Whether there is no point in waiting on, so that None is returned. The call then ends by itself.
-        """
-        if self._signals.number:
-            # It came while nothing was asked, such as while the workers ended.
-            return None
-        started = time.monotonic()
-        pool = ThreadPoolExecutor(1, "rdzv-agent")
-        try:
-            asked: Future[_T] = pool.submit(call)
-            while not self._signals.number:
-                if wait([asked], _POLL).done:
-                    return asked.result()
-                if is_over():
-                    return None
-                self._drain_if_asked()
-                waiting(time.monotonic() - started)
-            # Leaving ends the wait too.
-            self.handler.leave(signal_name(self._signals.number))
-            with contextlib.suppress(rdzv.RendezvousError):
-                asked.result()
-            return None
-        finally:
-            pool.shutdown(wait=False)
-
     def _agree_on_processes(self, info: RendezvousInfo) -> bool:
         """See to it that every node has as many processes, else the global ranks would not add up.
 
@@ -185,11 +138,11 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            self._run_until_signalled(lambda: info.store.set(PROCESSES, str(self.processes)))
+            self._calls.until_signalled(lambda: info.store.set(PROCESSES, str(self.processes)))
             return not self._signals.number
         ended = threading.Event()
         try:
-            first = self._run_until_signalled(
+            first = self._calls.until_signalled(
                 lambda: processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
             )
         finally:
@@ -216,25 +169,11 @@ class Agent:
         self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo
     ) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
+        hangs = HangDetection(self.hang_timeout)
+        failures = FailureDetection(self.command[0], info.rank * self.processes, hangs, self.say, self._is_urgent)
         finished = False
-        failures = FailureDetection(
-            self.command[0],
-            info.rank * self.processes,
-            HangDetection(self.hang_timeout),
-            self.say,
-            self._is_urgent,
-        )
-        while True:
-            if self._signals.number:
-                return self._signalled()
-            if closed := self.handler.closed:
-                if closed.done and finished:
-                    return AgentResult(ExitStatus.DONE, closed.reason)
-                kind = ExitStatus.GAVE_UP if closed.gave_up else ExitStatus.CLOSED
-                return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
-            if self.handler.is_drained:
-                return self._drained()
-            self._drain_if_asked()
+        while (ending := self._ended_from_outside(finished)) is None:
+            self._speaker.drain_if_asked()
             # A world without one of its members is none, even if the others are too few for another.
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
@@ -242,15 +181,35 @@ class Agent:
             seen, reports = workers.look(), channels.reports()
             if failure := failures.look(seen, reports):
                 return self._failed(failure, info, progressed=self._progressed(reports))
-            self._pass_on_drains(seen, notices)
+            self._speaker.pass_on_drains(seen, notices)
             if not finished and all(worker.code == 0 for worker in seen):
                 finished = True
-                count = self._run_until_signalled(
-                    lambda: info.store.add("rdzv.finished", 1), is_over=lambda: self.handler.is_drained
-                )
-                if count == info.world_size:
+                if self._is_last_to_finish(info):
                     return AgentResult(ExitStatus.DONE, "every node has finished")
             time.sleep(_POLL)
+        return ending
+
+    def _ended_from_outside(self, finished: bool) -> AgentResult | None:
+        """How this node ends by a signal, or by what the run says; None: it goes on.
+
+        Args:
+            finished: Whether its workers have finished.
+        """
+        if self._signals.number:
+            return self._signalled()
+        if closed := self.handler.closed:
+            if closed.done and finished:
+                return AgentResult(ExitStatus.DONE, closed.reason)
+            kind = ExitStatus.GAVE_UP if closed.gave_up else ExitStatus.CLOSED
+            return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
+        return self._drained() if self.handler.is_drained else None
+
+    def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
+        """Say that the workers of this node have finished, and see whether all others have."""
+        count = self._calls.until_signalled(
+            lambda: info.store.add("rdzv.finished", 1), is_over=lambda: self.handler.is_drained
+        )
+        return count == info.world_size
 
     def _progressed(self, reports: Sequence[Report]) -> bool:
         """Whether a worker has come further than any has come on this node in the rounds before."""
@@ -261,7 +220,7 @@ class Agent:
         if self._loses_drained(info):
             logger.info("%s, since a node has left the world as it said", what)
             return None
-        self._report_failure(what, progressed=progressed)
+        self._speaker.report_failure(what, progressed=progressed)
         if ending := self._gives_up():
             return ending
         if self.restarts >= self.max_restarts:
@@ -276,18 +235,6 @@ class Agent:
         status = self.handler.status
         released = status.drained if status is not None and status.round == info.round else ()
         return bool(released) or any(not drain.seconds for drain in self.handler.drains)
-
-    def _report_failure(self, reason: str, *, progressed: bool) -> None:
-        """Tell the run of the first failure on this node in this round.
-
-        Args:
-            reason: In words.
-            progressed: Whether any worker of this node has made progress in this round.
-        """
-        try:
-            self.handler.report_failure(reason, progressed)
-        except rdzv.RendezvousError as error:
-            logger.warning("the failure of this node's program could not be reported: %s", error)
 
     def _gives_up(self) -> AgentResult | None:
         """Close the run if it makes no progress."""
@@ -317,48 +264,16 @@ class Agent:
     def _drained(self) -> AgentResult:
         return AgentResult(ExitStatus.DRAINED, self.handler.drain_reason)
 
-    def _drain_if_asked(self) -> None:
-        """Announce that this node drains, beside the command: it goes in time, whether the service answers or not."""
-        if self._signals.asked is not Asked.DRAIN or self._draining is not None:
-            return
-        limit = self.drain or 0.0
-        # The time runs from the signal on; tenths are all that its users read.
-        seconds = round(max(0.0, limit - (time.monotonic() - self._signals.drain_since)), 1)
-
-        def announce() -> None:
-            try:
-                self.handler.drain(seconds, "its agent was asked to end")
-            except rdzv.RendezvousError as error:
-                logger.warning("this node goes, and could not say so before: %s", error)
-
-        self.say(f"asked to end: this node leaves within {limit:g} s of the signal, so that the others can save work")
-        self._draining = start_thread(announce, name="rdzv-drain")
-
-    def _pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
-        """Tell the workers of the drains, and the run once all of them are ready."""
-        notices.send(seen, notices.show(self.handler.drains))
-        is_answering = self._answering is not None and self._answering.is_alive()
-        if is_answering or time.monotonic() < self._answers_from or not notices.are_answered(seen):
-            return
-        # If it fails, at once or later, it is tried again, and not at once.
-        self._answers_from = time.monotonic() + _RETRY
-        asked, nodes = notices.asked, notices.nodes
-
-        def say_ready() -> None:
-            try:
-                self.handler.ready_to_drain(nodes)
-            except Exception as error:
-                logger.warning("the others do not know yet that this node is ready for the drain: %s", error)
-            else:
-                notices.answered, self._answers_from = asked, 0.0
-
-        try:
-            self._answering = start_thread(say_ready, name="rdzv-ready")
-        except rdzv.RendezvousConnectionError as error:
-            logger.warning("the others will know later that this node is ready for the drain: %s", error)
-
     def _shut_down(self, ending: AgentResult) -> None:
         if ending.exit_status is ExitStatus.DONE:
             self.handler.shutdown()
         else:
             self.handler.leave(ending.summary or ending.reason)
+
+
+def _place_in(info: RendezvousInfo, each: int) -> str:
+    first = info.rank * each
+    if each == 1:
+        return f"round {info.round}: world size {info.world_size}, rank {first}"
+    world = f"world size {info.world_size * each} (nodes: {info.world_size}, processes on each: {each})"
+    return f"round {info.round}: {world}, ranks {first} to {first + each - 1}"
