@@ -61,7 +61,7 @@ def test_our_name_exists(name: str) -> None:
 
 
 @pytest.mark.parametrize("row", [*API, *DYNAMIC, *STORE, *TORCHELASTIC], ids=lambda row: row[0])
-def test_every_name_has_one_of_ours(row: list[str]) -> None:
+def test_every_name_has_one_of_rdzv(row: list[str]) -> None:
     assert len(_names(row[1])) == len(_names(row[0]))
 
 

@@ -131,7 +131,7 @@ def run(command: list[str], folder: Path) -> tuple[int, str]:
         "TMPDIR": str(folder),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "80",
-        # The simulator is no package that can be installed.
+        # The simulator is not a package that can be installed.
         "PYTHONPATH": str(ROOT / "engine" / "tests"),
         "PYTHONWARNINGS": "error",
     }

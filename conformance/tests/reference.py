@@ -34,7 +34,7 @@ from rdzv_conformance.processes import Link, Processes, Worker
 
 @dataclass(frozen=True)
 class Stored:
-    """A key's value, its version and place in the creation order, and the lease it hangs on."""
+    """A key's value, its version and place in the creation order, and the lease it belongs to."""
 
     value: bytes
     version: int
@@ -87,7 +87,7 @@ class Service:
         return there is None if expect == "absent" else there is not None and there.version == expect
 
     def put(self, key: str, value: bytes, expect: str | int | None, lease: int | None) -> tuple[bool, Stored | None]:
-        """Whether it was written, and what is there now."""
+        """Whether it was written, and the present entry."""
         there = self.entries.get(key)
         if not self.matches(there, expect) or (lease is not None and lease not in self.leases):
             return False, there

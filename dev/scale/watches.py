@@ -25,7 +25,7 @@ class LoopWatch(Watch):
         return self._events is not None and not self._doubtful and self.fileno() >= 0
 
     def step(self, deadline: float) -> None:
-        """Read the prefix, or open the watch, or receive what is there; what is missing is waited for."""
+        """Read the prefix, or open the watch, or receive what has come; what is missing is waited for."""
         self._read(deadline)
 
     def fileno(self) -> int:

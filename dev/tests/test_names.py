@@ -1,6 +1,6 @@
 """What names lead to: the own one elsewhere or nowhere, and the service's only after a while.
 
-The agents live in mount and UTS namespaces of their own, so that the machine's own resolver reads a file of ours.
+The agents live in mount and UTS namespaces of their own, so that the machine's own resolver reads a file of the test.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The pictures of the architecture show what is there: the packages, a node's states, the calls of a round."""
+"""The pictures of the architecture show what the code says: the packages, a node's states, the calls of a round."""
 
 import re
 import tomllib

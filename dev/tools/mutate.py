@@ -137,11 +137,11 @@ class Mutant:
     """One module with one expression changed.
 
     Attributes:
-        name: Module, function, what was there and what is there instead.
+        name: Module, function, the old text and the new one.
         module: What it is imported as.
         function: The function in it, with its class in front.
         tree: The module as it is; all its mutants share it.
-        swap: What is there, and what is there instead.
+        swap: The old text, and the new one.
     """
 
     name: str

@@ -2,7 +2,7 @@
 """Compares the names, parameters and options of a torch's rendezvous with ours, and names what has no answer here.
 
 An answer is a row of docs/from-pytorch.md, with a parameter of the same name at the same place where the row has a
-name of ours; or a reason in dev/tools/torch_names.toml. torch is read, not imported: one whose libraries cannot be
+name of rdzv; or a reason in dev/tools/torch_names.toml. torch is read, not imported: one whose libraries cannot be
 loaded on this machine will do.
 
     python3 dev.py torch-names                     the torch of this environment

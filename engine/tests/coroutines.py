@@ -73,12 +73,12 @@ class Harness:
         return node
 
     def show(self, node: Node) -> None:
-        """Show a node what is there."""
+        """Show a node what the service holds."""
         node.connection.on_contact()
         node.apply_snapshot(self.client.read_all("control", SOON))
 
     def put(self, key: str, payload: bytes, *, previous: Any = ABSENT, **more: Any) -> VersionedValue:
-        """Write as another node would: over what is there, whatever it is."""
+        """Write as another node would: over any value that exists."""
         previous = self.client.read(key, SOON) if previous is ABSENT else previous
         applied, versioned = self.client.put(key, payload, SOON, previous=previous, **more)
         assert applied

@@ -263,7 +263,7 @@ def test_what_another_writes_into_a_heartbeat_counts_as_one_once(is_known: bool,
     assert not leases[0].keep_alive(CALL), "it is expired, like any other that has ended"
 
 
-def test_what_hangs_on_a_lease_tells_its_time_to_live() -> None:
+def test_what_belongs_to_a_lease_tells_its_time_to_live() -> None:
     """The observer's own interval may be far shorter."""
     backend = VirtualTime()
     owner = HeartbeatLeases(backend, 60.0, lambda: backend.now)
@@ -314,7 +314,7 @@ def test_what_a_service_has_lost_before_the_first_heartbeat_is_missed(number: in
         assert not lease.keep_alive(CALL)
 
 
-def test_a_write_whose_reply_was_lost_hangs_on_the_lease_as_well() -> None:
+def test_a_write_whose_reply_was_lost_belongs_to_the_lease_as_well() -> None:
     backend = MemoryBackend()
     heartbeats = HeartbeatLeases(backend, 5.0)
     lease = heartbeats.open_lease(15.0, timeout=CALL)
@@ -450,14 +450,14 @@ class TestPut:
         assert put.entry is not None
         assert put.entry.value == b"of b"
 
-    def test_what_hangs_on_a_lease_that_lives_is_there(self, leases: HeartbeatLeases, lease: Lease) -> None:
+    def test_what_belongs_to_a_lease_that_lives_is_there(self, leases: HeartbeatLeases, lease: Lease) -> None:
         put = leases.put("nodes/a", b"new", expect=ABSENT, timeout=CALL)
         assert put.outcome is PutOutcome.CONFLICT
         assert put.entry is not None
         assert put.entry.value == b"of a"
         assert leases.read("nodes/a", timeout=CALL) == put.entry
 
-    def test_what_hangs_on_one_that_has_ended_counts_as_absent(self, leases: HeartbeatLeases, lease: Lease) -> None:
+    def test_what_belongs_to_one_that_has_ended_counts_as_absent(self, leases: HeartbeatLeases, lease: Lease) -> None:
         lease.revoke(CALL)
         put = leases.put("nodes/a", b"new", expect=ABSENT, timeout=CALL)
         assert put.outcome is PutOutcome.APPLIED
@@ -501,7 +501,7 @@ class TestPut:
 
 
 class TestRead:
-    def test_what_hangs_on_no_lease_costs_no_look(self, backend: Watched, leases: HeartbeatLeases) -> None:
+    def test_what_belongs_to_no_lease_costs_no_look(self, backend: Watched, leases: HeartbeatLeases) -> None:
         leases.put("nodes/a", b"of a", expect=ABSENT, timeout=CALL)
         entry = leases.read("nodes/a", timeout=CALL)
         assert entry is not None
@@ -615,7 +615,7 @@ class TestWait:
         view = crowd.wait("nodes", view, timeout=60.0)
         assert not view.entries
         looks = len(backend.looks)
-        # What hung on it is still there, and wakes no observer.
+        # What belonged to it still exists, and wakes no observer.
         assert crowd.wait("nodes", view, timeout=60.0) is view
         assert not crowd.read_all("nodes", timeout=CALL).entries
         assert len(backend.looks) == looks

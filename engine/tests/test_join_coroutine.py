@@ -62,7 +62,7 @@ class Granted(Lease):
         return True
 
     def revoke(self, timeout: float) -> None:
-        """Nothing hangs on it."""
+        """Nothing belongs to it."""
 
 
 def held(payload: bytes) -> VersionedValue:

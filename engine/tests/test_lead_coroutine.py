@@ -142,7 +142,7 @@ class TestElection:
         harness.client.delete(LEADER_KEY, harness.now)
         coroutine, lease = self.elect(harness, node), node.registration.lease
         assert coroutine.to_write(LEADER_KEY).previous == gone
-        # What comes second hangs on the lease that it had, whatever has become of that.
+        # What comes second belongs to the lease that it had, whatever has become of that.
         node.registration.lose_lease()
         again = coroutine.go()
         assert isinstance(again, Put)
@@ -219,7 +219,7 @@ class TestResigning:
         assert coroutine.end() is None
         assert LEADER_KEY not in harness.names()
 
-    def test_a_claim_that_hangs_on_an_earlier_lease_stays_there(self, harness: Harness) -> None:
+    def test_a_claim_that_belongs_to_an_earlier_lease_stays_there(self, harness: Harness) -> None:
         node = harness.registered()
         harness.lead(node)
         earlier, node.registration.lease = node.registration.lease, None

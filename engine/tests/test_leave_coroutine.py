@@ -213,7 +213,7 @@ class TestCleaningUp:
         return harness.registered()
 
     def leave(self, harness: Harness, node: Node, *records: NodeRecord, **more: Any) -> set[str]:
-        """What is there after a node has left beside others, with stores of every round."""
+        """What the service holds after a node has left beside others, with stores of every round."""
         state: State | None = more.get("state")
         if state is not None:
             harness.publish(state)

@@ -38,7 +38,7 @@ class Value:
 
 
 class Silent:
-    """As PyTorch's own tests have it: no class of ours, and `set_state` returns None whatever it has done."""
+    """As PyTorch's own tests have it: no class of rdzv, and `set_state` returns None whatever it has done."""
 
     name = "silent"
 
@@ -77,7 +77,7 @@ class Deaf(Silent):
 
 
 class _TorchError(Exception):
-    """PyTorch's family has the names of ours, and nothing else in common."""
+    """PyTorch's family has the names of rdzv's, and nothing else in common."""
 
 
 StrangeConnectionError = type("RendezvousConnectionError", (_TorchError,), {})

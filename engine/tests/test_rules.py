@@ -1,4 +1,4 @@
-"""The rules, as tables: what is there, and what is published."""
+"""The rules, as tables: what the service holds, and what is published."""
 
 from dataclasses import replace
 from typing import Any

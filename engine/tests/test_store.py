@@ -648,7 +648,7 @@ def test_a_reply_may_be_lost_though_a_key_was_written_often(
 ) -> None:
     for _ in range(2 * NONCE_HISTORY):
         store.add("n", 1)
-    # The first attempt finds out what is there.
+    # The first attempt reads the value.
     backend.fail("put", Fault.REPLY_LOST)
     do(call, store)
 

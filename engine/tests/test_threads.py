@@ -17,7 +17,7 @@ def test_what_the_work_returns_or_raises_is_the_callers() -> None:
         in_thread(lambda: 1 // 0, "fails").result(30)
 
 
-def test_a_system_without_room_for_a_thread_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_room_for_a_thread_is_an_error_of_rdzv(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=0.1), 3)
     handler = DynamicRendezvousHandler(settings, MemoryBackend(MemoryService()))
 

@@ -41,7 +41,7 @@ def served(
 
 
 def served_in_class(*arguments: Any, **options: Any) -> Any:
-    """The same as a member of a test class, for the tests of this class."""
+    """A fixture as `served` makes it, as a member of a test class: the tests of the class share the server."""
 
     def fixture(cls: Any) -> Iterator[Any]:
         with _serving(*arguments, **options) as server:

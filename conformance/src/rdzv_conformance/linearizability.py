@@ -36,7 +36,7 @@ class Answer(StrEnum):
 
     DONE = "done"
     CONFLICT = "conflict"
-    """The condition did not hold, and nothing was changed. (An answer that also says what is there is a read as well:
+    """The condition did not hold, and nothing was changed. (An answer that tells the present value is a read, too:
     most services cannot do both at one moment.)"""
     UNKNOWN = "unknown"
     """Nothing: it may have been done at any time after the call, or never."""
@@ -76,7 +76,7 @@ class Operation:
         return holds != (self.answer is Answer.CONFLICT)
 
     def after(self, there: str | None) -> str | None:
-        """What is there when it has happened."""
+        """The value when it has happened."""
         return there if self.only_looks else self.value
 
     @property
@@ -116,7 +116,7 @@ def is_linearizable(history: Sequence[Operation]) -> bool:
     """Whether some order of the operations explains every answer. In the beginning nothing is there."""
     calls = sorted(history, key=lambda operation: operation.began)
     answered = sum(1 << index for index, call in enumerate(calls) if call.answer is not Answer.UNKNOWN)
-    # A place in the search: which operations have happened (as bits), and what is there after them.
+    # A place in the search: which operations have happened (as bits), and the value after them.
     places: list[tuple[int, str | None]] = [(0, None)]
     seen = set(places)
     while places:

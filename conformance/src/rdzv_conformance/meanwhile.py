@@ -108,7 +108,7 @@ def in_background(work: Callable[[], _T]) -> Iterator[Future[_T]]:
 
 @contextmanager
 def unanswered_names() -> Iterator[None]:
-    """Within, no name server answers: a lookup by Python lasts until the end of it."""
+    """While this runs, every name lookup by Python hangs until it ends."""
     over = threading.Event()
     resolve = socket.getaddrinfo
 

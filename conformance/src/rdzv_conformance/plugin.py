@@ -110,7 +110,7 @@ def _is_of_suite(item: pytest.Item) -> TypeGuard[pytest.Function]:
 
 
 def _left_a_backend(excinfo: pytest.ExceptionInfo[BaseException]) -> bool:
-    """Whether an error that is no judgement of the suite was raised below a method of a backend or lease."""
+    """Whether an error other than an assertion of the suite was raised below a method of a backend or lease."""
     if isinstance(excinfo.value, (RendezvousError, AssertionError)) or not isinstance(excinfo.value, Exception):
         return False
     owners = (entry.frame.f_locals.get("self") for entry in excinfo.traceback)

@@ -16,7 +16,7 @@ REGISTER = (
     HEAD
     + '''
 class Register:
-    """A backend as written for PyTorch: no base class of ours, three methods, one process."""
+    """A backend as written for PyTorch: no base class of rdzv, three methods, one process."""
 
     states = {}
     name = "register"

@@ -74,7 +74,7 @@ class Envelope:
         return cls(payload, writer, nonce, previous.epoch + 1, recent_nonces, deleted)
 
     def supersedes(self, known: "Envelope") -> bool:
-        """Whether this is later than a value of the same key that is known: it is none of those that came before.
+        """Whether this is later than a value of the same key that is known: it did not come before.
 
         Its epoch says less: a service that has forgotten everything counts anew.
         """

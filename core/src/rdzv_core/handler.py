@@ -52,7 +52,7 @@ class RendezvousStoreInfo:
                 another process may take it before it is used).
 
         Raises:
-            RendezvousStateError: What rank 0 wrote is no port.
+            RendezvousStateError: What rank 0 wrote is not a port.
         """
         if rank == 0:
             store.set(RendezvousStoreInfo.MASTER_ADDR_KEY, (local_addr or default_source_address()).encode())

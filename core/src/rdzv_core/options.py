@@ -83,7 +83,7 @@ class Option:
         return text
 
     def _parse_seconds(self, value: Any) -> float:
-        # Python's own words for what is no number name neither unit nor limit.
+        # Python's own words for a text that is not a number name neither unit nor limit.
         with suppress(ValueError, TypeError, OverflowError):
             seconds = float(value)
             if 0 < seconds <= _MAX_SECONDS or (self.zero and seconds == 0):

@@ -88,7 +88,7 @@ class RendezvousParameters:
 
         Raises:
             RendezvousParameterError: It is something else.
-            TypeError: It is no number and no text, as PyTorch has it.
+            TypeError: It is neither a number nor a text, as PyTorch has it.
         """
         return self._get_as(int, "integer", key, default)
 

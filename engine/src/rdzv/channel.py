@@ -140,7 +140,7 @@ class ProcessEnd:
         """Say that the process goes on.
 
         Raises:
-            RendezvousParameterError: The step is no whole number of 64 bits.
+            RendezvousParameterError: The step is not a whole number of 64 bits.
         """
         words = self._words
         try:

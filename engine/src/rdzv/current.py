@@ -115,7 +115,7 @@ class World:
             step: What the program has done so far, for messages; the same one again is progress, too.
 
         Raises:
-            RendezvousParameterError: The step is no whole number of 64 bits.
+            RendezvousParameterError: The step is not a whole number of 64 bits.
         """
         self._end.progress(step)
 

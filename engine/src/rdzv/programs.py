@@ -24,7 +24,7 @@ def withhold(
     hidden = {WITHHELD, "RDZV_OPTIONS"}
     if names is not None:
         names = tuple(names)
-        # A secret of some other backend is none of the program's, either.
+        # The program does not need a secret of another backend, either.
         hidden |= {name for name in environ if name.startswith("RDZV_") and SECRET_NAME.search(name)}
         hidden |= {*map(variable, names)}
     names = names or ()

@@ -248,7 +248,7 @@ class RendezvousSettings:
         steps = {
             each.name: timedelta(seconds=options.pop(f"{each.name}_timeout")) for each in fields(RendezvousTimeout)
         }
-        # What torchrun adds is no setting.
+        # What torchrun adds is not a setting.
         del options["timeout"]
         return cls(
             params.run_id,

@@ -401,7 +401,7 @@ BUGS: Final[dict[str, Bug]] = {
         level="heartbeats",
     ),
     "unverified-lease": _bug(
-        "An owner does not look whether the service has lost what hangs on its lease before the first heartbeat.",
+        "An owner does not look whether the service has lost what belongs to its lease before the first heartbeat.",
         {4, 7},
         _HeartbeatLease._verify,
         {"there is None or _parse_entry(there)[0] != self.id": "False"},

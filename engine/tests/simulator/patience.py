@@ -41,7 +41,7 @@ class Patience:
         self._first: frozenset[str] = frozenset()
 
     def look(self) -> None:
-        """Look at what is there now.
+        """Look at what it holds now.
 
         Raises:
             Violation: A world has been possible for too long.

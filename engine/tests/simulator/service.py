@@ -23,7 +23,7 @@ class Waiter:
     Attributes:
         prefix: What is watched: a first segment of keys.
         since: What was seen.
-        changed: Called once when it differs, with what is there now.
+        changed: Called once when it differs, with what it holds now.
         broke: Called instead when the service goes away.
     """
 

@@ -29,7 +29,7 @@ def told(conf: str, backend: str = "sqlite", endpoint: str = "127.0.0.1:1") -> R
         ("'join_timeout=5'", {"join_timeout": "5"}),
         ("join_timeout='5',node_name=\"a\"", {"join_timeout": "5", "node_name": "a"}),
         ("node_name=''a''", {"node_name": "'a'"}),
-        # These are none of ours.
+        # These are not options of rdzv.
         ("node_name=it's", {"node_name": "it's"}),
         ("node_name='a", {"node_name": "'a"}),
         ("node_name='", {"node_name": "'"}),

@@ -172,7 +172,7 @@ def test_a_wait_that_is_given_up_ends(store: TorchStore, threads: ThreadPoolExec
     reasons.append("A node died.")
     with pytest.raises(DistStoreError, match="A node died"):
         soon.result(timeout=10)
-    # What is there needs no waiting.
+    # A key that exists needs no waiting.
     assert waiting.get("there") == b"yes"
     started = time.monotonic()
     with pytest.raises(DistStoreError, match="A node died"):

@@ -238,7 +238,7 @@ def test_a_store_that_was_brought_ends_with_its_owner() -> None:
     assert is_served(endpoint)
     gc.disable()
     try:
-        # No garbage of ours holds it.
+        # No garbage of the test holds it.
         del store
         assert not is_served(endpoint)
     finally:

@@ -31,7 +31,7 @@ def _soon(seconds: float = 5.0) -> float:
 
 @pytest.fixture
 def ends() -> Iterator[tuple[TimedSocket, socket.socket]]:
-    """A socket of ours, and the other end."""
+    """A connected socket, and the other end."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
         client = _client(endpoint)

@@ -18,7 +18,7 @@ from rdzv_zookeeper import cache, channel, session, wire
 from .clients import CALL, Connect, watching, with_retries
 
 PER_PREFIX = 2
-"""How many watches ZooKeeper counts for one of ours: one for the nodes, one for their children."""
+"""How many watches ZooKeeper counts for one of rdzv: one for the nodes, one for their children."""
 
 
 class Counter:

@@ -18,7 +18,7 @@ def possible(testbed: Testbed) -> list[str]:
     members = len(testbed.service.members)
     unsupported = set() if testbed.proxies else {"partition"}
     unsupported |= set() if members else {"outage"}
-    # Of two, the one that is left is no majority.
+    # Of two, the one that is left is not a majority.
     unsupported |= set() if members > 2 else {"member"}
     return [name for name in FAULTS if name not in {"close", "shutdown", *unsupported}]
 

@@ -28,7 +28,7 @@ What = Literal[
     "refused",  # error, text, by, reason: next_rendezvous() raised; by and reason are None while the run is open
     "leaves",
     "has left",  # told: whether the service has confirmed it
-    "broke",  # text: an error that no code of ours expects
+    "broke",  # text: an error that no code of the agent expects
     # By the process that sends the faults, about an agent, a server or the run.
     "starts",  # attempt
     "is killed",
@@ -75,7 +75,7 @@ class Record:
         """Read a line.
 
         Raises:
-            ValueError: It is none of ours.
+            ValueError: It is not a line of a history.
         """
         facts = json.loads(line)
         if not isinstance(facts, dict) or not {"at", "who", "what"} <= facts.keys():

@@ -54,7 +54,7 @@ def find_service(backend: str, endpoint: str | None, server: str | None) -> Iter
             `members` that have them. None: what we know, or a new file.
 
     Raises:
-        RendezvousParameterError: There is no such backend, or nothing that we could start for it.
+        RendezvousParameterError: There is no such backend, or its service cannot be started here.
         ServiceMissingError: The program of the service is not on this machine.
     """
     kind: Any = load_backend_plugin(backend).backend_type

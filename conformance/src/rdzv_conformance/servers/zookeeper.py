@@ -72,7 +72,7 @@ class ZooKeeperServer(ClusterMember):
 
     Args:
         data_dir: Where ZooKeeper keeps its data, and leaves it. None: a temporary folder, removed by `stop`.
-        settings: More lines of ``zoo.cfg``, or others in the place of ours.
+        settings: More lines of ``zoo.cfg``, or other values of the default ones.
         java_options: More options of Java's, such as ``-Djava.security.auth.login.config=...``.
         tls: Speak TLS to clients.
         tick_time: The server's unit of time in milliseconds: the shortest session lasts two of them.

@@ -217,7 +217,7 @@ class ClusterConformance(ServerConformance):
 
 
 def _kept_alive_late(client: KeyValueBackend) -> dict[str, float]:
-    """Keep leases alive about when they end: until when those live that were, by the key that hangs on each."""
+    """Keep leases alive about when they end: until when those live that were, by the key that belongs to each."""
     opened: dict[str, tuple[float, Lease]] = {}
     for _ in range(_LEASES):
         moment, lease = time.monotonic(), client.open_lease(_SHORT, timeout=CALL)

@@ -38,7 +38,7 @@ class FencingConformance(Conformance):
 
     @pytest.mark.parametrize("value", [b"x", b""], ids=["full", "empty"])
     def test_put_if_absent_never_overwrites(self, client: KeyValueBackend, value: bytes) -> None:
-        """With `ABSENT` an existing key, even one with an empty value, is kept; the answer is what is there."""
+        """With `ABSENT` an existing key, even one with an empty value, is kept; the answer is the present entry."""
         there = _write(client, value)
         put = client.put(KEY, b"y", expect=ABSENT, timeout=CALL)
         assert put == PutResult(PutOutcome.CONFLICT, there), (
@@ -81,7 +81,7 @@ class FencingConformance(Conformance):
         assert client.read(KEY, timeout=CALL) == there
 
     def test_put_with_the_token_of_another_key_changes_nothing(self, client: KeyValueBackend) -> None:
-        """A token belongs to one key: versions that each key counts by itself are no tokens."""
+        """A token belongs to one key: versions that each key counts by itself cannot serve as tokens."""
         other = client.put("suite/other", b"x", expect=ABSENT, timeout=CALL).entry
         there = _write(client, b"x", ABSENT)
         assert other is not None

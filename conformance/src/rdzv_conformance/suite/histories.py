@@ -35,7 +35,7 @@ class KeyValue:
         self._reads = 0
 
     def read(self) -> Found:
-        """What is there."""
+        """The present entry."""
         self._reads += 1
         if self._reads % 2:
             return _found(self._client.read(self._key, timeout=self._timeout))
@@ -117,7 +117,7 @@ def record(
             written = None if kind is Kind.DELETE else mine
             wish = Operation(process, began, ended, kind, answer, written, expected and expected[0])
             history.append(asdict(wish))
-        if kind is Kind.READ or answer is Answer.CONFLICT:  # a conflict says what is there
+        if kind is Kind.READ or answer is Answer.CONFLICT:  # a conflict tells the present value
             look = Operation(process, began, ended, Kind.READ, found=known and known[0])
             history.append(asdict(look))
     return history

@@ -179,7 +179,7 @@ class KeysConformance(Conformance):
 
     @pytest.mark.parametrize("run", _ODD_RUNS, ids=ascii)
     def test_run_id_may_be_any_text(self, clients: Clients, run: str) -> None:
-        """A run's id is any text; whatever the service makes of a character is none of the run's business."""
+        """A run's id is any text; what the service makes of a character does not concern the run."""
         name = f"suite/{secrets.token_hex(4)}"
         clients(run).put(name, b"x", expect=ANY, timeout=CALL)
         assert value_of(clients(run).read(name, timeout=CALL)) == b"x"

@@ -27,7 +27,7 @@ _TRIES: Final = 5
 
 
 class LeasesConformance(Conformance):
-    """`KeyValueBackend.open_lease`, and what hangs on a lease."""
+    """`KeyValueBackend.open_lease`, and what belongs to a lease."""
 
     @lacks(Capability.LEASE)
     def test_service_without_leases_says_so(self, client: KeyValueBackend) -> None:
@@ -106,7 +106,7 @@ class LeasesConformance(Conformance):
     @requires(Capability.LEASE)
     @pytest.mark.parametrize("there", [None, b"old"], ids=["missing", "existing"])
     def test_put_with_an_ended_lease_loses(self, client: KeyValueBackend, there: bytes | None) -> None:
-        """No key can hang on a lease that has ended: such a put changes nothing, whatever it expects."""
+        """No key can belong to a lease that has ended: such a put changes nothing, whatever it expects."""
         ended = client.open_lease(30, timeout=CALL)
         ended.revoke(CALL)
         before = None if there is None else client.put(KEY, there, expect=ANY, timeout=CALL).entry

@@ -33,8 +33,8 @@ Reach = Callable[[str], KeyValueBackend]
 class NetworkConformance(Conformance):
     """What a backend makes of a line that fails, and of something else at its end.
 
-    It is no part of `BackendConformance`, since it needs to know how the service speaks: a subclass brings the fixture
-    ``proxy``, a `FaultProxy` on the way to a healthy service, and a ``connect`` that takes an endpoint.
+    It is separate from `BackendConformance`, since it needs to know how the service speaks: a subclass brings the
+    fixture ``proxy``, a `FaultProxy` on the way to a healthy service, and a ``connect`` that takes an endpoint.
     """
 
     strange_answers: ClassVar[Sequence[bytes]]

@@ -422,7 +422,7 @@ def _assert_works(client: KeyValueBackend, since: Snapshot) -> None:
 
 
 def _put(client: KeyValueBackend, key: str, value: bytes, expect: Any) -> Entry | None:
-    """What is there after a put; one whose reply was lost, with a connection that had broken unnoticed, is repeated."""
+    """The entry after a put; one whose reply was lost, with a connection that had broken unnoticed, is repeated."""
     while True:
         put = with_retries(lambda: client.put(key, value, expect=expect, timeout=CALL))
         if put.outcome is not PutOutcome.UNKNOWN:

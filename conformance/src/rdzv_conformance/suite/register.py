@@ -69,14 +69,14 @@ class RegisterConformance(Conformance):
         assert _there(client) == (b"y", second)
 
     def test_register_is_kept_if_token_is_old(self, client: RendezvousBackend) -> None:
-        """With an old token `set_state` changes nothing and returns what is there."""
+        """With an old token `set_state` changes nothing and returns the present state."""
         _, first, _ = _set(client, b"x")
         _, second, _ = _set(client, b"y", first)
         assert _set(client, b"z", first) == (b"y", second, False), "an old token was accepted"
         assert _there(client) == (b"y", second)
 
     def test_register_is_kept_if_token_is_missing(self, client: RendezvousBackend) -> None:
-        """Without a token `set_state` does not overwrite: it returns what is there."""
+        """Without a token `set_state` does not overwrite: it returns the present state."""
         _, token, _ = _set(client, b"x")
         assert _set(client, b"y") == (b"x", token, False), "a state was overwritten by a creation"
         assert _there(client) == (b"x", token)

@@ -131,7 +131,7 @@ class StoreConformance(Conformance):
         assert numbers == list(range(1, 20 * _PROCESSES + 1)), "an `add` was lost, or counted twice"
 
     def test_store_compare_set(self, store: KeyValueStore) -> None:
-        """It writes if the value is the expected one, or if none is there and none expected; it tells what is there."""
+        """It writes if the value is the expected one, or none is there and none expected; it tells the value."""
         assert store.compare_set("key", "other", "x") == b"other"
         assert not store.check(["key"]), "`compare_set` created a key although a value was expected"
         assert store.compare_set("key", "", "first") == b"first"
@@ -172,7 +172,7 @@ class StoreConformance(Conformance):
             assert int(other.get(name)) == numbers[-1], f"a `{name}` that came late undid what others have added since"
 
     def test_store_queue_is_first_in_first_out(self, stores: Stores) -> None:
-        """What is pushed first is popped first, by any client; a queue is no key."""
+        """What is pushed first is popped first, by any client; a queue is not listed among the keys."""
         one, other = stores(), stores()
         assert one.queue_len("queue") == 0
         for item in ("1", b"2", b"", "4"):

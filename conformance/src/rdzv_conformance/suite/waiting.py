@@ -52,7 +52,7 @@ class WaitingConformance(Conformance):
                 since = wait_for(waiter, "suite/a", since, holds(name, None), f"{name} to go")
 
     def test_wait_may_be_on_one_key(self, clients: Clients) -> None:
-        """A key is a prefix of itself, also while it is missing; its neighbours are no part of it."""
+        """A key is a prefix of itself, also while it is missing; its neighbours are not under it."""
         waiter, writer = clients(), clients()
         since = waiter.read_all(KEY, timeout=CALL)
         for value in (b"1", b"2"):

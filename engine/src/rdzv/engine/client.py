@@ -233,7 +233,7 @@ class RetryingClient:
             deadline: Until when to try.
             previous: The value that this one replaces; None: there must be none. No write is unconditional: its
                 request may be applied again at any later time, and must not undo what was written meanwhile.
-            lease: The lease that the key hangs on.
+            lease: The lease that the key belongs to.
             deleted: Write a tombstone: a conditional delete.
 
         Returns:

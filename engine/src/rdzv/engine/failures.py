@@ -106,7 +106,7 @@ class Failures:
 
 
 def has_lasted(times: int, seconds: float) -> bool:
-    """Whether an error is no passing fault: it came often, for long. Time alone passes in a paused process, too."""
+    """Whether an error stays: it came often, for long. Time alone passes in a paused process, too."""
     return times >= LASTING_TIMES and seconds >= LASTING
 
 

@@ -46,7 +46,7 @@ class Growth:
         self._arrived = {node: self._arrived.get(node, now) for node in here}
 
     def due(self, now: float) -> Set[str] | None:
-        """The ids of the nodes that count, whether they wait or not; None: all do."""
+        """The ids of the nodes for which a running world may be asked to grow now; None: for all."""
         if not self._delay:
             return None
         return {node for node in self._arrived if now >= self._counts_from(node)}

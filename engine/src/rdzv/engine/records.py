@@ -72,7 +72,7 @@ def pending_key(number: int) -> str:
 
 
 def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]]:
-    """The keys of the pending rounds in a snapshot, each with the round; None: the name of the key is no number."""
+    """The keys of the pending rounds in a snapshot, each with the round; None: the name of the key is not a number."""
     for key in snapshot.names():
         if key.startswith(f"{PENDING}/"):
             name = key.removeprefix(f"{PENDING}/")
@@ -139,7 +139,7 @@ class Pages:
 
     @property
     def round(self) -> int:
-        """The round for which they were written; 0: the folder is none of a round's."""
+        """The round for which they were written; 0: the folder does not belong to a round."""
         number = self.folder.removeprefix(f"{ROUNDS}/").partition("/")[0]
         return int(number) if number.isdecimal() and len(number) < _DIGITS else 0
 

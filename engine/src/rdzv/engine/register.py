@@ -33,7 +33,7 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
 
     Raises:
         RendezvousConnectionError: The service did not take the record until the deadline.
-        RendezvousError: What is there cannot be used.
+        RendezvousError: What the service holds cannot be used.
         Exception: The backend's own, if it lasts.
     """
     mine, pauses = node.registration, node.pauses()
@@ -194,7 +194,7 @@ def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:
 
 
 def _lose_lease(node: Node) -> None:
-    """Trust nothing that hung on the lease."""
+    """Trust nothing that belonged to the lease."""
     node.registration.lose_lease()
     node.failures.clear(LEAD)
     if node.leading:

@@ -67,7 +67,7 @@ class _Content:
 class RegisterAdapter(KeyValueBackend):
     """A register backend as a key-value backend, without leases.
 
-    A register takes no timeouts. No call of its begins after a deadline of ours, or after `close`; but one
+    A register takes no timeouts. No call to it begins after the deadline of its caller, or after `close`; but one
     that hangs is waited for, so a class for PyTorch's contract must have a timeout of its own.
 
     Errors that are not rdzv's become so: PyTorch's by their names; mistakes of the class (TypeError and the

@@ -74,13 +74,13 @@ _NEXT: Final = {(line.source, line.trigger): line.target for line in TRANSITIONS
 
 @dataclass
 class Registration:
-    """A node's record, and the lease that it hangs on.
+    """A node's record, and the lease that it belongs to.
 
     Attributes:
         state: See `NodeState`.
         record: What the node wants to be written of itself; None: nothing.
         version: What the service holds of it, as far as the node knows.
-        lease: The lease that the record hangs on.
+        lease: The lease that the record belongs to.
         unrevoked: The lease of a node that has deregistered, until the service confirms that it is over.
         lease_since: The moment from which on the lease lives.
         lease_until: The moment until which the lease certainly lives.
@@ -101,7 +101,7 @@ class Registration:
         self.state = _NEXT.get((self.state, trigger), self.state)
 
     def lose_lease(self) -> None:
-        """Trust nothing that hung on the lease."""
+        """Trust nothing that belonged to the lease."""
         self.lease, self.lease_until = None, -math.inf
         self.on(Trigger.LEASE_LOST)
 

@@ -24,7 +24,7 @@ class RunView:
     Attributes:
         snapshot: What it holds under ``control``; None until it was seen once.
         state: The published state, None before the first.
-        rank: This node's rank in the world of the state; None: it is no member.
+        rank: This node's rank in the world of the state; None: it is not a member.
         page: The page of that world on which it stands, if the world stands on pages.
         version: The versioned value that the state came from: its token is the condition of the next write. None: a
             state would be the first.

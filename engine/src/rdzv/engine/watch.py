@@ -52,7 +52,7 @@ def wait_until_connected(node: Node, deadline: float) -> Coroutine[None]:
 
     Raises:
         RendezvousConnectionError: It was not seen until the deadline.
-        RendezvousError: What is there cannot be used.
+        RendezvousError: What the service holds cannot be used.
     """
     started = node.clock()
     while node.run.snapshot is None:

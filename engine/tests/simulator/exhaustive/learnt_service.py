@@ -31,7 +31,7 @@ class Content:
         leases: The leases that live: number, time to live, and seconds of it that are left.
         next: Seconds until the first lease ends; None: there is none.
         folders: The entries of each folder.
-        hung: Which lease a key hangs on.
+        hung: Which lease a key belongs to.
         opened: How many leases each node has opened.
     """
 

@@ -49,7 +49,7 @@ def _without_quotes(config: Mapping[str, Any]) -> dict[str, Any]:
     """Take off the quotes that no shell took off: around the whole configuration, and around each value.
 
     torch splits the text at its commas, so those around the whole are at the first name and at the last value. What it
-    adds itself is no text.
+    adds itself is not a text.
     """
     options = dict(config)
     texts = [name for name, value in options.items() if isinstance(value, str)]

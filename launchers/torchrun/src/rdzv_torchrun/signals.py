@@ -1,4 +1,4 @@
-"""Signals to a node that is in a call of ours."""
+"""Signals to a node that is in a call to rdzv."""
 
 import os
 import signal

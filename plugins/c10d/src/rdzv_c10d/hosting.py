@@ -143,7 +143,7 @@ def try_to_host(endpoint: Endpoint, name: Hashable, must: bool, mark: Callable[[
     Args:
         endpoint: Where; with port 0, at any that is free.
         name: The same for all in this process who need the same store.
-        must: We are the host, even if the endpoint's address is none of this machine's own (a virtual one).
+        must: This process is the host, even if the endpoint's address is virtual: not one of this machine.
         mark: Writes into the new store what its clients must find.
 
     Raises:

@@ -150,7 +150,7 @@ class FileLocator(StoreLocator):
         return store
 
     def _check_file(self) -> None:
-        """Refuse what is no store's, or not to be written: torch would try for ever, and not even end at Ctrl-C."""
+        """Refuse a file that is not a store, or not writable: torch would try for ever, and not even end at Ctrl-C."""
         if os.path.exists(self._path) and not os.path.isfile(self._path):
             what = "a folder" if os.path.isdir(self._path) else "no file"
             raise RendezvousParameterError(

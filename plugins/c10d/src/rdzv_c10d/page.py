@@ -61,7 +61,7 @@ class SharedPage:
         return gone
 
     def _write(self, store: Store, there: bytes | None, new: Page) -> tuple[bytes | None, bool]:
-        """Replace the page if it is the expected one; returns what is there now, and whether it was replaced."""
+        """Replace the page if it is the expected one; returns its present bytes, and whether it was replaced."""
         raw = new.pack()
         found = store.compare_set(self._key, there or b"", raw)
         won = found == raw

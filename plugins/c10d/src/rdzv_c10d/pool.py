@@ -292,7 +292,7 @@ class _Worker:
             if self._connection is None:
                 self._connection = self._connections.connect(deadline - time.monotonic())
             if time.monotonic() > deadline:
-                # The caller has left; what it wanted may be wrong by now.
+                # The deadline of the caller is over: its work is not begun.
                 raise self._connections.no_answer()
             result = work(self._connection)
         except BaseException as raised:

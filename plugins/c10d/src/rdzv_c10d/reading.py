@@ -22,7 +22,7 @@ _PAUSES: Final = 10
 _ONE_BY_ONE: Final = 8
 """So many keys, one of which is on its way, are not looked for by halves any more."""
 _LISTED: Final = 16
-"""Of how many prefixes it is known what is there."""
+"""Of how many prefixes the last listing is kept."""
 
 
 class Listing(NamedTuple):

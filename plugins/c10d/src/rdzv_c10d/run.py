@@ -244,7 +244,7 @@ class Run:
         top, store = top_of(paths[0]), connection.store
         session, seen, watchers = self._watchers_seen.get(top, ("", 0, []))
         if (session, seen) != (connection.session.id, version):
-            # What is no watcher is not rung; what was written stands all the same.
+            # A line that does not name a watcher is left out; what was written stands all the same.
             lines = [name.split(" ") for name in names_in(store, self._layout.watchers(top))]
             watchers = [Watcher(*words) for words in lines if len(words) == len(Watcher._fields)]
             self._watchers_seen[top] = (connection.session.id, version, watchers)

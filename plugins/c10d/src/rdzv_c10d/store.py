@@ -32,7 +32,7 @@ class Store(Protocol):
 
     ``wait`` and ``multi_get`` block until the keys exist; nothing else does. For ``set``, ``multi_set`` and ``append``
     a TCPStore does not even wait for an answer. ``compare_set`` writes if the value is the expected one (empty: if
-    there is none), and returns what is there now; for a missing key that is what was expected, whatever it is.
+    there is none), and returns the present value; for a missing key that is what was expected, whatever it is.
     ``has_extended_api`` says whether ``append`` and ``multi_get`` are one step each.
     """
 
@@ -68,7 +68,7 @@ class Session:
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A client of a store of our own, for one thread at a time.
+    """A client of a store, for one thread at a time.
 
     Attributes:
         store: The client.
@@ -171,7 +171,7 @@ def limited(store: Any) -> int | None:
 
 
 def copy_socket(descriptor: int) -> socket.socket | None:
-    """A socket of our own for what a descriptor of this process stands for; None if that is no socket."""
+    """A second socket object for a descriptor of this process; None if that does not stand for a socket."""
     copy = -1
     with suppress(OSError):
         copy = os.dup(descriptor)

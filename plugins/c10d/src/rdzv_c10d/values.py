@@ -1,7 +1,7 @@
 """What the values of the store look like: the frame of one key, the page of several, the key index of names.
 
 Every write puts a nonce of its own into what it writes: `compare_set` does not say who won, but answers with
-what is there now, and no two writers write the same.
+the present value, and no two writers write the same.
 """
 
 import json

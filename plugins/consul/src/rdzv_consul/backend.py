@@ -138,5 +138,5 @@ def _address_towards_leader(keys: Keys, timeout: float) -> str:
 
 
 def _is_index(token: Token) -> bool:
-    """Whether a token may be one of ours. To Consul, 0 would mean that the key must not exist."""
+    """Whether this may be a token that a backend has returned. To Consul, 0 would mean that the key must not exist."""
     return type(token) is int and 0 < token < 2**63

@@ -22,7 +22,7 @@ class Keys:
 
     Args:
         client: By which Consul is reached.
-        refusals: What its answers mean to `client` that are no result.
+        refusals: What answers other than results mean to `client`.
         root: What stands before each of them, such as ``rdzv/job-7/``.
         namespace: Of Consul Enterprise.
         datacenter: Whose keys; None: the agent's own.
@@ -91,7 +91,7 @@ class Keys:
             if put.outcome is PutOutcome.APPLIED:
                 return put
             there = self.read(key, _left(deadline))
-            # A put that may not create what is not there has met a key that is gone by now.
+            # The key existed when Consul checked the condition, and was deleted since; with the index 0: try again.
             if there is not None or index != 0:
                 return PutResult(PutOutcome.CONFLICT, there)
 
@@ -142,7 +142,7 @@ class Keys:
         return f"/v1/{path}?{urlencode({**(query or {}), **self._everywhere})}"
 
     def _entries(self, reply: Reply) -> dict[str, Entry]:
-        """What Consul sent, by key. Whatever is no Consul sends no index."""
+        """What Consul sent, by key. Only Consul sends an index."""
         int(reply.headers["x-consul-index"])
         items = json.loads(reply.body) if reply.status == 200 else []
         entries = {str(item["Key"]).removeprefix(self._root): _entry(item) for item in items}

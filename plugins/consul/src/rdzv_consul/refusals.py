@@ -1,4 +1,4 @@
-"""What Consul's answers mean that are no result."""
+"""What answers of Consul other than results mean."""
 
 from typing import Final
 
@@ -25,7 +25,7 @@ class Refusals:
         self._answered = False
 
     def check(self, reply: Reply) -> None:
-        """Raise what an answer means that is no result."""
+        """Raise what an answer other than a result means."""
         if reply.status in (200, 404, 409):
             self._answered = True
             return

@@ -80,5 +80,5 @@ class EtcdBackend(EtcdV2Backend):
 
 
 def _is_index(token: Any) -> bool:
-    """Whether a token may be one of ours. etcd takes 0 for no condition at all."""
+    """Whether this may be a token that a backend has returned. etcd takes 0 for no condition at all."""
     return type(token) is int and 0 < token < 2**63

@@ -205,7 +205,7 @@ class Keys:
 
 
 def check(reply: Reply, user: str | None, root: str) -> None:
-    """Raise what an answer means that is none to what `user` asked about the keys under `root`."""
+    """Raise what an answer other than a result means; `user` asked about the keys under `root`."""
     if reply.status == 401:
         who = "a client without a user" if user is None else f"the user '{user}'"
         keys = f"{root.rpartition('/')[0]}/*"

@@ -39,7 +39,7 @@ class Tree:
         yield self.everything()
 
     def name(self, path: str) -> str | None:
-        """The key whose value is the file at `path`; None if that is no file of ours."""
+        """The key whose value is the file at `path`; None if that holds no key."""
         directory, _, file = path.removeprefix(f"{self.root}/").rpartition("/")
         if file != _VALUE or not path.startswith(f"{self.root}/"):
             return None

@@ -19,7 +19,7 @@ from .failures import LoginExpiredError, LoginNotNeededError, Refusals
 _T = TypeVar("_T")
 
 _ALIVE: Final = Request("GET", "/version")
-"""Every member answers this, and it is no call to etcd."""
+"""Every member answers this without a call to etcd."""
 
 _HAS_LEADER: Final = {"Grpc-Metadata-hasleader": "true"}
 """A member that lost the others ends such a watch; any other would stay silent for ever."""

@@ -49,7 +49,7 @@ class Refusals:
         self._user = user
 
     def check(self, reply: Reply) -> None:
-        """Raise what an answer means that is no result; see `rdzv_transport.Client`."""
+        """Raise what an answer other than a result means; see `rdzv_transport.Client`."""
         # An error of a method whose answer is a stream comes with status 200.
         if reply.status == 200 and not reply.body.startswith(b'{"error"'):
             return

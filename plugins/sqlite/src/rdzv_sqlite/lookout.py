@@ -24,7 +24,7 @@ _EPOCH: Final = 32
 """The bits above these tell one file from its successor, see `schema`."""
 
 Look = Callable[[Snapshot | None], Snapshot]
-"""Returns what is there now: the snapshot that it is given, if the file has not changed since."""
+"""Returns the present entries: the snapshot that it is given, if the file has not changed since."""
 
 
 class Lookout:

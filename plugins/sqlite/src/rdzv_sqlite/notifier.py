@@ -62,7 +62,7 @@ class FifoNotifier:
             raise RendezvousConnectionError(f"The FIFO '{path}' cannot be used: {error}.") from error
         try:
             poll = select.poll()
-            # A hang-up needs no asking for; asking for data would spin on a file that is no FIFO.
+            # A hang-up needs no asking for; asking for data would spin on a file that is not a FIFO.
             poll.register(ear, 0)
             yield lambda seconds: bool(poll.poll(seconds * 1000))
         finally:

@@ -58,7 +58,7 @@ def read_moment(connection: sqlite3.Connection) -> tuple[int, int | None]:
 
 
 def _is_ours(connection: sqlite3.Connection) -> bool:
-    """Whether the file is a database of ours; False if it is empty."""
+    """Whether the file is a database of rdzv; False if it is empty."""
     connection.execute("BEGIN")
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()

@@ -22,7 +22,7 @@ class Answer:
     Attributes:
         status: Of the answer; 0 until its head is complete.
         headers: Of the answer; their names are in lower case.
-        ended: Why nothing more comes of it: `ENDED`, or it is no HTTP; empty while more may come. (It may also
+        ended: Why nothing more comes of it: `ENDED`, or it is not HTTP; empty while more may come. (It may also
             end with the connection.)
         rest: Of its body, what was received and not taken away.
         is_persistent: Whether another request may follow, once it has ended.

@@ -29,8 +29,8 @@ class Client(FailoverClient):
     Args:
         service: What it is called in messages.
         endpoints: The first is tried first, one that fails last.
-        check: Raises what an answer means that is no result: an `EndpointError` if another endpoint may do
-            better, a `RendezvousError` if not, a ValueError if it is none of the service's.
+        check: Raises what an answer other than a result means: an `EndpointError` if another endpoint may do
+            better, a `RendezvousError` if not, a ValueError if it does not come from the service.
         headers: Sent with every request.
         tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
         server_name: The name in the endpoints' certificates, if it is not the endpoint's.
@@ -73,7 +73,7 @@ class Client(FailoverClient):
             request: What.
             timeout: Seconds for everything.
             read: Makes the result of an answer that passed `check`. A KeyError or the like from it means
-                that the answer is none of the service's.
+                that the answer does not come from the service.
 
         Raises:
             ReplyLostError: The request may have been applied (only if it is not repeatable).
@@ -160,7 +160,7 @@ class Client(FailoverClient):
         return self.try_members(attempt, timeout, repeatable=request.repeatable)
 
     def demote(self, member: Member) -> None:
-        """Try an endpoint after all others from now on, and have the calls that wait for it leave it."""
+        """Move an endpoint behind all others, and fail the calls that wait for it."""
         if len(self.members) > 1:
             super().demote(member)
             with self._using:

@@ -46,7 +46,7 @@ class PrefixCaches:
 
     Attributes:
         client: The servers.
-        session: The one that the watches hang on; it serves for everything else but leases as well.
+        session: The one that the watches belong to; it serves for everything else but leases as well.
     """
 
     def __init__(self, client: FailoverClient, login: Login, layout: Layout) -> None:
@@ -101,7 +101,7 @@ class _PrefixCache:
 
     Attributes:
         path: The prefix as a node.
-        channel: The connection that the watch hangs on; None until everything was read once.
+        channel: The connection that the watch belongs to; None until everything was read once.
     """
 
     def __init__(self, path: str, layout: Layout, session: Session) -> None:

@@ -40,7 +40,7 @@ class Channel:
 
     Attributes:
         line: To which server.
-        broken: Why it is no use any more; None: it is.
+        broken: Why it cannot be used any more; None: it can.
     """
 
     def __init__(

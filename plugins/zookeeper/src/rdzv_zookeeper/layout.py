@@ -84,7 +84,7 @@ def incarnation_node(path: str, incarnation: str) -> str:
 
 
 def is_incarnation_node(path: str) -> bool:
-    """Whether a node is no key, but another one's incarnation node."""
+    """Whether a node is the incarnation node of a key, and not a key itself."""
     return _INCARNATION in path.rpartition("/")[2]
 
 

@@ -49,7 +49,7 @@ class Session:
 
     Args:
         on_event: Hears the path of every node that changes under a watch, and whether it was created. With it, another
-            session begins when this one has ended; without, what hangs on the session has ended for good.
+            session begins when this one has ended; without, what belongs to the session has ended for good.
 
     Attributes:
         client: The servers.
@@ -151,7 +151,7 @@ class Session:
             self._attaching.release()
 
     def end(self, deadline: float) -> None:
-        """End the session now, with all that hangs on it.
+        """End the session now, with all that belongs to it.
 
         Raises:
             RendezvousConnectionError: No server could be reached.

@@ -14,12 +14,12 @@ from rdzv_transport import EndpointError, Member, TimedSocket
 from .failures import NotZooKeeperError
 
 Request = Any
-"""A request of kazoo's, which have no types, or one of ours: it has a `type` and can `serialize` itself."""
+"""A request of kazoo, which has no types, or one of this module: it has a `type` and can `serialize` itself."""
 
 EVENT_XID: Final = -1
 PING_XID: Final = -2
 AUTH_XID: Final = -4
-"""The numbers of what is no answer to a numbered request."""
+"""The numbers of messages other than answers to a numbered request."""
 
 CREATED: Final = 1
 """The type of the event that tells of a new node."""
@@ -133,7 +133,7 @@ class Line:
         """Send everything.
 
         Raises:
-            EndpointError: It could not all be sent by the deadline; the line is no use any more.
+            EndpointError: It could not all be sent by the deadline; the line cannot be used any more.
         """
         try:
             self._sock.send(data, deadline)

@@ -80,7 +80,7 @@ class Check:
 
 
 def parse_check(text: str) -> Check:
-    """The check that ``--check`` means, for argparse: one of ours, or a command line for the shell."""
+    """The check that ``--check`` means, for argparse: a built-in one, or a command line for the shell."""
     kind = text.partition(":")[0]
     if not text.strip():
         raise argparse.ArgumentTypeError("an empty text is no check; give a command line, disk, port, gpu or host")

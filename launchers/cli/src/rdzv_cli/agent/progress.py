@@ -7,7 +7,7 @@ from typing import Final
 from rdzv.channel import Report
 
 _LONGEST: Final = 1.0
-"""Seconds that one look counts at most: what the agent itself was stopped for is no hang of a worker."""
+"""Seconds that one look counts at most: while the agent itself is stopped, no worker hangs."""
 
 
 @dataclass
