@@ -456,15 +456,15 @@ class ReplyLostError(RendezvousConnectionError):
     """The request may have arrived."""
 
 
+def _unsupported_but(given: Capability) -> Mapping[Capability, str]:
+    return {capability: reason for capability, reason in MemoryBackend.unsupported.items() if capability is not given}
+
+
 class DurableBackend(MemoryBackend):
     """The backend of a service that keeps everything."""
 
     capabilities = MemoryBackend.capabilities | {Capability.DURABLE}
-    unsupported: ClassVar[Mapping[Capability, str]] = {
-        capability: reason
-        for capability, reason in MemoryBackend.unsupported.items()
-        if capability is not Capability.DURABLE
-    }
+    unsupported = _unsupported_but(Capability.DURABLE)
 
 
 class PollingBackend(MemoryBackend):
@@ -484,11 +484,7 @@ class SeveralEndpoints(MemoryBackend):
     """The backend of a service that is there at several endpoints: one after the other is tried."""
 
     capabilities = MemoryBackend.capabilities | {Capability.MULTI_ENDPOINT}
-    unsupported: ClassVar[Mapping[Capability, str]] = {
-        capability: reason
-        for capability, reason in MemoryBackend.unsupported.items()
-        if capability is not Capability.MULTI_ENDPOINT
-    }
+    unsupported = _unsupported_but(Capability.MULTI_ENDPOINT)
 
     def __init__(self, endpoint: str, run_id: str) -> None:
         first, *_ = self._places = [str(one) for one in parse_endpoints(endpoint, 0)]

@@ -4,7 +4,6 @@ import json
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +12,9 @@ import rdzv
 import rdzv_core
 
 ROOT = Path(__file__).parents[2]
+TOOL = "capabilities"
 PLUGINS = [tomllib.loads(path.read_text())["project"] for path in sorted(ROOT.glob("plugins/*/pyproject.toml"))]
 BACKENDS = [project for project in PLUGINS if "rdzv" in project.get("entry-points", {})]
-
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """dev/tools/capabilities.py."""
-    monkeypatch.syspath_prepend(ROOT / "dev" / "tools")
-    return import_module("capabilities")
 
 
 @pytest.fixture

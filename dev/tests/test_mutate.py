@@ -4,20 +4,13 @@ import ast
 import subprocess
 import sys
 import tomllib
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """dev/tools/mutate.py."""
-    monkeypatch.syspath_prepend(ROOT / "dev" / "tools")
-    return import_module("mutate")
+TOOL = "mutate"
 
 
 def changed(tool: Any, expression: str) -> list[str]:

@@ -4,7 +4,6 @@ import re
 import tomllib
 from collections.abc import Iterable
 from enum import Enum
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,15 +20,9 @@ from rdzv.engine.watch import watch_loop
 from engine.tests.coroutines import Harness, Stepper
 
 ROOT = Path(__file__).parents[2]
+TOOL = "pictures"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 PICTURES = dict(re.findall(r"^```mermaid\n%% (\w+)\n(.*?)^```$", PAGE, re.M | re.S))
-
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """dev/tools/pictures.py."""
-    monkeypatch.syspath_prepend(ROOT / "dev" / "tools")
-    return import_module("pictures")
 
 
 def words(picture: str) -> str:

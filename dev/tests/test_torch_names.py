@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
+TOOL = "torch_names"
 
 DYNAMIC = """
 from dataclasses import dataclass
@@ -40,13 +40,6 @@ def create_handler(store, backend, params):
 """A part of a torch in which nothing is new."""
 
 Make = Callable[..., Path]
-
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """dev/tools/torch_names.py."""
-    monkeypatch.syspath_prepend(ROOT / "dev" / "tools")
-    return import_module("torch_names")
 
 
 @pytest.fixture

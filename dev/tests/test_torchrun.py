@@ -163,6 +163,14 @@ def kill(node: Agent) -> float:
     return killed
 
 
+def ends_in_time(node: Agent, killed: float, code: int) -> None:
+    """See a node end with this exit code, soon enough after another one was killed."""
+    assert node.ends(PATIENCE) == code
+    took = time.monotonic() - killed
+    print(f"ended after {took:.2f} s")
+    assert took < TTL + BUSY
+
+
 def descendants(pid: int) -> list[int]:
     """The processes that a process has started, and those that they have."""
     found: list[int] = []
@@ -409,11 +417,7 @@ def test_a_death_before_the_workers_start_ends_the_others_in_time(local: Nodes, 
     """torch's agents have no way back from there, and would wait for 300 s."""
     healthy, stuck = local.start(work, nnodes="2"), local.start(work, nnodes="2", stuck=True)
     stuck.says("has a world", limit=PATIENCE)
-    killed = kill(stuck)
-    assert healthy.ends(PATIENCE) == 1
-    took = time.monotonic() - killed
-    print(f"ended after {took:.2f} s")
-    assert took < TTL + BUSY
+    ends_in_time(healthy, kill(stuck), 1)
     assert "is no longer whole" in healthy.said
     assert local.status().phase != "closed"
 
@@ -425,11 +429,7 @@ def test_a_death_in_the_last_barrier_lets_the_others_go(local: Nodes, work: Path
     done, lost = two if "\nrank 0 of" in f"\n{two[0].said}" else two[::-1]
     order(work, {0: 0})
     done.says("successfully finished", limit=PATIENCE)
-    killed = kill(lost)
-    assert done.ends(PATIENCE) == 0
-    took = time.monotonic() - killed
-    print(f"ended after {took:.2f} s")
-    assert took < TTL + BUSY
+    ends_in_time(done, kill(lost), 0)
     # Whether its work was done is not known.
     assert local.status().phase != "closed"
 

@@ -1,19 +1,10 @@
 """The word list of `lint` finds what it should, and only that."""
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[len(Path("dev/tools").parts)]
-
-
-@pytest.fixture
-def tool(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """words.py."""
-    monkeypatch.syspath_prepend(ROOT / "dev/tools")
-    return import_module("words")
+TOOL = "words"
 
 
 def test_old_words_are_found_with_their_lines(tool: Any) -> None:

@@ -1,5 +1,6 @@
 """Which worlds a run takes, with real nodes on a service in memory."""
 
+import contextlib
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,9 +17,8 @@ from .test_rendezvous import Run, wait_until
 @pytest.fixture
 def run() -> Iterator[Run]:
     """A run on a backend that can do everything."""
-    run = Run("memory")
-    yield run
-    run.close()
+    with contextlib.closing(Run("memory")) as run:
+        yield run
 
 
 class TestSettings:

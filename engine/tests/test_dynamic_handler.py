@@ -26,12 +26,13 @@ from rdzv.engine.codec import decode
 from rdzv.engine.failures import WATCH
 from rdzv.engine.handler import _reserved_port, assign_ranks
 from rdzv.engine.records import STATUS_KEY, Closed, State
-from rdzv.hooks import hookimpl, register_hooks, unregister_hooks
+from rdzv.hooks import hookimpl
 from rdzv.settings import RendezvousTimeout
 from rdzv.store import KeyValueStore, PrefixStore
 
+from .forks import said_in_fork
 from .memory import Fault, MemoryBackend
-from .test_rendezvous import Run, seconds, wait_until
+from .test_rendezvous import Run, plugged_in, seconds, wait_until
 
 
 @pytest.fixture
@@ -45,23 +46,6 @@ def closed(run: Run) -> Closed | None:
     """How the run was closed, as the service holds it."""
     entry = run.service.entries.get(f"run/{STATE_KEY}")
     return None if entry is None else decode(State, Envelope.unpack(entry.value).payload).closed
-
-
-def fails(call: Any) -> str:
-    """What a call says that is made in a fork of this process."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            os.write(write, f"returned {call()}".encode())
-        except BaseException as error:
-            os.write(write, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with open(read, "rb") as said:
-        return said.read().decode()
 
 
 class TestMaking:
@@ -253,12 +237,12 @@ class TestEnding:
         node = run.node(1, 1)
         node.next_rendezvous()
         mine = f"belongs to process {os.getpid()}"
-        assert mine in fails(node.next_rendezvous)
-        assert mine in fails(node.is_closed)
-        assert fails(node.shutdown) == "returned False"
+        assert mine in said_in_fork(node.next_rendezvous)
+        assert mine in said_in_fork(node.is_closed)
+        assert said_in_fork(node.shutdown) == "returned False"
         assert closed(run) is None
         node.shutdown()
-        assert mine in fails(node.is_closed)
+        assert mine in said_in_fork(node.is_closed)
 
 
 class TestRemoval:
@@ -339,11 +323,8 @@ class TestRanks:
 
         records = [NodeRecord(name, 0, 0, 2, 2, "host", 1) for name in ("node2", "node10")]
         assert assign_ranks(records, ()) == ["node2", "node10"]
-        register_hooks(plugin := Reversed())
-        try:
+        with plugged_in(Reversed()):
             assert assign_ranks(records, ()) == ["node10", "node2"]
-        finally:
-            unregister_hooks(plugin)
 
 
 @pytest.mark.parametrize(("address", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])

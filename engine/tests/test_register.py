@@ -266,17 +266,22 @@ class Slow(RendezvousBackend):
         self._pass()
 
 
-@pytest.mark.parametrize("takes", [0.1, 0.4, 0.6, 0.9, 1.5])
-def test_no_call_of_a_register_begins_after_the_deadline(takes: float) -> None:
-    slow = Slow(takes)
-    keys = RegisterAdapter(slow, clock=lambda: slow.now, sleep=lambda seconds: setattr(slow, "now", slow.now + seconds))
-    for call in (
+def calls_of(keys: RegisterAdapter) -> list[Callable[[], Any]]:
+    """Every call that takes a timeout."""
+    return [
         lambda: keys.read("a", timeout=1.0),
         lambda: keys.read_all("a", timeout=1.0),
         lambda: keys.put("a", b"x", expect=ABSENT, timeout=1.0),
         lambda: keys.delete("a", timeout=1.0),
         lambda: keys.wait("a", Snapshot(), timeout=1.0),
-    ):
+    ]
+
+
+@pytest.mark.parametrize("takes", [0.1, 0.4, 0.6, 0.9, 1.5])
+def test_no_call_of_a_register_begins_after_the_deadline(takes: float) -> None:
+    slow = Slow(takes)
+    keys = RegisterAdapter(slow, clock=lambda: slow.now, sleep=lambda seconds: setattr(slow, "now", slow.now + seconds))
+    for call in calls_of(keys):
         slow.began.clear()
         start = slow.now
         with suppress(RendezvousConnectionError):
@@ -292,13 +297,7 @@ def test_after_close_every_call_is_an_error() -> None:
         keys.close()
         with pytest.raises(RendezvousConnectionError, match="is closed"):
             waiting.result(CALL)
-    for call in (
-        lambda: keys.read("a", timeout=1.0),
-        lambda: keys.read_all("a", timeout=1.0),
-        lambda: keys.put("a", b"x", expect=ABSENT, timeout=1.0),
-        lambda: keys.delete("a", timeout=1.0),
-        lambda: keys.wait("a", Snapshot(), timeout=1.0),
-    ):
+    for call in calls_of(keys):
         with pytest.raises(RendezvousConnectionError, match="is closed"):
             call()
 

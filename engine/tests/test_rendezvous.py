@@ -163,6 +163,16 @@ class Run:
 
 
 @contextmanager
+def plugged_in(plugin: Any) -> Iterator[None]:
+    """Have the hooks of a plugin called meanwhile."""
+    register_hooks(plugin)
+    try:
+        yield
+    finally:
+        unregister_hooks(plugin)
+
+
+@contextmanager
 def listening(run_id: str = "run") -> Iterator[list[Event]]:
     """Collect what happens."""
     events: list[Event] = []
@@ -172,12 +182,8 @@ def listening(run_id: str = "run") -> Iterator[list[Event]]:
         def rdzv_event(self, event: Event) -> None:
             events.append(event)
 
-    listener = Listener()
-    register_hooks(listener)
-    try:
+    with plugged_in(Listener()):
         yield events
-    finally:
-        unregister_hooks(listener)
 
 
 @pytest.fixture(params=["memory", "leaseless", "register", "pages"])
@@ -185,17 +191,15 @@ def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iter
     """A run on each kind of backend, with leases, without, and with only a register; and one whose worlds are large."""
     if request.param == "pages":
         monkeypatch.setattr(worlds, "PAGE", 1)
-    run = Run("memory" if request.param == "pages" else request.param)
-    yield run
-    run.close()
+    with contextlib.closing(Run("memory" if request.param == "pages" else request.param)) as run:
+        yield run
 
 
 @pytest.fixture
 def simple() -> Iterator[Run]:
     """A run on a backend that can do everything."""
-    run = Run("memory")
-    yield run
-    run.close()
+    with contextlib.closing(Run("memory")) as run:
+        yield run
 
 
 class TestGathering:
@@ -257,8 +261,7 @@ class TestGathering:
             def rdzv_assign_ranks(self, arrived: Sequence[NodeRecord], previous: Sequence[str]) -> None:
                 given.update({record.id: (record.address, record.port) for record in arrived})
 
-        register_hooks(reader := Reader())
-        try:
+        with plugged_in(Reader()):
             for number in range(3):
                 infos = run.gather(*nodes)
                 first = next(node for node in nodes if node.node_id == infos[0].nodes[0])
@@ -272,8 +275,6 @@ class TestGathering:
                 # Its rank goes to a newcomer, whose name is first or last in the alphabet.
                 address = f"127.0.1.{number}"
                 nodes.append(run.node(3, 3, address=address, node_name=f"{'az'[number % 2]}{number}"))
-        finally:
-            unregister_hooks(reader)
 
     def test_spares_end_gracefully_when_the_job_is_done(self, run: Run) -> None:
         nodes = run.nodes(2, 2, 2)
@@ -647,13 +648,8 @@ class TestPlugins:
             def rdzv_health_check(self, run_id: str) -> None:
                 raise OSError("no GPU")
 
-        plugin = Ill()
-        register_hooks(plugin)
-        try:
-            with pytest.raises(errors.RendezvousError, match="no GPU"):
-                simple.node().next_rendezvous()
-        finally:
-            unregister_hooks(plugin)
+        with plugged_in(Ill()), pytest.raises(errors.RendezvousError, match="no GPU"):
+            simple.node().next_rendezvous()
         assert not simple.service.entries
 
     def test_ranks_are_assigned_by_a_plugin(self, simple: Run) -> None:
@@ -662,16 +658,12 @@ class TestPlugins:
             def rdzv_assign_ranks(self, arrived: list[NodeRecord]) -> list[str]:
                 return [node.id for node in reversed(arrived)]
 
-        plugin = Reversed()
-        register_hooks(plugin)
-        try:
+        with plugged_in(Reversed()):
             first = simple.node(2, 2)
             waiting = simple.join(first)
             wait_until(lambda: simple.service.under("run/nodes"))
             waiting += simple.join(simple.node(2, 2))
             assert [future.result(10).rank for future in waiting] == [1, 0]
-        finally:
-            unregister_hooks(plugin)
 
     def test_events_tell_the_whole_run(self, simple: Run) -> None:
         with listening() as events:
@@ -695,12 +687,8 @@ class TestPlugins:
             def rdzv_event(self, event: Event) -> None:
                 raise RuntimeError("oops")
 
-        plugin = Broken()
-        register_hooks(plugin)
-        try:
+        with plugged_in(Broken()):
             assert len(simple.gather(*simple.nodes(2, 2, 2))) == 2
-        finally:
-            unregister_hooks(plugin)
         assert "oops" in caplog.text
 
 

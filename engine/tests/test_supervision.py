@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from rdzv_core.backend import Expect, Lease, PutResult, RendezvousBackend, Snapshot, Token
+from rdzv_core.backend import Expect, Lease, PutResult, Snapshot, Token
 from rdzv_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -32,8 +32,9 @@ from rdzv.engine.runner import Runner
 from rdzv.hooks import Event, EventKind
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
+from .forks import said_in_fork
 from .memory import MemoryBackend, MemoryService
-from .test_rendezvous import INTERVAL, Run, wait_until
+from .test_rendezvous import INTERVAL, Register, Run, wait_until
 
 STATE = "run/control/state"
 SLACK = 3.0
@@ -310,34 +311,26 @@ def test_coroutine_that_ends_late_leaves_no_thread_behind(monkeypatch: pytest.Mo
         over.set()
 
 
-class ForeignRegister(RendezvousBackend):
+class ForeignRegister(Register):
     """A register as it is written for PyTorch: it raises what it likes."""
-
-    def __init__(self, shared: dict[str, Any]) -> None:
-        self._shared = shared
 
     @property
     def name(self) -> str:
         return "foreign"
 
     def get_state(self) -> tuple[bytes, Token] | None:
-        with self._shared["lock"]:
-            self._check()
-            return self._shared.get("state")
+        self._check()
+        return super().get_state()
 
     def set_state(self, state: bytes, token: Token | None = None) -> tuple[bytes, Token, bool] | None:
-        with self._shared["lock"]:
-            self._check()
-            there = self._shared.get("state")
-            if (there[1] if there else None) != token:
-                return (*there, False) if there else None
-            self._shared["state"] = (state, (token or 0) + 1)
-            return (*self._shared["state"], True)
+        self._check()
+        return super().set_state(state, token)
 
     def _check(self) -> None:
-        if self._shared["away"]:
-            self._shared["failed"] += 1
-            raise NotOursError("The connection to the C10d store has failed.")
+        with self._shared["lock"]:
+            if self._shared["away"]:
+                self._shared["failed"] += 1
+                raise NotOursError("The connection to the C10d store has failed.")
 
 
 class NotOursError(Exception):
@@ -464,7 +457,8 @@ class TestJoinTimeout:
         with ends_within(0.5), pytest.raises(RendezvousTimeoutError, match=r"'run' on backend 'memory' .* \d+\.\d s"):
             node.next_rendezvous()
 
-    def test_keep_alive_loop_that_registers_again(self, run: Run) -> None:
+    def registering_again(self, run: Run) -> DynamicRendezvousHandler:
+        """A node that has lost its lease, and cannot open another one."""
         # Twice it has to get a world in this time.
         node = refusing_node(run, join=2.0)
         run.gather(node)
@@ -472,6 +466,10 @@ class TestJoinTimeout:
         with run.service.changed:
             lose_lease(run, node)
         wait_until(lambda: node._node.registration.writing and node.connection_error)
+        return node
+
+    def test_keep_alive_loop_that_registers_again(self, run: Run) -> None:
+        node = self.registering_again(run)
         with ends_within(2.0), pytest.raises(RendezvousTimeoutError, match="its disk is full") as late:
             node.next_rendezvous()
         assert "could not be reached" not in str(late.value)
@@ -480,13 +478,7 @@ class TestJoinTimeout:
         assert run.gather(node)[0].round == 2
 
     def test_service_that_is_away_while_the_loop_registers_again(self, run: Run) -> None:
-        # Twice it has to get a world in this time.
-        node = refusing_node(run, join=2.0)
-        run.gather(node)
-        run.backends[0].refuse(NO_SPACE, "open_lease")
-        with run.service.changed:
-            lose_lease(run, node)
-        wait_until(lambda: node._node.registration.writing and node.connection_error)
+        node = self.registering_again(run)
         run.backends[0].disconnect("the service is away")
         # Answers from before may be as young as the wait.
         with ends_within(2.0), pytest.raises(RendezvousError, match="the service is away") as late:
@@ -506,19 +498,7 @@ def test_fork_while_the_parent_joins_says_whose_node_it_is(run: Run) -> None:
     node = run.node(2, 2)
     run.join(node)
     wait_until(lambda: node._node.registration.record)
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            node.next_rendezvous()
-        except BaseException as error:
-            os.write(write, str(error).encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with open(read, "rb") as said:
-        assert f"belongs to process {os.getpid()}".encode() in said.read()
+    assert f"belongs to process {os.getpid()}" in said_in_fork(node.next_rendezvous)
 
 
 def test_error_is_raised_again_as_it_is_whatever_its_constructor_takes() -> None:

@@ -9,6 +9,7 @@ from rdzv.registry import create_backend
 from rdzv_core.backend import KeyValueBackend
 from rdzv_core.parameters import RendezvousParameters
 
+from .processes import Processes
 from .proxy import FaultProxy
 from .servers import LocalService, require_service
 
@@ -49,6 +50,13 @@ def served_in_class(*arguments: Any, **options: Any) -> Any:
 
     of_class: Any = classmethod(fixture)
     return pytest.fixture(scope="class")(of_class)
+
+
+@pytest.fixture
+def processes() -> Iterator[Processes]:
+    """Processes of the test's own; whatever is left of them in the end is killed."""
+    with Processes() as made:
+        yield made
 
 
 @contextmanager

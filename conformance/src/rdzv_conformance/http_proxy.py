@@ -14,6 +14,23 @@ def answer(status: str, body: bytes, *headers: str) -> bytes:
     return head.encode() + b"\r\n\r\n" + body
 
 
+STRANGE: Final = (
+    answer("301 Moved", b"", "Location: http://192.0.2.1/"),
+    answer("502 Bad Gateway", b"<html>"),
+    b"SSH-2.0-OpenSSH\r\n\r\n",
+    b"\0\xff" * 100,
+    b"",
+)
+"""Answers that no service with an API over HTTP gives."""
+
+GATEWAY_ERRORS: Final = (
+    ("502", answer("502 Bad Gateway", b"<html>")),
+    ("503", answer("503 Service Unavailable", b"<html>")),
+    ("504", answer("504 Gateway Time-out", b"<html>")),
+)
+"""What a gateway on the way answers while the service is away; and what an error says then."""
+
+
 class FaultProxy(AnyProxy):
     """The fault proxy; see there. It hangs up after an answer of its own."""
 

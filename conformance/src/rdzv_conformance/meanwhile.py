@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 from rdzv_core.backend import Entry, KeyValueBackend, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 
+from .deadlines import eventually
+
 _T = TypeVar("_T")
 
 
@@ -104,6 +106,21 @@ def in_background(work: Callable[[], _T]) -> Iterator[Future[_T]]:
     """Do something in another thread meanwhile."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(work)
+
+
+@contextmanager
+def once_counted(work: Callable[[], _T], count: Callable[[], int], what: str) -> Iterator[Future[_T]]:
+    """Do something in another thread meanwhile, which the server has counted by now.
+
+    Args:
+        work: What.
+        count: How often the server was asked for such a thing.
+        what: That thing, in words.
+    """
+    before = count()
+    with in_background(work) as future:
+        eventually(lambda: count() > before, what)
+        yield future
 
 
 @contextmanager

@@ -9,16 +9,11 @@ import pytest
 
 from rdzv_conformance.chaos import namespaces
 from rdzv_conformance.chaos.proxies import serve_proxies
+from rdzv_conformance.fixtures import processes as processes
 from rdzv_conformance.processes import Link, Processes, Worker
 
 SOON = 10.0
 NOT_YET = 0.3
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    with Processes() as made:
-        yield made
 
 
 @pytest.fixture
@@ -71,15 +66,20 @@ def say(connection: socket.socket, words: bytes) -> bytes:
     return connection.recv(100)
 
 
+def say_late(proxies: Worker, connection: socket.socket, words: bytes) -> None:
+    """Get no answer before the line is healed, and then the right one."""
+    connection.settimeout(NOT_YET)
+    with pytest.raises(TimeoutError):
+        say(connection, words)
+    proxies.ask("heal", "agent", False)
+    connection.settimeout(SOON)
+    assert connection.recv(100) == words
+
+
 @pytest.mark.parametrize("what", ["everything", "requests", "replies"])
 def test_what_was_held_back_comes_late(proxies: Worker, client: socket.socket, what: str) -> None:
     proxies.ask("partition", "agent", what)
-    client.settimeout(NOT_YET)
-    with pytest.raises(TimeoutError):
-        say(client, b"late")
-    proxies.ask("heal", "agent", False)
-    client.settimeout(SOON)
-    assert client.recv(100) == b"late"
+    say_late(proxies, client, b"late")
     assert say(client, b"again") == b"again"
 
 
@@ -94,12 +94,7 @@ def test_what_was_held_back_is_lost(proxies: Worker, client: socket.socket) -> N
 def test_a_new_connection_waits_for_the_end_of_the_cut(proxies: Worker, client: socket.socket) -> None:
     proxies.ask("partition", "agent", "requests")
     with socket.create_connection(client.getpeername(), SOON) as new:
-        new.settimeout(NOT_YET)
-        with pytest.raises(TimeoutError):
-            say(new, b"new")
-        proxies.ask("heal", "agent", False)
-        new.settimeout(SOON)
-        assert new.recv(100) == b"new"
+        say_late(proxies, new, b"new")
 
 
 @pytest.mark.skipif(not namespaces.are_possible(), reason="making network namespaces takes Linux, and root")

@@ -165,13 +165,7 @@ class TestErrors:
         assert nodes[1].num_nodes_waiting() == 0
 
     def test_a_spare_ends(self, node: Node, threads: ThreadPoolExecutor) -> None:
-        nodes, spare = [node(), node()], node()
-        together(threads, *nodes)
-        waiting = threads.submit(spare.next_rendezvous)
-        eventually(lambda: (n := nodes[0]._handler.status) is not None and n.present == 3, "the spare")
-        nodes[0].shutdown()
-        with pytest.raises(rendezvous.RendezvousGracefulExitError, match="not needed"):
-            waiting.result(timeout=30)
+        spare = ended_spare(node, threads)
         # torch 2.13's launcher then looks into the result that there is not.
         with pytest.raises(SystemExit) as caught:
             launch(spare, lambda: None.is_failed())  # type: ignore[attr-defined]
@@ -180,13 +174,7 @@ class TestErrors:
     @pytest.mark.parametrize("wrong", ["object().is_failed()", "None.exit_code", "fail()"])
     def test_a_spare_that_ends_hides_no_other_error(self, node: Node, threads: ThreadPoolExecutor, wrong: str) -> None:
         fail = fail_with(AttributeError("is_failed"))
-        nodes, spare = [node(), node()], node()
-        together(threads, *nodes)
-        waiting = threads.submit(spare.next_rendezvous)
-        eventually(lambda: (n := nodes[0]._handler.status) is not None and n.present == 3, "the spare")
-        nodes[0].shutdown()
-        with pytest.raises(rendezvous.RendezvousGracefulExitError, match="not needed"):
-            waiting.result(timeout=30)
+        spare = ended_spare(node, threads)
         with pytest.raises(AttributeError):
             launch(spare, lambda: eval(wrong, {"fail": fail}))
 
@@ -301,6 +289,18 @@ def launch(handler: TorchrunHandler, job: Callable[[], object]) -> None:
         job()
     finally:
         handler.shutdown()
+
+
+def ended_spare(node: Node, threads: ThreadPoolExecutor) -> TorchrunHandler:
+    """A node that was not needed until the job was done."""
+    nodes, spare = [node(), node()], node()
+    together(threads, *nodes)
+    waiting = threads.submit(spare.next_rendezvous)
+    eventually(lambda: (n := nodes[0]._handler.status) is not None and n.present == 3, "the spare")
+    nodes[0].shutdown()
+    with pytest.raises(rendezvous.RendezvousGracefulExitError, match="not needed"):
+        waiting.result(timeout=30)
+    return spare
 
 
 def fail_with(error: Exception) -> Callable[[], None]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from rdzv_conformance.fixtures import connecting
+from rdzv_conformance.fixtures import processes as processes
 from rdzv_conformance.processes import Processes
 
 # torch looks up the name of both ends of every connection. Where no DNS server answers, that takes seconds each.
@@ -28,13 +29,6 @@ def shared_store() -> Iterator[ForkedStore]:
     """A TCPStore that every test may use and none may stop."""
     with Processes() as processes:
         yield ForkedStore(processes)
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    """Processes of the test's own; whatever is left of them in the end is killed."""
-    with Processes() as processes:
-        yield processes
 
 
 @pytest.fixture

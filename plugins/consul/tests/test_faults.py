@@ -2,7 +2,7 @@
 
 import pytest
 from rdzv_conformance.fixtures import proxied
-from rdzv_conformance.http_proxy import FaultProxy, answer
+from rdzv_conformance.http_proxy import GATEWAY_ERRORS, STRANGE, FaultProxy, answer
 from rdzv_conformance.servers import ConsulServer
 from rdzv_conformance.suite.network import NetworkConformance
 from rdzv_conformance.suite.server import ConnectTo
@@ -29,22 +29,13 @@ class TestNetwork(NetworkConformance):
         answer("200 OK", b"[" * 50000, "X-Consul-Index: 7"),
         answer("404 Not Found", b"Not Found"),
         answer("409 Conflict", b'{"Errors":[{"What":"it rains"}]}'),
-        answer("301 Moved", b"", "Location: http://192.0.2.1/"),
-        answer("502 Bad Gateway", b"<html>"),
+        *STRANGE,
         answer("500 Internal Server Error", b"rpc error: EOF"),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Consul-Index: 7\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Consul-Index: 7\r\n\r\n[",
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-        b"\0\xff" * 100,
-        b"",
     )
     something_else = answer("404 Not Found", b"Nothing here"), "404.*Nothing here.*is it Consul"
-    passing = (
-        ("500", answer("500 Internal Server Error", b"No cluster leader")),
-        ("502", answer("502 Bad Gateway", b"<html>")),
-        ("503", answer("503 Service Unavailable", b"<html>")),
-        ("504", answer("504 Gateway Time-out", b"<html>")),
-    )
+    passing = (("500", answer("500 Internal Server Error", b"No cluster leader")), *GATEWAY_ERRORS)
 
     @pytest.fixture
     def connect(self) -> ConnectTo:

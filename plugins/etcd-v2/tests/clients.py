@@ -3,14 +3,13 @@
 import importlib
 import json
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 from urllib.parse import urlencode
 
-from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.meanwhile import in_background
+from rdzv_conformance.meanwhile import once_counted
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v2 import EtcdV2Backend
@@ -35,10 +34,6 @@ def request(server: EtcdServer, method: str, path: str, **fields: str) -> Any:
         return json.load(answer)
 
 
-@contextmanager
-def watching(server: EtcdServer, work: Callable[[], Any]) -> Iterator[Future[Any]]:
+def watching(server: EtcdServer, work: Callable[[], Any]) -> AbstractContextManager[Future[Any]]:
     """Do something in another thread meanwhile, whose poll has reached the server by now."""
-    before = server.calls()["v2 WATCH"]
-    with in_background(work) as future:
-        eventually(lambda: server.calls()["v2 WATCH"] > before, "the poll")
-        yield future
+    return once_counted(work, lambda: server.calls()["v2 WATCH"], "the poll")

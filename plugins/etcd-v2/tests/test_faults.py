@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from rdzv_conformance.fixtures import proxied
-from rdzv_conformance.http_proxy import FaultProxy, answer
+from rdzv_conformance.http_proxy import GATEWAY_ERRORS, STRANGE, FaultProxy, answer
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import EtcdServer
 from rdzv_conformance.suite.network import NetworkConformance
@@ -31,22 +31,13 @@ class TestNetwork(NetworkConformance):
         answer("400 Bad Request", b'{"errorCode":209,"message":"Invalid field"}'),
         answer("404 Not Found", b"{}"),
         answer("412 Precondition Failed", b'{"errorCode":"?"}'),
-        answer("301 Moved", b"", "Location: http://192.0.2.1/"),
-        answer("502 Bad Gateway", b"<html>"),
+        *STRANGE,
         answer("500 Internal Server Error", b'{"errorCode":300,"message":"Raft Internal Error","cause":"timed out"}'),
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nX-Etcd-Index: 7\r\n\r\nzz\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\nX-Etcd-Index: 7\r\n\r\n{",
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-        b"\0\xff" * 100,
-        b"",
     )
     something_else = answer("200 OK", b"Nothing here"), "200.*Nothing here.*is it etcd"
-    passing = (
-        ("500", answer("500 Internal Server Error", b"etcdserver: no leader")),
-        ("502", answer("502 Bad Gateway", b"<html>")),
-        ("503", answer("503 Service Unavailable", b"<html>")),
-        ("504", answer("504 Gateway Time-out", b"<html>")),
-    )
+    passing = (("500", answer("500 Internal Server Error", b"etcdserver: no leader")), *GATEWAY_ERRORS)
 
     @pytest.fixture
     def connect(self) -> ConnectTo:

@@ -1,12 +1,11 @@
 """What the tests do with clients, again and again."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.meanwhile import in_background
+from rdzv_conformance.meanwhile import once_counted
 from rdzv_conformance.servers import EtcdServer
 
 from rdzv_etcd_v3 import EtcdV3Backend
@@ -20,10 +19,6 @@ class Connect(Protocol):
     def __call__(self, endpoint: str, **options: object) -> EtcdV3Backend: ...
 
 
-@contextmanager
-def watching(server: EtcdServer, work: Callable[[], Any]) -> Iterator[Future[Any]]:
+def watching(server: EtcdServer, work: Callable[[], Any]) -> AbstractContextManager[Future[Any]]:
     """Do something in another thread meanwhile, whose watch has reached the server by now."""
-    before = server.calls()["Watch"]
-    with in_background(work) as future:
-        eventually(lambda: server.calls()["Watch"] > before, "the watch")
-        yield future
+    return once_counted(work, lambda: server.calls()["Watch"], "the watch")

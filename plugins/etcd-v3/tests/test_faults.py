@@ -9,7 +9,7 @@ from typing import BinaryIO
 import pytest
 from rdzv import RendezvousParameters, get_rendezvous_handler
 from rdzv_conformance.fixtures import proxied
-from rdzv_conformance.http_proxy import answer
+from rdzv_conformance.http_proxy import STRANGE, answer
 from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.proxy import FaultProxy as AnyProxy
 from rdzv_conformance.servers import EtcdServer
@@ -63,11 +63,8 @@ class TestNetwork(NetworkConformance):
         b'HTTP/1.1 200 OK\r\nContent-Length: 29\r\n\r\n{"header":{"revision":1e999}}',
         b"HTTP/1.1 200 OK\r\nContent-Length: 50000\r\n\r\n" + b"[" * 50000,
         b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nNot Found",
-        b"HTTP/1.1 301 Moved\r\nLocation: http://192.0.2.1/\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 6\r\n\r\n<html>",
         b'HTTP/1.1 500 Oh\r\nContent-Length: 13\r\n\r\n{"error":"x"}',
-        b"SSH-2.0-OpenSSH\r\n\r\n",
-        b"\0\xff" * 100,
+        *STRANGE,
     )
     something_else = answer("404 Not Found", b"Not Found"), "404.*Not Found.*gateway enabled"
     passing = (

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from rdzv_conformance.processes import Processes
+from rdzv_conformance.fixtures import processes as processes
 
 from rdzv_sqlite import SqliteBackend
 
@@ -29,10 +29,3 @@ def connect(path: Path) -> Iterator[Connect]:
             return backend
 
         yield client
-
-
-@pytest.fixture
-def processes() -> Iterator[Processes]:
-    """Makes processes, and kills what is left of them."""
-    with Processes() as made:
-        yield made

@@ -15,7 +15,7 @@ from rdzv.current import variables
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 
-from .calls import Calls
+from .calls import until_signalled
 from .channels import Channels
 from .drains import DrainNotices
 from .ending import AgentResult, ExitStatus
@@ -74,7 +74,6 @@ class Agent:
     restarts: int = 0
     _signals: Signals = field(init=False)
     _speaker: Speaker = field(init=False)
-    _calls: Calls = field(init=False)
     _has_failed: bool = field(default=False, init=False)
     _step: int = field(default=0, init=False)
 
@@ -82,7 +81,6 @@ class Agent:
         """Have taken no signal yet."""
         self._signals = Signals(drains=self.drain is not None)
         self._speaker = Speaker(self.handler, self._signals, self.drain, self.say)
-        self._calls = Calls(self.handler, self._signals, self._speaker)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
@@ -102,7 +100,7 @@ class Agent:
         if self._has_failed and (unfit := self.check(lambda: bool(self._signals.number))):
             return AgentResult(ExitStatus.UNFIT, unfit)
         self._has_failed = False
-        info = self._calls.until_signalled(self.handler.next_rendezvous, self.waiting)
+        info = until_signalled(self._speaker, self.handler.next_rendezvous, self.waiting)
         if info is None:
             return self._signalled()
         if not self._agree_on_processes(info):
@@ -138,12 +136,12 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            self._calls.until_signalled(lambda: info.store.set(PROCESSES, str(self.processes)))
+            until_signalled(self._speaker, lambda: info.store.set(PROCESSES, str(self.processes)))
             return not self._signals.number
         ended = threading.Event()
         try:
-            first = self._calls.until_signalled(
-                lambda: processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
+            first = until_signalled(
+                self._speaker, lambda: processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
             )
         finally:
             ended.set()
@@ -206,8 +204,8 @@ class Agent:
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
         """Say that the workers of this node have finished, and see whether all others have."""
-        count = self._calls.until_signalled(
-            lambda: info.store.add("rdzv.finished", 1), is_over=lambda: self.handler.is_drained
+        count = until_signalled(
+            self._speaker, lambda: info.store.add("rdzv.finished", 1), is_over=lambda: self.handler.is_drained
         )
         return count == info.world_size
 
