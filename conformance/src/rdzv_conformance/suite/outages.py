@@ -51,7 +51,73 @@ _restarts = pytest.mark.parametrize("how", ["stopped", "killed"])
 _outages = pytest.mark.parametrize("how", ["killed", "frozen"])
 
 
-class OutagesConformance(ServerConformance):
+class RepliesConformance(ServerConformance):
+    """What clients make of replies that are lost after the write."""
+
+    @pytest.mark.parametrize("breaks", [True, False], ids=["connection breaks", "silence"])
+    def test_put_whose_reply_is_lost_is_unknown(self, harness: ServerHarness, breaks: bool) -> None:
+        """It was applied, and no reply says so: the outcome is `UNKNOWN`, no error, and it is never sent again."""
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
+        there = client.put(KEY, b"1", expect=ABSENT, timeout=CALL).entry
+        assert there is not None
+        with _lost_reply(proxy, applied=lambda: other.read(KEY, timeout=CALL) != there, breaks=breaks):
+            timeout = CALL if breaks else _TIMEOUT
+            put, _ = end_of(lambda: client.put(KEY, b"2", expect=there.token, timeout=timeout))
+        assert put == PutResult(PutOutcome.UNKNOWN), f"a put whose reply was lost answered {put!r}"
+        assert with_retries(lambda: client.read(KEY, timeout=CALL)) == other.read(KEY, timeout=CALL)
+        _assert_works(client, other.read_all(ROOT, timeout=CALL))
+
+    @requires(Capability.MULTI_ENDPOINT)
+    @pytest.mark.parametrize("warm", [True, False], ids=["connected", "new"])
+    def test_put_of_unknown_outcome_goes_to_no_other_endpoint(self, harness: ServerHarness, warm: bool) -> None:
+        """Its reply is lost with the connection, and another endpoint would take it gladly: it is not sent there,
+        too."""
+        proxies = harness.proxy(), harness.proxy()
+        client, other = harness.client(",".join(proxy.endpoint for proxy in proxies)), harness.client()
+        if warm:
+            client.put("suite/before", b"x", expect=ANY, timeout=CALL)
+        seen: list[Entry] = []
+
+        def applied() -> bool:
+            seen.extend(filter(None, [other.read(KEY, timeout=CALL)]))
+            return bool(seen)
+
+        def put() -> PutResult:
+            with _lost_reply(*proxies, applied=applied, breaks=True):
+                return client.put(KEY, b"x", expect=ANY, timeout=_SLOW)
+
+        end, _ = end_of(put)
+        # Some connect by a question and an answer: that was lost, and nothing was written.
+        if not (not warm and isinstance(end, RendezvousConnectionError)):
+            assert end == PutResult(PutOutcome.UNKNOWN), f"a put whose reply was lost answered {end!r}"
+        with_retries(lambda: client.read(KEY, timeout=CALL))
+        assert other.read(KEY, timeout=CALL) == (seen[0] if seen else None), "a put of unknown outcome was sent again"
+
+    def test_register_knows_its_own_write_when_the_reply_was_lost(self, harness: ServerHarness) -> None:
+        """`set_state` finds out that it was itself who wrote."""
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
+        first = client.set_state(b"1")
+        assert first is not None
+        _lose_reply_to_next_put(client, proxy, other)
+        result = with_retries(lambda: client.set_state(b"2", first[1]))
+        assert result is not None, "a write whose reply was lost is said to be lost itself"
+        assert (result[0], result[2]) == (b"2", True), f"a write whose reply was lost answered {result}"
+
+    def test_store_counts_once_when_replies_are_lost(self, harness: ServerHarness) -> None:
+        """An `add` whose reply was lost is counted once: not twice, and not never."""
+        proxy = harness.proxy()
+        client, other = harness.client(proxy.endpoint), harness.client()
+        store = KeyValueStore(client, timeout=timedelta(seconds=3 * CALL))
+        store.add("n", 1)
+        for number in range(3):
+            _lose_reply_to_next_put(client, proxy, other)
+            assert store.add(f"n{number}", 1) == 1, "a count whose reply was lost counts twice, or not at all"
+            assert store.add(f"n{number}", 1) == 2, "a count whose reply was lost counts twice, or not at all"
+
+
+class OutagesConformance(RepliesConformance):
     """What clients, and the nodes of a run, see of a service that is away for a while, and of a bad connection to
     it."""
 
@@ -219,68 +285,6 @@ class OutagesConformance(ServerConformance):
         proxy.heal()
         assert not with_retries(lambda: lease.keep_alive(CALL)), "a lease that has ended was kept alive"
         assert other.read(KEY, timeout=CALL) is None, "an ended lease came back"
-
-    @pytest.mark.parametrize("breaks", [True, False], ids=["connection breaks", "silence"])
-    def test_put_whose_reply_is_lost_is_unknown(self, harness: ServerHarness, breaks: bool) -> None:
-        """It was applied, and no reply says so: the outcome is `UNKNOWN`, no error, and it is never sent again."""
-        proxy = harness.proxy()
-        client, other = harness.client(proxy.endpoint), harness.client()
-        there = client.put(KEY, b"1", expect=ABSENT, timeout=CALL).entry
-        assert there is not None
-        with _lost_reply(proxy, applied=lambda: other.read(KEY, timeout=CALL) != there, breaks=breaks):
-            timeout = CALL if breaks else _TIMEOUT
-            put, _ = end_of(lambda: client.put(KEY, b"2", expect=there.token, timeout=timeout))
-        assert put == PutResult(PutOutcome.UNKNOWN), f"a put whose reply was lost answered {put!r}"
-        assert with_retries(lambda: client.read(KEY, timeout=CALL)) == other.read(KEY, timeout=CALL)
-        _assert_works(client, other.read_all(ROOT, timeout=CALL))
-
-    @requires(Capability.MULTI_ENDPOINT)
-    @pytest.mark.parametrize("warm", [True, False], ids=["connected", "new"])
-    def test_put_of_unknown_outcome_goes_to_no_other_endpoint(self, harness: ServerHarness, warm: bool) -> None:
-        """Its reply is lost with the connection, and another endpoint would take it gladly: it is not sent there,
-        too."""
-        proxies = harness.proxy(), harness.proxy()
-        client, other = harness.client(",".join(proxy.endpoint for proxy in proxies)), harness.client()
-        if warm:
-            client.put("suite/before", b"x", expect=ANY, timeout=CALL)
-        seen: list[Entry] = []
-
-        def applied() -> bool:
-            seen.extend(filter(None, [other.read(KEY, timeout=CALL)]))
-            return bool(seen)
-
-        def put() -> PutResult:
-            with _lost_reply(*proxies, applied=applied, breaks=True):
-                return client.put(KEY, b"x", expect=ANY, timeout=_SLOW)
-
-        end, _ = end_of(put)
-        # Some connect by a question and an answer: that was lost, and nothing was written.
-        if not (not warm and isinstance(end, RendezvousConnectionError)):
-            assert end == PutResult(PutOutcome.UNKNOWN), f"a put whose reply was lost answered {end!r}"
-        with_retries(lambda: client.read(KEY, timeout=CALL))
-        assert other.read(KEY, timeout=CALL) == (seen[0] if seen else None), "a put of unknown outcome was sent again"
-
-    def test_register_knows_its_own_write_when_the_reply_was_lost(self, harness: ServerHarness) -> None:
-        """`set_state` finds out that it was itself who wrote."""
-        proxy = harness.proxy()
-        client, other = harness.client(proxy.endpoint), harness.client()
-        first = client.set_state(b"1")
-        assert first is not None
-        _lose_reply_to_next_put(client, proxy, other)
-        result = with_retries(lambda: client.set_state(b"2", first[1]))
-        assert result is not None, "a write whose reply was lost is said to be lost itself"
-        assert (result[0], result[2]) == (b"2", True), f"a write whose reply was lost answered {result}"
-
-    def test_store_counts_once_when_replies_are_lost(self, harness: ServerHarness) -> None:
-        """An `add` whose reply was lost is counted once: not twice, and not never."""
-        proxy = harness.proxy()
-        client, other = harness.client(proxy.endpoint), harness.client()
-        store = KeyValueStore(client, timeout=timedelta(seconds=3 * CALL))
-        store.add("n", 1)
-        for number in range(3):
-            _lose_reply_to_next_put(client, proxy, other)
-            assert store.add(f"n{number}", 1) == 1, "a count whose reply was lost counts twice, or not at all"
-            assert store.add(f"n{number}", 1) == 2, "a count whose reply was lost counts twice, or not at all"
 
     @requires(Capability.MULTI_ENDPOINT)
     @pytest.mark.parametrize("bad", [0, 1], ids=["first", "second"])
