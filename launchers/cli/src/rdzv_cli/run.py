@@ -63,6 +63,23 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
+    _add_node_options(parser)
+    _add_ending_options(parser)
+    _add_check_options(parser)
+    parser.add_argument(
+        "--pass-secrets",
+        action="store_true",
+        help="let CMD see the passwords and tokens, too; it needs none if they are in files",
+    )
+    program = parser.add_argument("program", metavar="-- CMD", help="the program")
+    arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
+    # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
+    program.required = arguments.required = False
+    parser.set_defaults(run=run)
+
+
+def _add_node_options(parser: argparse.ArgumentParser) -> None:
+    """What this node brings, and asks of a world."""
     nnodes = os.environ.get("RDZV_NNODES") or None
     parser.add_argument(
         "--nnodes",
@@ -88,6 +105,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--attempt", type=count, metavar="N", help="the scheduler's restart count (default: 0)")
     parser.add_argument("--local-addr", metavar="ADDRESS", help="this node's address as the others reach it")
+
+
+def _add_ending_options(parser: argparse.ArgumentParser) -> None:
+    """When the program, this node and the run end."""
     parser.add_argument(
         "--grace",
         type=seconds,
@@ -124,6 +145,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         metavar="SIGNAL",
         help="what CMD is sent when a node of its world is about to leave, such as SIGUSR1 (default: none)",
     )
+
+
+def _add_check_options(parser: argparse.ArgumentParser) -> None:
+    """What this node must be fit for."""
     parser.add_argument(
         "--check",
         action="append",
@@ -147,16 +172,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="after a check has failed, wait so long and try again; twice as long each time, up to 8 times as long "
         "(default: end)",
     )
-    parser.add_argument(
-        "--pass-secrets",
-        action="store_true",
-        help="let CMD see the passwords and tokens, too; it needs none if they are in files",
-    )
-    program = parser.add_argument("program", metavar="-- CMD", help="the program")
-    arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
-    # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
-    program.required = arguments.required = False
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
