@@ -42,14 +42,7 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         metavar="ADDRESS",
         help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
     )
-    run_id = os.environ.get("RDZV_RUN_ID") or None
-    parser.add_argument(
-        "--run-id",
-        default=run_id,
-        required=run_id is None,
-        metavar="ID",
-        help="the job that the nodes belong to (default: RDZV_RUN_ID)",
-    )
+    add_needed(parser, "--run-id", "RDZV_RUN_ID", "ID", "the job that the nodes belong to")
     parser.add_argument(
         "--option",
         action="append",
@@ -58,6 +51,13 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
         help="an option of rdzv or the backend, see `rdzv backends NAME`; may be repeated (default: those in "
         "RDZV_OPTIONS)",
     )
+
+
+def add_needed(parser: argparse.ArgumentParser, flag: str, name: str, metavar: str, about: str) -> None:
+    """Add an option that must be given: by its flag, or by the variable `name`."""
+    given = os.environ.get(name) or None
+    about = f"{about} (default: {name})"
+    parser.add_argument(flag, default=given, required=given is None, metavar=metavar, help=about)
 
 
 def parameters(

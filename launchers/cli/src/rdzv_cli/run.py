@@ -4,7 +4,6 @@ import argparse
 import itertools
 import logging
 import math
-import os
 import shutil
 import sys
 import textwrap
@@ -25,7 +24,7 @@ from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
 from .agent import Agent, AgentResult, Checks, ExitStatus, parse_check
-from .common import add_run_options, count, parameters, rounds, seconds, signal_number, some_seconds
+from .common import add_needed, add_run_options, count, parameters, rounds, seconds, signal_number, some_seconds
 from .devices import processes
 from .exits import EXIT_CODES
 from .log import say, speak_as, write
@@ -80,14 +79,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _add_node_options(parser: argparse.ArgumentParser) -> None:
     """What this node brings, and asks of a world."""
-    nnodes = os.environ.get("RDZV_NNODES") or None
-    parser.add_argument(
-        "--nnodes",
-        default=nnodes,
-        required=nnodes is None,
-        metavar="MIN:MAX",
-        help="how many nodes a world has, as 2:4 or 4 (default: RDZV_NNODES)",
-    )
+    add_needed(parser, "--nnodes", "RDZV_NNODES", "MIN:MAX", "how many nodes a world has, as 2:4 or 4")
     parser.add_argument(
         "--nproc-per-node",
         type=processes,

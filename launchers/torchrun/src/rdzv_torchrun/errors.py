@@ -1,7 +1,7 @@
 """rdzv's errors as torch's, which is what torchrun and those who call a handler catch."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 import rdzv
@@ -19,28 +19,34 @@ _RENDEZVOUS: Final = {
 """The more special ones first."""
 
 
-@contextmanager
-def as_rendezvous_errors() -> Iterator[None]:
+def as_rendezvous_errors() -> AbstractContextManager[None]:
     """Raise torch's error of the same name; a `RendezvousParameterError` stays the ValueError that it is."""
-    try:
-        yield
-    except rdzv.RendezvousParameterError:
-        raise
-    except rdzv.RendezvousError as error:
-        kind = next(theirs for ours, theirs in _RENDEZVOUS.items() if isinstance(error, ours))
-        raise kind(str(error)) from error
+    return _errors_as(_rendezvous_error)
+
+
+def as_store_errors() -> AbstractContextManager[None]:
+    """Raise what torch's own stores raise; a `RendezvousParameterError` stays the ValueError that it is."""
+    return _errors_as(_store_error)
 
 
 @contextmanager
-def as_store_errors() -> Iterator[None]:
-    """Raise what torch's own stores raise; a `RendezvousParameterError` stays the ValueError that it is."""
+def _errors_as(translate: Callable[[rdzv.RendezvousError], Exception]) -> Iterator[None]:
     try:
         yield
     except rdzv.RendezvousParameterError:
         raise
-    except rdzv.RendezvousTimeoutError as error:
-        # The word that torch's own errors have, and by which programs know them.
-        raise DistStoreError(f"timeout: {error}") from error
     except rdzv.RendezvousError as error:
-        kind = DistNetworkError if isinstance(error, rdzv.RendezvousConnectionError) else DistStoreError
-        raise kind(str(error)) from error
+        raise translate(error) from error
+
+
+def _rendezvous_error(error: rdzv.RendezvousError) -> Exception:
+    kind = next(theirs for ours, theirs in _RENDEZVOUS.items() if isinstance(error, ours))
+    return kind(str(error))
+
+
+def _store_error(error: rdzv.RendezvousError) -> Exception:
+    if isinstance(error, rdzv.RendezvousTimeoutError):
+        # The word that torch's own errors have, and by which programs know them.
+        return DistStoreError(f"timeout: {error}")
+    kind = DistNetworkError if isinstance(error, rdzv.RendezvousConnectionError) else DistStoreError
+    return kind(str(error))
