@@ -33,7 +33,7 @@ def words(picture: str) -> str:
 def transitions_of(picture: str) -> set[tuple[str, str, str, str]]:
     """The lines of a table that a picture shows: source, what happens, effects, target."""
     states = set(re.findall(r"^ +(\w+): \1$", picture, re.M))
-    boxes = dict(re.findall(r"^ +(before_\w+): (.*)$", picture, re.M))
+    boxes = dict(re.findall(r"^ +(any_of_\d+): (.*)$", picture, re.M))
     arrows = re.findall(r"^ +(\w+) --> (\w+): ([^\n<]*)(?:<br/>(.*))?$", picture, re.M)
     lines = set()
     for source, target, trigger, effects in arrows:
@@ -73,14 +73,22 @@ def test_a_missing_transition_is_noticed(tool: Any, missing: Any) -> None:
 def test_any_table_of_states_can_be_drawn(tool: Any) -> None:
     class Light(Enum):
         RED = "stop; <wait>"
+        AMBER = "wait"
         GREEN = "go"
+        DARK = "take care"
 
     class Change(Enum):
         SWITCHED = "it is switched"
+        BROKEN = "it breaks"
+        REPAIRED = "it is repaired"
 
-    table = [SimpleNamespace(source=Light.RED, trigger=Change.SWITCHED, target=Light.GREEN, effects="")]
+    # All states but one, all states, and all of some lead to the same one.
+    lines = [(Light.RED, Change.SWITCHED, Light.GREEN), *((light, Change.BROKEN, Light.DARK) for light in Light)]
+    lines += [(light, Change.REPAIRED, Light.RED) for light in (Light.AMBER, Light.GREEN, Light.DARK)]
+    lines += [(light, Change.SWITCHED, Light.RED) for light in (Light.RED, Light.AMBER, Light.GREEN)]
+    table = [SimpleNamespace(source=source, trigger=by, target=to, effects="") for source, by, to in lines]
     picture = tool.draw_states("A light", table)
-    assert transitions_of(picture) == {("RED", "it is switched", "", "GREEN")}
+    assert transitions_of(picture) == lines_of(table)
     assert "RED: stop#59; #60;wait#62;\n" in picture
 
 

@@ -84,11 +84,11 @@ def draw_states(title: str, transitions: Sequence[Transition]) -> str:
     groups: dict[tuple[Enum, str, Enum], list[Enum]] = {}
     for line in transitions:
         groups.setdefault((line.trigger, line.effects, line.target), []).append(line.source)
-    for (trigger, effects, target), sources in groups.items():
+    for number, ((trigger, effects, target), sources) in enumerate(groups.items()):
         names = [source.name for source in sources]
         if len(sources) > 2:
-            among = "any other state" if {*sources, target} == {*states} else " or ".join(names)
-            names = [f"before_{target.name}"]
+            among = "any other state" if {*sources} == {*states} - {target} else " or ".join(names)
+            names = [f"any_of_{number}"]
             lines.append(f"    {names[0]}: {among}")
         lines += [f"    {name} --> {target.name}: {_text(trigger.value, effects)}" for name in names]
     return "\n".join(lines)
