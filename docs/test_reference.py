@@ -71,3 +71,12 @@ def test_page_of_guarantees_has_the_defaults() -> None:
     interval, times = default["keep_alive_interval"], default["keep_alive_max_attempt"]
     assert f"{interval:g} s \N{MULTIPLICATION SIGN} {times} = {interval * times:g} s" in page
     assert f"{rdzv_core.MAX_PAYLOAD // 1024} KiB" in page
+
+
+def test_page_of_guarantees_names_tests_that_exist_for_each_promise() -> None:
+    promised, _, rest = (DOCS / "guarantees.md").read_text().partition("\n### Which tests say so\n")
+    rows = re.findall(r"^\| (\d+) \| (.+) \|$", rest.partition("\n## ")[0], re.M)
+    assert [number for number, _ in rows] == re.findall(r"^### (\d+)\. ", promised, re.M)
+    files = (path for part in ("*/tests/**/test_*.py", "conformance/src/**/suite/*.py") for path in ROOT.glob(part))
+    defined = {name for path in files for name in re.findall(r"^ *def (test_\w+)\(", path.read_text(), re.M)}
+    assert [name for _, tests in rows for name in re.findall(r"`(\w+)`", tests) if name not in defined] == []
