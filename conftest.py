@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
+pytest_plugins = ["tools.unstable"]
+
 WATCHDOG = "rdzv-conformance-watchdog"
 """The thread of the suite's own that watches a test as it is taken down."""
 
