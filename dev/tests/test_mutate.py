@@ -72,6 +72,106 @@ def test_complaints(tool: Any) -> None:
     assert tool.complaints({"lives": nothing}, {"lives": " "}) == ["explained without a reason: lives"]
 
 
+@pytest.fixture
+def group(tool: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A module with two functions and its tests, elsewhere, where nothing is on record."""
+    (tmp_path / "m.py").write_text(TWO_FUNCTIONS)
+    (tmp_path / "test_m.py").write_text("import m")
+    (tmp_path / "record.toml").touch()
+    for name, path in (("SOURCES", (tmp_path,)), ("TESTS", (tmp_path,)), ("RECORD", tmp_path / "record.toml")):
+        monkeypatch.setattr(tool, name, path)
+    return tool.Group(("m",), ("m",))
+
+
+TWO_FUNCTIONS = """
+LIMIT = 1
+
+def f(a):
+    return a < LIMIT or a == 7
+
+class C:
+    @property
+    def g(self):
+        return not self.h
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "changes"),
+    [
+        ("m.py", "LIMIT = 1", "LIMIT = 2  # and one line more\n", set()),
+        ("m.py", "a < LIMIT", "a <= LIMIT", {"m.f"}),
+        ("m.py", "@property", "@cached_property", {"m.C.g"}),
+        ("test_m.py", "import m", "import m as tested", {"m.f", "m.C.g"}),
+    ],
+)
+def test_a_fingerprint_is_of_a_function_and_its_tests(
+    tool: Any, group: Any, tmp_path: Path, file: str, old: str, new: str, changes: set[str]
+) -> None:
+    before = tool.fingerprints(group, [])
+    (tmp_path / file).write_text((tmp_path / file).read_text().replace(old, new))
+    after = tool.fingerprints(group, [])
+    assert before.keys() == after.keys() == {"m.f", "m.C.g"}
+    assert {name for name in after if after[name] != before[name]} == changes
+
+
+def test_a_fingerprint_is_of_what_is_explained(tool: Any, group: Any) -> None:
+    plain, explained = tool.fingerprints(group, []), tool.fingerprints(group, ["m.f: 7 -> 8", "n.C.g: 7 -> 8"])
+    assert (plain["m.f"] == explained["m.f"], plain["m.C.g"] == explained["m.C.g"]) == (False, True)
+
+
+def test_on_record_is_who_was_tried_whole_and_found_right(tool: Any, group: Any) -> None:
+    tests, nothing = tool.Noticed.BY_TESTS, tool.Noticed.BY_NOTHING
+    there = ["m.f: 1 -> 2", "m.f: 2 -> 3", "m.C.g: 1 -> 2"]
+    now = {"m.f": "mark f", "m.C.g": "mark g"}
+
+    def on_record(*known: str) -> dict[str, Any]:
+        found = {name: nothing if name in living else tests for name in known}
+        tool.record(found, tool.complaints(found, {}), there, now)
+        return tomllib.loads(tool.RECORD.read_text())
+
+    living: set[str] = set()
+    assert on_record("m.f: 1 -> 2") == {}
+    assert on_record(*there[:2]) == {"m.f": "mark f"}
+    assert on_record("m.C.g: 1 -> 2") == now
+    now["m.C.g"] = "another mark"
+    assert on_record("m.f: 1 -> 2") == {"m.f": "mark f", "m.C.g": "mark g"}
+    living.add("m.f: 2 -> 3")
+    assert on_record(*there) == {"m.C.g": "another mark"}
+    now.clear()
+    assert on_record() == {}
+
+
+def test_of_those_on_record_only_the_changed_are_tried(
+    tool: Any, group: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tried: list[str] = []
+
+    def try_all(chosen: Any, group: Any) -> dict[str, Any]:
+        tried.extend(mutant.name for mutant in chosen)
+        return {mutant.name: tool.Noticed.BY_TESTS for mutant in chosen}
+
+    def run(*arguments: str) -> set[str]:
+        tried.clear()
+        with pytest.raises(SystemExit, match="0"):
+            tool.main(arguments)
+        return {tool.function_of(name) for name in tried}
+
+    explained = tool.SOURCES[0] / "explained.toml"
+    explained.touch()
+    for name, value in (("GROUPS", (group,)), ("EXPLAINED", explained), ("try_all", try_all)):
+        monkeypatch.setattr(tool, name, value)
+    monkeypatch.chdir(tool.ROOT)
+    assert run("m.f", "--changed") == {"m.f"}
+    assert run("--changed") == {"m.C.g"}
+    assert run("--changed") == set()
+    assert "0 mutants" in capsys.readouterr().out
+    source = tool.SOURCES[0] / "m.py"
+    source.write_text(source.read_text().replace("not self.h", "not self.hash"))
+    assert run("--changed") == {"m.C.g"}
+    assert run() == {"m.f", "m.C.g"}
+
+
 def test_a_mutant_is_tried_in_the_place_of_its_module() -> None:
     one = "worlds.read_page: state.pages is None -> state.pages is not None"
     command = [sys.executable, "dev/tools/mutate.py", one]
@@ -91,4 +191,6 @@ def test_what_no_mutant_is_called_is_refused(tool: Any, capsys: pytest.CaptureFi
 def test_help_says_how_to_choose(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         tool.main(["--help"])
-    assert "only mutants whose name has this in it" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "only mutants whose name has this in it" in said
+    assert "--changed" in said

@@ -16,13 +16,19 @@ files of the tree. Neither keeps a list of survivors with reasons.)
 None may live, unless ``dev/tools/survivors.toml`` says why it does no harm; a mutant that is explained there and
 killed now, or exists no more, is an error as well. What lives is printed as soon as it is known.
 
+``dev/tools/mutated.toml`` records each function all of whose mutants were as they should be, with a fingerprint of what
+that depends on most: its source, its tests, what is explained of it, and this tool. CI tries those whose fingerprint is
+another one. A full run finds what came about elsewhere: in what the function calls, or in the helpers of the tests.
+
     python3 dev.py mutate                  all of them
     python3 dev.py mutate rules.decide     all whose name has this in it
+    python3 dev.py mutate --changed        those of functions that are not in the record as they are now
 """
 
 import argparse
 import ast
 import copy
+import hashlib
 import inspect
 import json
 import logging
@@ -33,7 +39,7 @@ import threading
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import Enum
@@ -44,13 +50,14 @@ from typing import Any, Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PACKAGES: Final = (ROOT / "engine", ROOT / "core")
-"""The packages whose modules are changed, and whose tests are asked."""
+SOURCES: Final = (ROOT / "engine" / "src", ROOT / "core" / "src")
+TESTS: Final = (ROOT / "engine" / "tests", ROOT / "core" / "tests")
 SEEDS: Final = range(60)
 """What the simulator tries with a mutant that the tests let live."""
 PATIENCE: Final = 30
 """Seconds of processor time after which a mutant that hangs counts as noticed; of the clock's, three times as many."""
 EXPLAINED: Final = ROOT / "dev" / "tools" / "survivors.toml"
+RECORD: Final = ROOT / "dev" / "tools" / "mutated.toml"
 
 Swap = tuple[ast.expr, ast.expr]
 
@@ -66,6 +73,16 @@ class Group:
 
     modules: tuple[str, ...]
     tests: tuple[str, ...]
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The text of each module."""
+        return {name: _file(f"{name.replace('.', '/')}.py", SOURCES).read_text() for name in self.modules}
+
+    @property
+    def test_files(self) -> list[Path]:
+        """Where its tests are."""
+        return [_file(f"test_{name}.py", TESTS) for name in self.tests]
 
 
 GROUPS: Final = (
@@ -188,31 +205,35 @@ def mutants(module: str, source: str) -> Iterator[Mutant]:
     tree = ast.parse(source)
     short = module.rpartition(".")[2]
     seen: Counter[str] = Counter()
-    for function, (old, new) in list(_swaps_in_functions(tree)):
-        name = f"{short}.{function}: {ast.unparse(old)} -> {ast.unparse(new)}"
-        seen[name] += 1
-        yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, function, tree, (old, new))
+    for function, node in _functions(tree):
+        for old, new in (swap for statement in node.body for part in _parts(statement) for swap in _swaps(part)):
+            name = f"{short}.{function}: {ast.unparse(old)} -> {ast.unparse(new)}"
+            seen[name] += 1
+            yield Mutant(name if seen[name] == 1 else f"{name} ({seen[name]})", module, function, tree, (old, new))
 
 
-def _file(path: str) -> Path:
-    """A file of the package that has it."""
-    return next(file for package in PACKAGES if (file := package / path).exists())
+def _file(path: str, folders: Sequence[Path]) -> Path:
+    """The file of that path below the first folder that has it."""
+    return next(file for folder in folders if (file := folder / path).exists())
 
 
 def all_mutants(group: Group) -> list[Mutant]:
     """The mutants of all modules of a group."""
-    sources = {module: _file(f"src/{module.replace('.', '/')}.py") for module in group.modules}
-    return [mutant for module, path in sources.items() for mutant in mutants(module, path.read_text())]
+    return [mutant for module, source in group.sources.items() for mutant in mutants(module, source)]
 
 
-def _swaps_in_functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, Swap]]:
-    """What can be changed in which function; constants and defaults of modules and classes decide nothing."""
+def function_of(name: str) -> str:
+    """The function that a mutant is of, with its module in front."""
+    return name.partition(":")[0]
+
+
+def _functions(tree: ast.AST, inside: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """Every function, with its class in front; constants and defaults of modules and classes decide nothing."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
-            yield from _swaps_in_functions(node, f"{node.name}.")
+            yield from _functions(node, f"{node.name}.")
         elif isinstance(node, ast.FunctionDef):
-            for statement in node.body:
-                yield from ((f"{inside}{node.name}", swap) for part in _parts(statement) for swap in _swaps(part))
+            yield f"{inside}{node.name}", node
 
 
 def _parts(node: ast.AST) -> Iterator[ast.AST]:
@@ -284,7 +305,7 @@ def try_out(mutant: Mutant, items: Sequence[pytest.Item]) -> Noticed:
     put_in_place(mutant)
     if _first_failure(items) is not None:
         return Noticed.BY_TESTS
-    sys.path.insert(0, str(ROOT / "engine" / "tests"))
+    sys.path.insert(0, str(TESTS[0]))
     from simulator.search import run_seeds
 
     logging.disable()
@@ -404,7 +425,7 @@ def _show(text: str, *, lasts: bool = True) -> None:
 def try_all(chosen: Sequence[Mutant], group: Group) -> dict[str, Noticed]:
     """What notices which. What no test notices is printed at once."""
     trials = _Trials(chosen, group.modules)
-    files = [str(_file(f"tests/test_{name}.py")) for name in group.tests]
+    files = map(str, group.test_files)
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     with open(os.devnull, "w") as nowhere, redirect_stdout(nowhere):
         pytest.main(["--quiet", "--capture=no", "-p", "no:cacheprovider", *files], plugins=[trials])
@@ -427,25 +448,62 @@ def complaints(found: Mapping[str, Noticed], explained: Mapping[str, str]) -> li
     ]
 
 
+# Remembering which were as they should be.
+
+
+def fingerprints(group: Group, explained: Collection[str]) -> dict[str, str]:
+    """What the fate of each function's mutants depends on most, in twelve digits."""
+    shared = [path.read_text() for path in (Path(__file__), *group.test_files)]
+    parts: dict[str, list[str]] = {}
+    for module, source in group.sources.items():
+        for name, node in _functions(ast.parse(source)):
+            function = f"{module.rpartition('.')[2]}.{name}"
+            first = min(part.lineno for part in (node, *node.decorator_list))
+            text = "\n".join(source.splitlines()[first - 1 : node.end_lineno])
+            # A property may have a setter, which has its name.
+            parts.setdefault(function, [name for name in explained if function_of(name) == function]).append(text)
+    return {
+        function: hashlib.sha256("\0".join([*shared, *texts]).encode()).hexdigest()[:12]
+        for function, texts in parts.items()
+    }
+
+
+def record(found: Mapping[str, Noticed], wrong: Sequence[str], there: Sequence[str], now: Mapping[str, str]) -> None:
+    """Write down the functions all of whose mutants were found to be as they should be; forget those that are gone."""
+    tried = {function_of(name) for name in found} - {function_of(name) for name in there if name not in found}
+    right = {function for function in tried if not any(f": {function}: " in complaint for complaint in wrong)}
+    known = tomllib.loads(RECORD.read_text())
+    known = {name: known[name] for name in known.keys() & now.keys() - tried} | {name: now[name] for name in right}
+    head = "# Functions all of whose mutants were noticed, or are explained; `python3 dev.py mutate` writes this.\n\n"
+    text = head + "".join(f'"{name}" = "{mark}"\n' for name, mark in sorted(known.items()))
+    if text != RECORD.read_text():
+        RECORD.write_text(text)
+
+
 def main(arguments: Sequence[str]) -> None:
     """Try the mutants that are asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", default="", help="only mutants whose name has this in it")
+    parser.add_argument("--changed", action="store_true", help="only mutants of functions that the record lacks")
     asked = parser.parse_args(arguments)
-    there = [mutant.name for group in GROUPS for mutant in all_mutants(group)]
-    chosen = {group: [mutant for mutant in all_mutants(group) if asked.name in mutant.name] for group in GROUPS}
-    if not any(chosen.values()):
-        functions = dict.fromkeys(name.partition(":")[0] for name in there)
+    reasons = tomllib.loads(EXPLAINED.read_text())
+    now = {function: mark for group in GROUPS for function, mark in fingerprints(group, reasons).items()}
+    known = tomllib.loads(RECORD.read_text()) if asked.changed else {}
+    as_before = {function for function, mark in known.items() if now.get(function) == mark}
+    every = {group: all_mutants(group) for group in GROUPS}
+    there = [mutant.name for some in every.values() for mutant in some]
+    if not any(asked.name in name for name in there):
+        functions = dict.fromkeys(map(function_of, there))
         parser.error(f"no mutant has {asked.name!r} in its name; there are some of {', '.join(functions)}")
     began = time.monotonic()
     os.chdir(ROOT)
     found: dict[str, Noticed] = {}
-    for group, some in chosen.items():
-        if some:
-            found |= try_all(some, group)
-    reasons = tomllib.loads(EXPLAINED.read_text())
+    for group, some in every.items():
+        if chosen := [one for one in some if asked.name in one.name and function_of(one.name) not in as_before]:
+            found |= try_all(chosen, group)
     explained = {name: reason for name, reason in reasons.items() if name in found or name not in there}
     wrong = complaints(found, explained)
+    record(found, wrong, there, now)
     rare = [name for name, noticed in found.items() if noticed is Noticed.BY_HANGING]
     print(
         "\r\x1b[K" if sys.stderr.isatty() else "", *(f"noticed by hanging: {name}" for name in rare), *wrong, sep="\n"
