@@ -41,6 +41,8 @@ def main(arguments: list[str]) -> None:
     if NEED_SERVICES & {*arguments[:1]}:
         bring_in_services()
     environment |= services.environment()
+    # The tests start thousands of interpreters: each module is compiled once, not once in each of them.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     os.chdir(ROOT)
     command = [str(PYTHON), "-m", *task(arguments)]
     os.execve(command[0], command, environment)  # noqa: S606 - signals and the exit code are then the task's own
