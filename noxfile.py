@@ -182,5 +182,5 @@ def torch_names(session: nox.Session) -> None:
 
 @nox.session
 def mutate(session: nox.Session) -> None:
-    """Break the engine in one place at a time; fails if no test notices: `mutate [rules.decide]`."""
+    """Break the engine in one place at a time; fails if no test notices: `mutate [--changed] [rules.decide]`."""
     session.run(sys.executable, "dev/tools/mutate.py", *session.posargs)
