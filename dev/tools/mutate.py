@@ -458,7 +458,7 @@ def fingerprints(group: Group, explained: Collection[str]) -> dict[str, str]:
     for module, source in group.sources.items():
         for name, node in _functions(ast.parse(source)):
             function = f"{module.rpartition('.')[2]}.{name}"
-            first = min(part.lineno for part in (node, *node.decorator_list))
+            first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
             text = "\n".join(source.splitlines()[first - 1 : node.end_lineno])
             # A property may have a setter, which has its name.
             parts.setdefault(function, [name for name in explained if function_of(name) == function]).append(text)
