@@ -123,6 +123,12 @@ def test_of_more_than_three_none_is_run_again(pytester: pytest.Pytester, how: tu
     assert [len(runs_of(pytester, name)) for name in "abcd"] == [1, 1, 1, 1]
 
 
+def test_parts_of_one_test_are_one_test(pytester: pytest.Pytester) -> None:
+    parts = "def test_parts(subtests):\n    for part in 'abcd':\n        with subtests.test(part): fails_first(part)"
+    *named, summary = last_lines(run(pytester, test_it=parts))
+    assert (len(named), summary) == (2, "1 passed, 1 unstable")
+
+
 def test_a_process_that_dies_under_its_test_is_a_failure_like_others(pytester: pytest.Pytester) -> None:
     result = run(pytester, *SHARED, test_it="def test_crash():\n    if runs('crash') == 1: os._exit(3)")
     assert result.ret == pytest.ExitCode.OK
