@@ -1,8 +1,10 @@
 """CI's steps that run side by side: no output and no exit code is lost, and none goes on when another has failed."""
 
+import os
 import re
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,10 @@ BESIDE = Path(__file__).parents[2] / ".ci" / "beside"
 
 def beside(*commands: str) -> tuple[int, list[str]]:
     """The exit code and what was printed, without seconds, and without the shell's own news of jobs."""
-    done = subprocess.run([BESIDE, *commands], capture_output=True, text=True, timeout=120, check=False)
+    with tempfile.TemporaryDirectory() as temp:
+        environment = os.environ | {"TMPDIR": temp}
+        done = subprocess.run([BESIDE, *commands], capture_output=True, text=True, timeout=120, env=environment)
+        assert os.listdir(temp) == []
     return done.returncode, re.sub(r"after \d+ s", "after N s", done.stdout).splitlines()
 
 
