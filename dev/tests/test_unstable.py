@@ -224,7 +224,7 @@ def test_every_test_that_searches_is_known_by_its_name() -> None:
     searches = re.compile(r"^\s*(?:from|import) .*(?:simulator|chaos|linearizability)|import_module\(.mutate.\)", re.M)
     tests = [path for folder in ("*", "plugins/*", "launchers/*") for path in ROOT.glob(f"{folder}/tests/**/test_*.py")]
     found = [str(path.relative_to(ROOT)) for path in tests if searches.search(path.read_text())]
-    assert len(found) > 8
+    assert len(found) >= 8
     assert [file for file in found if not unstable.NEVER.search(file)] == []
     suite = ROOT / "conformance" / "src" / "rdzv_conformance" / "suite"
     for path in suite.glob("*.py"):
