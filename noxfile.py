@@ -134,6 +134,18 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session
+def release(session: nox.Session) -> None:
+    """Do all of a release but the upload, and say what would be published: `release --dry-run`, `release --help`."""
+    session.run(sys.executable, "dev/tools/release.py", *session.posargs)
+
+
+@nox.session
+def audit(session: nox.Session) -> None:
+    """Ask the database of known vulnerabilities about everything that is installed in .venv."""
+    session.run(sys.executable, "dev/tools/audit.py", *session.posargs)
+
+
+@nox.session
 def sample(session: nox.Session) -> None:
     """Install the sample backend of a third party beside the built wheels, outside of all this, and try it there."""
     with tempfile.TemporaryDirectory(prefix="rdzv-sample-") as folder:
