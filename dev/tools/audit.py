@@ -29,15 +29,15 @@ def main(arguments: Sequence[str]) -> None:
     if wrong := [*findings(report)]:
         sys.exit("\n".join(wrong))
     asked = sum("skip_reason" not in dependency for dependency in report["dependencies"])
-    print(f"No known vulnerability in {asked} packages.")
+    print(f"No vulnerability is known. Packages asked about: {asked}.")
 
 
 def unanswered(said: str) -> str:
     """Why there is no report, from what pip-audit has said."""
     last = said.strip().rpartition("\n")[2] or "it said nothing"
     return (
-        "Nothing was audited: the vulnerability service (OSV, https://api.osv.dev) gave no answer. Run this where it "
-        f"can be reached; `python3 dev.py audit --osv-url URL` asks a mirror.\npip-audit: {last}"
+        "Nothing was audited: the vulnerability service, OSV, gave no answer. Run this where https://api.osv.dev can "
+        f"be reached, or name a mirror: `python3 dev.py audit --osv-url URL`.\npip-audit: {last}"
     )
 
 

@@ -95,15 +95,16 @@ def contradictions(packages: Sequence[Package]) -> Iterator[str]:
 
 def undecided(root: Path, packages: Sequence[Package]) -> Iterator[str]:
     """What is to be written down before an upload."""
+    changelogs: dict[str, list[str]] = {}
     for package in packages:
-        changelog = package.folder / "CHANGELOG.md"
-        if missing := missing_entry(changelog.read_text(), package.version):
-            yield f"{changelog.relative_to(root)}: {missing}"
+        path = package.folder / "CHANGELOG.md"
+        changelogs.setdefault(missing_entry(path.read_text(), package.version), []).append(str(path.relative_to(root)))
+    yield from (f"{missing} In {', '.join(sorted(paths))}." for missing, paths in changelogs.items() if missing)
     urls = [url for package in packages for url in package.project.get("urls", {}).values()]
     for address in sorted({found[0] for url in urls if (found := UNKNOWN_ADDRESS.match(url))}):
         yield (
             f"The repository's address is not known: {address} stands for it. Write it down with "
-            f"`git grep -l {address} | xargs sed -i s,{address},https://github.com/OWNER/NAME,`."
+            f"`git grep -l {address} | xargs sed -i s,{address},https://github.com/OWNER/NAME,g`."
         )
 
 
@@ -112,8 +113,8 @@ def missing_entry(changelog: str, version: str) -> str:
     headings = re.findall(r"^## +(.+?) *$", changelog, re.MULTILINE)
     if any(re.fullmatch(rf"{re.escape(version)} \(\d{{4}}-\d\d-\d\d\)", heading) for heading in headings[:1]):
         return ""
-    first = f"'## {headings[0]}' comes first" if headings else "there is no entry"
-    return f"{first}; it takes '## {version} (YYYY-MM-DD)', with the day of the release."
+    first = f"'## {headings[0]}' comes first" if headings else "There is no entry"
+    return f"{first}; a release takes '## {version} (YYYY-MM-DD)', with its day."
 
 
 def git(root: Path, *command: str) -> str:
@@ -178,7 +179,45 @@ def package_of(file: Path) -> str:
     return parse(file.name)[0]
 
 
+def check_files(files: Sequence[Path], packages: Sequence[Package]) -> None:
+    """Refuse files of which some are missing, or which an index would not take."""
+    built = [package_of(file) for file in files]
+    if missing := [package.name for package in packages if built.count(package.name) != len(("wheel", "sdist"))]:
+        raise ReleaseError(f"These have not a wheel and an sdist each: {', '.join(missing)}.")
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ReleaseError(f"An index would not take this:\n{done.stdout}{done.stderr}")
+
+
+def keep_files(files: Sequence[Path], folder: Path) -> None:
+    """Copy the files into a folder for each package, as the upload takes them."""
+    for file in files:
+        target = folder / package_of(file)
+        target.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+
+
 # The command.
+
+
+def check_tree(root: Path, packages: Sequence[Package], tag: str | None) -> list[str]:
+    """Refuse a tree that cannot be released, or not under this tag.
+
+    Returns:
+        What is still undecided.
+    """
+    if changed := git(root, "status", "--porcelain"):
+        raise ReleaseError(f"A release is of a commit, and this is not committed:\n{changed}")
+    if wrong := [*contradictions(packages)]:
+        raise ReleaseError("\n".join(wrong))
+    version = packages[0].version
+    if tag not in (None, f"v{version}"):
+        raise ReleaseError(f"The tag is {tag}, but the packages have the version {version}: their tag is v{version}.")
+    todo = [*undecided(root, packages)]
+    if tag and todo:
+        raise ReleaseError("\n".join(todo))
+    return todo
 
 
 def rehearse(root: Path, tag: str | None, keep: Path | None) -> Iterator[str]:
@@ -190,35 +229,21 @@ def rehearse(root: Path, tag: str | None, keep: Path | None) -> Iterator[str]:
     Raises:
         ReleaseError: There cannot be a release.
     """
-    if changed := git(root, "status", "--porcelain"):
-        raise ReleaseError(f"A release is of a commit, and this is not committed:\n{changed}")
     packages = read_packages(root)
-    if wrong := [*contradictions(packages)]:
-        raise ReleaseError("\n".join(wrong))
-    version = packages[0].version
-    if tag not in (None, f"v{version}"):
-        raise ReleaseError(f"The tag is {tag}, but the packages have the version {version}: the tag is v{version}.")
-    if (todo := [*undecided(root, packages)]) and tag:
-        raise ReleaseError("\n".join(todo))
+    todo = check_tree(root, packages, tag)
     with tempfile.TemporaryDirectory(prefix="rdzv-release-") as folder:
         files = build_twice(root, Path(folder))
-        expected = {package.name: 2 for package in packages}
-        built = [package_of(file) for file in files]
-        if missing := [name for name, count in expected.items() if built.count(name) != count]:
-            raise ReleaseError(f"These have not a wheel and an sdist each: {', '.join(missing)}.")
-        check = [sys.executable, "-m", "twine", "check", "--strict", *map(str, files)]
-        done = subprocess.run(check, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise ReleaseError(f"An index would not take this:\n{done.stdout}{done.stderr}")
+        check_files(files, packages)
         yield from (f"{digest}  {name}" for name, digest in hashes(files).items())
-        for file in files if keep else ():
-            target = root / keep / package_of(file)
-            target.mkdir(parents=True, exist_ok=True)
-            shutil.copy(file, target)
+        if keep:
+            keep_files(files, root / keep)
     commit = git(root, "rev-parse", "--short", "HEAD")
-    yield f"{len(files)} files of {len(packages)} packages would be published: version {version}, commit {commit}."
-    yield "Two builds had the same bytes; the metadata is in order."
-    yield from ("Before the upload:", *(f"- {line}" for line in todo)) if todo else ()
+    yield (
+        f"{len(files)} files of {len(packages)} packages would be published: version {packages[0].version}, commit "
+        f"{commit}. Two builds had these bytes, and an index would take their metadata."
+    )
+    if todo:
+        yield "\n- ".join(("Before the upload:", *todo))
 
 
 def main(arguments: Sequence[str], root: Path = ROOT) -> None:
