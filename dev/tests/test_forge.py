@@ -82,8 +82,8 @@ def test_only_the_upload_has_an_identity_and_no_step_has_a_secret() -> None:
 
 def test_the_workflow_rehearses_with_the_tag_what_it_uploads() -> None:
     build = read(ROOT / ".github" / "workflows" / "release.yml")["jobs"]["build"]
-    (rehearsal,) = (step["run"] for step in build["steps"] if "dev.py" in step.get("run", ""))
-    assert rehearsal == 'python3 dev.py release --dry-run --tag "$GITHUB_REF_NAME" --keep dist'
+    (rehearsal,) = (step["run"] for step in build["steps"] if "release.py" in step.get("run", ""))
+    assert rehearsal.endswith('python dev/tools/release.py --dry-run --tag "$GITHUB_REF_NAME" --keep dist')
 
 
 def test_citation_is_of_this_version() -> None:
