@@ -57,6 +57,7 @@ def interrupted_at(position: int, modules: tuple[ModuleType, ...], call: Callabl
     """
     sources = {module.__file__: inspect.getsource(module).splitlines() for module in modules}
     left = position
+    reached: dict[FrameType, int] = {}
 
     def trace(frame: FrameType, event: str, _arg: Any) -> Any:
         nonlocal left
@@ -64,8 +65,11 @@ def interrupted_at(position: int, modules: tuple[ModuleType, ...], call: Callabl
         if lines is None:
             return None
         number = frame.f_lineno - 1
-        # No signal is handled between the end of a block and the first call of its `finally`.
-        left -= event == "line" and "(" in lines[number] and lines[number - 1].strip() != "finally:"
+        # No signal is handled between the end of a block and the first call of its `finally`, nor where a comprehension
+        # ends, at whose line Python 3.12 and newer arrive again, then outside of a `try` around it.
+        again = sys.version_info >= (3, 12) and reached.get(frame) == number
+        reached[frame] = number
+        left -= event == "line" and "(" in lines[number] and lines[number - 1].strip() != "finally:" and not again
         if left < 0:
             raise KeyboardInterrupt
         return trace
