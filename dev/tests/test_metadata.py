@@ -116,4 +116,6 @@ def test_each_sdist_says_how_its_tests_run(folder: str) -> None:
     settings = (ROOT / folder / "sdist" / "pytest.toml").read_bytes()
     assert settings == (ROOT / "core" / "sdist" / "pytest.toml").read_bytes()
     hatch = tomllib.loads((ROOT / folder / "pyproject.toml").read_text())["tool"]["hatch"]
-    assert hatch["build"]["targets"]["sdist"]["sources"] == {"sdist": ""}
+    sdist = hatch["build"]["targets"]["sdist"]
+    assert sdist["sources"] == {"sdist": ""}
+    assert [path for path in sdist.get("force-include", {}) if not (ROOT / folder / path).is_file()] == []
