@@ -9,7 +9,7 @@ from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import rules
 from rdzv.engine.codec import decode
-from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
+from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
 
 from .test_rules import held, published
 
@@ -107,7 +107,7 @@ class TestAlone:
         ("limits", "alone"), [(Limits(1, 4), False), (Limits(1, 4, UNIT), True), (Limits(2, 4), True)]
     )
     def test_one_node_that_is_no_world_is_alone(self, limits: Limits, alone: bool) -> None:
-        status = RunStatus(1, "running", 1, 0, (Departure("b", 1, True, "drained"),))
+        status = RunStatus(1, Phase.RUNNING, 1, 0, (Departure("b", 1, True, "drained"),))
         assert rules.is_alone(running(limits, "a", "b"), status, 0) is alone
 
 

@@ -11,7 +11,7 @@ from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.node import CANDIDATES, CLAIM_PAUSE, FIRST_CANDIDATES, MORE_CANDIDATES, NO_LEADER_TIMEOUT, Node
-from rdzv.engine.records import NAMED, Departure, RunStatus
+from rdzv.engine.records import NAMED, Departure, Phase, RunStatus
 from rdzv.engine.refusals import timed_out
 
 from .coroutines import Harness
@@ -45,7 +45,7 @@ def in_crowd(clock: Clock, nodes: int, seed: int = 0) -> Node:
     """A node that knows of so many."""
     node = made(clock, 1)
     node.rng = random.Random(seed)
-    node.run.status = RunStatus(1, "running", nodes, 0)
+    node.run.status = RunStatus(1, Phase.RUNNING, nodes, 0)
     node.run.snapshot = snapshot()
     return node
 
@@ -132,7 +132,7 @@ def test_a_node_knows_of_those_in_its_world_and_of_those_that_are_present(clock:
     assert node.nodes_known() == node.settings.min_nodes == 2
     node.run.state = state("a", "b", "c")
     assert node.nodes_known() == 3
-    node.run.status = RunStatus(1, "running", 4, 0)
+    node.run.status = RunStatus(1, Phase.RUNNING, 4, 0)
     assert node.nodes_known() == 4
 
 
@@ -282,7 +282,7 @@ class TestStatus:
         return tuple(Departure(f"n{rank}", rank, rank % 2 == 1, "why") for rank in ranks)
 
     def test_it_names_the_first_and_counts_the_others(self) -> None:
-        whole = RunStatus(3, "re-forming", 700, 1, self.lost(*range(300)))
+        whole = RunStatus(3, Phase.RE_FORMING, 700, 1, self.lost(*range(300)))
         short = whole.shortened(None)
         assert short.departures == whole.departures[:NAMED]
         assert (short.left, short.gone) == (whole.left, whole.gone) == (150, 300)
@@ -290,13 +290,14 @@ class TestStatus:
         assert len(short.encode()) < 3_000
 
     def test_those_that_are_named_stay(self) -> None:
-        before = RunStatus(3, "re-forming", 700, 1, self.lost(*range(100, 250))).shortened(None)
-        now = RunStatus(3, "re-forming", 600, 1, self.lost(*range(250)))
+        before = RunStatus(3, Phase.RE_FORMING, 700, 1, self.lost(*range(100, 250))).shortened(None)
+        now = RunStatus(3, Phase.RE_FORMING, 600, 1, self.lost(*range(250)))
         assert now.shortened(before).departures == before.departures
-        assert now.shortened(RunStatus(2, "running", 1, 0, before.departures)).departures == self.lost(*range(NAMED))
+        earlier = RunStatus(2, Phase.RUNNING, 1, 0, before.departures)
+        assert now.shortened(earlier).departures == self.lost(*range(NAMED))
 
     def test_a_small_one_stays_as_it_is(self) -> None:
-        status = RunStatus(3, "re-forming", 1, 1, self.lost(2, 1))
+        status = RunStatus(3, Phase.RE_FORMING, 1, 1, self.lost(2, 1))
         assert (status.shortened(None).gone, status.shortened(None).left) == (2, 1)
         assert set(status.shortened(None).departures) == set(status.departures)
 
@@ -314,9 +315,9 @@ def test_a_message_lists_twenty_that_are_gone_and_counts_the_others(clock: Clock
     node = made(clock, 1)
     node.run.state = state("a", "b", "c")
     lost = tuple(Departure(f"n{rank}", rank, False, "why") for rank in range(30))
-    node.run.status = RunStatus(node.run.state.round, "re-forming", 1, 0, lost, more_lost=50)
+    node.run.status = RunStatus(node.run.state.round, Phase.RE_FORMING, 1, 0, lost, more_lost=50)
     assert "'n19' is gone: why; and 60 more" in str(timed_out(node, [], None, 1.0, alone=False, reason=None))
-    node.run.status = RunStatus(node.run.state.round + 1, "re-forming", 1, 0, lost)
+    node.run.status = RunStatus(node.run.state.round + 1, Phase.RE_FORMING, 1, 0, lost)
     message = str(timed_out(node, [], None, 1.0, alone=False, reason=None))
     assert "gone" not in message
     assert "more" not in message

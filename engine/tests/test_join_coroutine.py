@@ -44,6 +44,7 @@ from rdzv.engine.records import (
     Departure,
     LeaderRecord,
     NodeRecord,
+    Phase,
     RunStatus,
     State,
 )
@@ -503,9 +504,10 @@ class TestGivingUp:
         assert told in said
 
     @pytest.mark.parametrize(
-        ("phase", "told"), [("last call", "Up to 4 are waited for"), ("gathering", "No leader has published")]
+        ("phase", "told"),
+        [(Phase.LAST_CALL, "Up to 4 are waited for"), (Phase.GATHERING, "No leader has published")],
     )
-    def test_enough_are_here_for_the_last_call(self, harness: Harness, phase: str, told: str) -> None:
+    def test_enough_are_here_for_the_last_call(self, harness: Harness, phase: Phase, told: str) -> None:
         write(harness, "b")
         harness.put(STATUS_KEY, RunStatus(0, phase, 2, 0).encode())
         assert told in self.message(harness, harness.node())
@@ -538,7 +540,7 @@ class TestGivingUp:
         write(harness, "b")
         harness.publish(running("b", "c", "d"))
         lost = Departure("c", 1, False, "its lease ran out"), Departure("d", 2, True, "drained")
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, lost).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, lost).encode())
         assert self.message(harness, harness.node()).endswith(
             " Round 1 is running with 1 node ('c' is gone: its lease ran out; 'd' has left: drained)."
         )
@@ -546,13 +548,15 @@ class TestGivingUp:
     @pytest.mark.parametrize(("number", "told"), [(1, " Of round 1, 'b' has left: drained."), (2, "")])
     def test_all_of_a_round_are_gone(self, harness: Harness, number: int, told: str) -> None:
         harness.publish(running("b"))
-        harness.put(STATUS_KEY, RunStatus(number, "re-forming", 0, 0, (Departure("b", 0, True, "drained"),)).encode())
+        harness.put(
+            STATUS_KEY, RunStatus(number, Phase.RE_FORMING, 0, 0, (Departure("b", 0, True, "drained"),)).encode()
+        )
         said = self.message(harness, harness.node())
         assert said == f"1 of at least 2 nodes is here (a), 1 is missing.{told}"
 
     def test_all_others_of_its_world_have_left(self, harness: Harness) -> None:
         harness.publish(running("a", "b"))
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "drained"),)).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "drained"),)).encode())
         node, began = harness.node(), harness.now
         node.round = 1
         with pytest.raises(RendezvousTimeoutError, match=r"within 60\.0 s: .* No other node has come for 60 s: "):
@@ -561,7 +565,7 @@ class TestGivingUp:
 
     def test_one_that_drains_does_not_wait_for_another(self, harness: Harness) -> None:
         harness.publish(running("a", "b"))
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "drained"),)).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "drained"),)).encode())
         node, began = harness.node(), harness.now
         node.round = 1
         node.countdown.announce(DrainNotice(100.0, "spot"), harness.now)
@@ -619,7 +623,7 @@ class TestGivingUp:
             joining.end()
 
     def test_one_of_many_reads_no_records(self, harness: Harness) -> None:
-        harness.put(STATUS_KEY, RunStatus(0, "gathering", 700, 0).encode())
+        harness.put(STATUS_KEY, RunStatus(0, Phase.GATHERING, 700, 0).encode())
         node = harness.node(low=1000, high=1000)
         coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
         with pytest.raises(RendezvousTimeoutError) as late:
@@ -635,7 +639,7 @@ class TestGivingUp:
         self, harness: Harness, least: int, known: bool, reads: bool
     ) -> None:
         if known:
-            harness.put(STATUS_KEY, RunStatus(0, "gathering", 1, 0).encode())
+            harness.put(STATUS_KEY, RunStatus(0, Phase.GATHERING, 1, 0).encode())
         node = harness.node(low=least, high=1000)
         coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0))
         with pytest.raises(RendezvousTimeoutError):
@@ -646,20 +650,20 @@ class TestGivingUp:
         others = [f"b{number}" for number in range(64)]
         harness.publish(running("a", *others))
         gone = tuple(Departure(name, rank, True, "drained") for rank, name in enumerate(others, 1))
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, gone).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, gone).encode())
         node = harness.node()
         node.round = 1
         with pytest.raises(RendezvousTimeoutError, match=r"is here \(a\), 1 is missing.* No other node has come"):
             harness.run(join.join(node, "a.host", 1, harness.now + 600.0))
 
     def test_of_many_enough_are_here(self, harness: Harness) -> None:
-        harness.put(STATUS_KEY, RunStatus(0, "last call", 1001, 0).encode())
+        harness.put(STATUS_KEY, RunStatus(0, Phase.LAST_CALL, 1001, 0).encode())
         with pytest.raises(RendezvousTimeoutError, match=r"1001 of at least 1000 nodes are here, 0 are missing, "):
             harness.run(join.join(harness.node(low=1000, high=2000), "a.host", 1, harness.now + 600.0))
 
     @pytest.mark.parametrize(("before", "told"), [(3, " By the last news 3 were here."), (1, "")])
     def test_those_that_gave_up_a_moment_ago_are_counted(self, harness: Harness, before: int, told: str) -> None:
-        harness.put(STATUS_KEY, RunStatus(0, "gathering", before, 0).encode())
+        harness.put(STATUS_KEY, RunStatus(0, Phase.GATHERING, before, 0).encode())
         said = self.message(harness, harness.node(low=4))
         assert said == f"1 of at least 4 nodes is here (a), 3 are missing.{told}"
 

@@ -29,6 +29,7 @@ from rdzv.engine.records import (
     Departure,
     LeaderRecord,
     NodeRecord,
+    Phase,
     RunStatus,
     State,
     node_key,
@@ -330,7 +331,7 @@ class TestGathering:
         put = coroutine.to_write(STATUS_KEY)
         assert (put.previous, put.deadline) == (None, harness.now + TTL)
         coroutine.go()
-        assert notice_of(harness) == RunStatus(0, "gathering", 1, 0)
+        assert notice_of(harness) == RunStatus(0, Phase.GATHERING, 1, 0)
         assert isinstance(coroutine.effect, Wait)
         # Not longer than an interval, to see that it leads no more.
         assert coroutine.effect.deadline == harness.now + INTERVAL
@@ -467,10 +468,10 @@ class TestReforming:
         lead = Leader(harness, state=running("a", "b", "c"))
         lead.node.connection.reset_grace_period()
         lead.until(TTL - 0.5)
-        assert notice_of(harness) == RunStatus(1, "re-forming", 2, 0)
+        assert notice_of(harness) == RunStatus(1, Phase.RE_FORMING, 2, 0)
         lead.until(1.0)
         departure = Departure("c", 2, False, "its lease ran out: it died, hangs or is cut off")
-        assert notice_of(harness) == RunStatus(1, "re-forming", 2, 1, (departure,))
+        assert notice_of(harness) == RunStatus(1, Phase.RE_FORMING, 2, 1, (departure,))
 
     def test_a_round_without_a_silent_member_is_announced_and_looked_at_once_more(self, harness: Harness) -> None:
         write(harness, "b", last_round=1)
@@ -687,7 +688,7 @@ class TestNews:
         assert self.published(lead, 60.0) == []
 
     def test_what_a_leader_before_has_posted_is_posted_over(self, harness: Harness, lead: Leader) -> None:
-        harness.put(STATUS_KEY, RunStatus(1, "running", 9, 0).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 9, 0).encode())
         harness.show(lead.node)
         write(harness, "d")
         assert [one.waiting for one in self.published(lead, 0.5)] == [1]
@@ -697,7 +698,7 @@ class TestNews:
         take_away(harness, "c")
         lead.coroutine.to_write(STATUS_KEY)
         known = Departure("c", 2, True, "drained")
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 9, 1, (known,)).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 9, 1, (known,)).encode())
         began = harness.now
         published = self.published(lead, 1.5)
         # It was the first to know why.
@@ -724,21 +725,21 @@ class TestNews:
 
     def test_the_news_of_a_leader_before_are_not_posted_again(self, harness: Harness) -> None:
         write(harness, "bcd")
-        harness.put(STATUS_KEY, RunStatus(1, "running", 4, 1).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c"))
         assert self.published(lead, 60.0) == []
 
     def test_the_news_of_a_leader_before_that_the_service_has_lost_are_posted_again(self, harness: Harness) -> None:
         write(harness, "bcd")
-        harness.put(STATUS_KEY, RunStatus(1, "running", 4, 1).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c"))
         harness.client.delete(STATUS_KEY, harness.now)
         harness.show(lead.node)
-        assert self.published(lead, 3 * INTERVAL) == [RunStatus(1, "running", 4, 1)]
+        assert self.published(lead, 3 * INTERVAL) == [RunStatus(1, Phase.RUNNING, 4, 1)]
 
     def test_those_of_another_round_are_not_kept(self, harness: Harness) -> None:
         write(harness, "bc")
-        harness.put(STATUS_KEY, RunStatus(1, "running", 4, 1).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c", round=2))
         # No node waits, and that is what nodes take for granted.
         assert self.published(lead, 60.0) == []

@@ -19,6 +19,7 @@ from rdzv.engine.records import (
     Departure,
     LeaderRecord,
     NodeRecord,
+    Phase,
     RunStatus,
     State,
     node_key,
@@ -220,7 +221,7 @@ class TestCleaningUp:
             for number in range(state.round + 1):
                 harness.put(f"rounds/{number}/store/key", b"value")
         write(harness, *records)
-        harness.put(STATUS_KEY, more.get("status", RunStatus(0, "gathering", 1, 0)).encode())
+        harness.put(STATUS_KEY, more.get("status", RunStatus(0, Phase.GATHERING, 1, 0)).encode())
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.end()
@@ -271,13 +272,13 @@ class TestCleaningUp:
         assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key", "rounds/1/store/key", node_key(0, "a")}
 
     def test_a_member_that_is_known_to_have_left_keeps_nothing(self, harness: Harness, node: Node) -> None:
-        status = RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "drained"),))
+        status = RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "drained"),))
         there = self.leave(harness, node, state=running("a", "b"), status=status)
         assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key"}
 
     def test_the_last_status_says_who_has_left_and_why(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (Departure("b", 1, True, "too hot"),)).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "too hot"),)).encode())
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         assert leaving.to_write(STATUS_KEY).deadline == harness.now + 30.0
@@ -285,7 +286,7 @@ class TestCleaningUp:
         held = harness.read(STATUS_KEY)
         assert held is not None
         lost = (Departure("a", 0, True, "drained"), Departure("b", 1, True, "too hot"))
-        assert decode(RunStatus, held.payload) == RunStatus(1, "abandoned", 0, 0, lost)
+        assert decode(RunStatus, held.payload) == RunStatus(1, Phase.ABANDONED, 0, 0, lost)
         # One call, on top of what the node knew.
         assert sum(isinstance(effect, Put) and effect.key == STATUS_KEY for effect in leaving.taken) == 1
 
@@ -296,7 +297,7 @@ class TestCleaningUp:
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.to_write(STATUS_KEY)
         write(harness, record("c"))
-        news = RunStatus(1, "re-forming", 1, 0)
+        news = RunStatus(1, Phase.RE_FORMING, 1, 0)
         harness.put(STATUS_KEY, news.encode())
         leaving.end()
         held = harness.read(STATUS_KEY)
@@ -309,15 +310,15 @@ class TestCleaningUp:
         harness.show(node)
         harness.publish(running("b", "c", round=2))
         lost = (Departure("b", 0, True, "disk full"), Departure("c", 1, True, "drained"))
-        harness.put(STATUS_KEY, RunStatus(2, "abandoned", 0, 0, lost).encode())
+        harness.put(STATUS_KEY, RunStatus(2, Phase.ABANDONED, 0, 0, lost).encode())
         harness.run(leave.leave(node, "drained", harness.now + 30.0))
         held = harness.read(STATUS_KEY)
         assert held is not None
-        assert decode(RunStatus, held.payload) == RunStatus(2, "abandoned", 0, 0, lost)
+        assert decode(RunStatus, held.payload) == RunStatus(2, Phase.ABANDONED, 0, 0, lost)
 
     def test_of_a_run_that_is_purged_meanwhile_nothing_stays(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
-        harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0).encode())
+        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0).encode())
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.to_write(STATUS_KEY)

@@ -32,6 +32,7 @@ from rdzv.engine.records import (
     LeaderRecord,
     NodeRecord,
     Pages,
+    Phase,
     RunStatus,
     State,
 )
@@ -254,13 +255,13 @@ class TestStatus:
     def test_a_loss_is_reported_once_for_each_round(self, clock: Clock) -> None:
         node = made(clock)
         worlds = [state("a", "b", "c", attempt=1, round=number).encode() for number in (1, 2)]
-        node.apply_snapshot(snapshot(state=worlds[0], status=RunStatus(1, "re-forming", 2, 1, (LOST,)).encode()))
+        node.apply_snapshot(snapshot(state=worlds[0], status=RunStatus(1, Phase.RE_FORMING, 2, 1, (LOST,)).encode()))
         events = node.apply_snapshot(
-            snapshot(state=worlds[0], status=RunStatus(1, "re-forming", 1, 1, (LOST, LEFT)).encode())
+            snapshot(state=worlds[0], status=RunStatus(1, Phase.RE_FORMING, 1, 1, (LOST, LEFT)).encode())
         )
         assert reported(events) == [(EventKind.NODE_LEFT, 1, "c", "drained")]
         events = node.apply_snapshot(
-            snapshot(state=worlds[1], status=RunStatus(2, "re-forming", 1, 1, (LOST,)).encode())
+            snapshot(state=worlds[1], status=RunStatus(2, Phase.RE_FORMING, 1, 1, (LOST,)).encode())
         )
         assert reported(events)[1:] == [(EventKind.NODE_LOST, 2, "b", "its lease is over")]
 
@@ -269,17 +270,17 @@ class TestStatus:
         world = state("a", "b", attempt=1).encode()
         node.apply_snapshot(snapshot(state=world))
         lost = (replace(LOST, node="a"), LOST)
-        events = node.apply_snapshot(snapshot(state=world, status=RunStatus(1, "re-forming", 1, 1, lost).encode()))
+        events = node.apply_snapshot(snapshot(state=world, status=RunStatus(1, Phase.RE_FORMING, 1, 1, lost).encode()))
         assert reported(events) == [(EventKind.NODE_LOST, 1, "b", "its lease is over")]
 
     def test_what_was_lost_before_it_came_is_no_news(self, clock: Clock) -> None:
-        status = RunStatus(1, "abandoned", 0, 0, (LOST,)).encode()
+        status = RunStatus(1, Phase.ABANDONED, 0, 0, (LOST,)).encode()
         events = made(clock).apply_snapshot(snapshot(state=state("a", "b", attempt=1).encode(), status=status))
         assert [event.kind for event in events] == [EventKind.ROUND_PUBLISHED]
 
     def test_news_of_another_round_tell_of_no_loss(self, clock: Clock) -> None:
         node = made(clock)
-        status = RunStatus(1, "re-forming", 2, 1, (LOST,)).encode()
+        status = RunStatus(1, Phase.RE_FORMING, 2, 1, (LOST,)).encode()
         assert node.apply_snapshot(snapshot(status=status)) == []
         assert node.apply_snapshot(snapshot(status=status)) == []
         later = state("a", "b", attempt=1, round=2).encode()
@@ -288,7 +289,7 @@ class TestStatus:
 
     def test_news_that_go_are_forgotten(self, clock: Clock) -> None:
         node = made(clock)
-        node.apply_snapshot(snapshot(status=RunStatus(0, "gathering", 2, 0).encode()))
+        node.apply_snapshot(snapshot(status=RunStatus(0, Phase.GATHERING, 2, 0).encode()))
         assert node.run.status is not None
         node.apply_snapshot(snapshot())
         assert node.run.status is None
@@ -563,30 +564,30 @@ class TestWaiting:
         node = made(clock, last_round=0, round=1)
         shows(node, "a", "b")
         assert node.waiting() == 0
-        node.run.status = RunStatus(1, "running", 4, 2)
+        node.run.status = RunStatus(1, Phase.RUNNING, 4, 2)
         assert node.waiting() == 2
-        node.run.status = RunStatus(2, "running", 4, 2)
+        node.run.status = RunStatus(2, Phase.RUNNING, 4, 2)
         assert node.waiting() == 0
 
     def test_a_node_that_was_in_none_hears_those_of_the_round_that_runs(self, clock: Clock) -> None:
         node = made(clock)
-        node.run.status = RunStatus(0, "gathering", 4, 2)
+        node.run.status = RunStatus(0, Phase.GATHERING, 4, 2)
         assert node.waiting() == 2
         shows(node, "b", "c", round=3)
         assert node.waiting() == 0
-        node.run.status = RunStatus(3, "running", 4, 1)
+        node.run.status = RunStatus(3, Phase.RUNNING, 4, 1)
         assert node.waiting() == 1
 
     def test_a_node_that_was_in_a_round_hears_of_that_one(self, clock: Clock) -> None:
         node = made(clock, last_round=1, round=1)
         shows(node, "b", "c", round=2)
-        node.run.status = RunStatus(2, "running", 4, 2)
+        node.run.status = RunStatus(2, Phase.RUNNING, 4, 2)
         assert node.waiting() == 0
 
     def test_an_evicted_node_hears_that_it_should_come(self, clock: Clock) -> None:
         node = made(clock, last_round=0, round=1)
         shows(node, "b", "c", round=2)
-        node.run.status = RunStatus(2, "running", 4, 2)
+        node.run.status = RunStatus(2, Phase.RUNNING, 4, 2)
         assert node.waiting() == 1
 
 
@@ -597,7 +598,7 @@ class TestAlone:
     def node(self, clock: Clock) -> Node:
         node = made(clock, last_round=1, round=1)
         shows(node, "a", "b")
-        node.run.status = RunStatus(1, "re-forming", 1, 1, (replace(LEFT, node="b"),))
+        node.run.status = RunStatus(1, Phase.RE_FORMING, 1, 1, (replace(LEFT, node="b"),))
         return node
 
     def test_it_waits_for_the_alone_timeout_from_when_it_knows(self, node: Node, clock: Clock) -> None:
@@ -842,7 +843,7 @@ class TestNotices:
     ) -> None:
         node = self.member(harness)
         harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
-        harness.put(STATUS_KEY, RunStatus(round, "running", 2, 0, drained=drained).encode())
+        harness.put(STATUS_KEY, RunStatus(round, Phase.RUNNING, 2, 0, drained=drained).encode())
         harness.show(node)
         assert node.is_drained() is goes
 
@@ -874,7 +875,7 @@ class TestNotices:
     def test_node_that_does_not_drain_stays(self, harness: Harness) -> None:
         node = self.member(harness)
         node.alone_since = harness.now
-        harness.put(STATUS_KEY, RunStatus(3, "running", 2, 0, drained=("a",)).encode())
+        harness.put(STATUS_KEY, RunStatus(3, Phase.RUNNING, 2, 0, drained=("a",)).encode())
         harness.show(node)
         assert not node.is_drained()
 

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from rdzv.engine.pace import FEW, INTERVAL, SETTLED, SETTLED_BY, Pace, status_interval
-from rdzv.engine.records import Departure, RunStatus
+from rdzv.engine.records import Departure, Phase, RunStatus
 
 MANY = 1_000
-RUNNING = RunStatus(1, "running", MANY, 0)
+RUNNING = RunStatus(1, Phase.RUNNING, MANY, 0)
 WAITING = replace(RUNNING, waiting=1)
 GONE = replace(RUNNING, departures=(Departure("a", 0, False, "it died"),))
 

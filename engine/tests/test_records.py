@@ -18,6 +18,7 @@ from rdzv.engine.records import (
     LeaderRecord,
     NodeRecord,
     Page,
+    Phase,
     RunStatus,
     State,
     pending_rounds,
@@ -28,7 +29,7 @@ from rdzv.engine.records import (
 NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})
 STATE = State(0, 1, ("a", "b"), "a.host", 0, 2, 4)
 CLOSED = State(0, 1, (), "", 0, 2, 4, Closed("a", "done", True))
-NOTICE = RunStatus(1, "running", 2, 0, (Departure("c", 2, False, "dead"), Departure("d", 3, True, "drained")))
+NOTICE = RunStatus(1, Phase.RUNNING, 2, 0, (Departure("c", 2, False, "dead"), Departure("d", 3, True, "drained")))
 
 
 @pytest.mark.parametrize(
@@ -58,6 +59,8 @@ def test_record_comes_back_as_it_was(record: Any) -> None:
         (NODE, "labels", ["rack"]),
         (NODE, "labels", {"rack": "7", "zone": 1}),
         (NODE, "left", 0),
+        (NOTICE, "phase", 1),
+        (NOTICE, "phase", "asleep"),
         (NOTICE, "departures", {}),
         (NOTICE, "departures", ["c"]),
     ],
@@ -67,6 +70,10 @@ def test_field_of_another_type_is_refused(record: Any, field: str, value: Any) -
     assert field in fields
     with pytest.raises(RendezvousStateError, match=field):
         decode(type(record), json.dumps(fields | {field: value}).encode())
+
+
+def test_a_phase_is_written_as_users_read_it() -> None:
+    assert json.loads(NOTICE.encode())["phase"] == "running"
 
 
 @pytest.mark.parametrize("field", json.loads(NODE.encode()))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rdzv.engine import rules
-from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State
+from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
 from rdzv.engine.rules import Defer, MembershipState, Publish
 
 LIMITS = LeaderRecord("a", 0, 2, 4)
@@ -47,7 +47,7 @@ class TestGathering:
         hold = held(decide(None, node("a")))
         assert not hold.has_quorum
         assert hold.recheck_after is None
-        assert hold.status == RunStatus(0, "gathering", 1, 0)
+        assert hold.status == RunStatus(0, Phase.GATHERING, 1, 0)
 
     def test_at_min_the_last_call_starts(self) -> None:
         hold = held(decide(None, node("a"), node("b")))
@@ -150,12 +150,12 @@ class TestExclusivity:
         assert hold.status.departures == ()
 
     def test_what_a_leader_before_found_out_still_holds(self) -> None:
-        known = RunStatus(1, "running", 2, 1, (Departure("c", 2, False, "dead"),))
+        known = RunStatus(1, Phase.RUNNING, 2, 1, (Departure("c", 2, False, "dead"),))
         back = [node("a", last_round=1), node("b", last_round=1)]
         assert published(decide(state("a", "b", "c"), *back, trusted=False, known=known)).round == 2
 
     def test_what_was_found_out_about_another_round_does_not(self) -> None:
-        known = RunStatus(0, "running", 2, 1, (Departure("c", 2, False, "dead"),))
+        known = RunStatus(0, Phase.RUNNING, 2, 1, (Departure("c", 2, False, "dead"),))
         back = [node("a", last_round=1), node("b", last_round=1)]
         held(decide(state("a", "b", "c"), *back, trusted=False, known=known))
 
@@ -167,7 +167,7 @@ class TestExclusivity:
 
 class TestNews:
     def test_a_quiet_round_has_none(self) -> None:
-        assert held(decide(state("a", "b"), node("a"), node("b"))).status == RunStatus(1, "running", 2, 0)
+        assert held(decide(state("a", "b"), node("a"), node("b"))).status == RunStatus(1, Phase.RUNNING, 2, 0)
 
     def test_a_newcomer_counts(self) -> None:
         assert held(decide(state("a", "b"), *map(node, "abc"))).status.waiting == 1
@@ -203,7 +203,7 @@ class TestNews:
         assert status.departures == (Departure("c", 2, True, "drained"),)
 
     def test_a_lost_member_that_is_back_is_lost_no_more(self) -> None:
-        known = RunStatus(1, "running", 1, 0, (Departure("b", 1, False, "dead"),))
+        known = RunStatus(1, Phase.RUNNING, 1, 0, (Departure("b", 1, False, "dead"),))
         assert held(decide(state("a", "b"), node("a"), node("b"), known=known)).status.departures == ()
 
 
@@ -323,35 +323,35 @@ class TestClosing:
 
 class TestTheLastNews:
     def test_they_say_of_each_member_what_is_known(self) -> None:
-        lost = RunStatus(1, "re-forming", 1, 1, (Departure("c", 2, False, "its lease ran out"),))
+        lost = RunStatus(1, Phase.RE_FORMING, 1, 1, (Departure("c", 2, False, "its lease ran out"),))
         left = [node("b", left="drained"), node("x", left="not needed")]
         losses = (
             Departure("a", 0, True, "SIGTERM"),
             Departure("b", 1, True, "drained"),
             Departure("c", 2, False, "its lease ran out"),
         )
-        last = RunStatus(1, "abandoned", 0, 0, losses)
+        last = RunStatus(1, Phase.ABANDONED, 0, 0, losses)
         assert rules.last_status(state("a", "b", "c", "d"), left, lost, "a", "SIGTERM") == last
 
     def test_a_node_that_was_no_member_says_nothing_of_itself(self) -> None:
-        lost = RunStatus(1, "re-forming", 1, 1, (Departure("a", 0, True, "drained"),))
+        lost = RunStatus(1, Phase.RE_FORMING, 1, 1, (Departure("a", 0, True, "drained"),))
         assert rules.last_status(state("a"), [], lost, "x", "SIGTERM") == RunStatus(
-            1, "abandoned", 0, 0, lost.departures
+            1, Phase.ABANDONED, 0, 0, lost.departures
         )
 
 
 class TestWhatALeaverMayTakeAway:
     def test_a_member_without_a_record_may_come_back(self) -> None:
         left = node("b", left="drained")
-        lost = RunStatus(1, "re-forming", 1, 0, (Departure("a", 0, False, "its lease ran out"),))
+        lost = RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("a", 0, False, "its lease ran out"),))
         assert not rules.has_ended(state("a", "b", "c"), [left], lost, "c")
 
     def test_members_that_say_that_they_leave_do_not(self) -> None:
-        left = RunStatus(1, "re-forming", 1, 0, (Departure("a", 0, True, "drained"),))
+        left = RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("a", 0, True, "drained"),))
         assert rules.has_ended(state("a", "b", "c"), [node("b", left="drained")], left, "c")
 
     def test_news_of_another_round_says_nothing(self) -> None:
-        left = RunStatus(1, "re-forming", 1, 0, (Departure("a", 0, True, "drained"),))
+        left = RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("a", 0, True, "drained"),))
         assert not rules.has_ended(state("a", "b", round=2), [], left, "b")
 
     def test_a_member_that_is_here_has_not_left(self) -> None:
@@ -364,7 +364,9 @@ class TestWhatALeaverMayTakeAway:
 class TestAlone:
     @staticmethod
     def status(*lost: str, present: int = 1, round: int = 1, left: bool = True) -> RunStatus:
-        return RunStatus(round, "re-forming", present, 0, tuple(Departure(name, 0, left, "drained") for name in lost))
+        return RunStatus(
+            round, Phase.RE_FORMING, present, 0, tuple(Departure(name, 0, left, "drained") for name in lost)
+        )
 
     def test_a_member_is_once_all_others_have_left(self) -> None:
         assert rules.is_alone(state("a", "b", "c"), self.status("b", "c"), 0)

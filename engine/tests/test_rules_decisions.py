@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rdzv.engine import rules
-from rdzv.engine.records import Closed, Departure, RunStatus, State
+from rdzv.engine.records import Closed, Departure, Phase, RunStatus, State
 from rdzv.engine.rules import MembershipState, Publish
 
 from .test_rules import LIMITS, decide, held, node, published, state
@@ -22,7 +22,7 @@ class TestNoNode:
     def test_a_leader_of_a_later_attempt_may_be_alone(self) -> None:
         later = replace(LIMITS, attempt=1)
         hold = rules.decide(None, [], later, quorum_for=0.0, last_call=30.0, trusted=True)
-        assert held(hold).status == RunStatus(0, "gathering", 0, 0)
+        assert held(hold).status == RunStatus(0, Phase.GATHERING, 0, 0)
 
 
 class TestBereavement:
@@ -78,7 +78,7 @@ class TestNews:
     def test_a_closed_run_has_none(self) -> None:
         closed = state("a", "b", "c", closed=Closed("a", "done", True))
         status = held(decide(closed, node("a"), node("b", left="done"), *map(node, "de"))).status
-        assert status == RunStatus(1, "closed", 3, 0)
+        assert status == RunStatus(1, Phase.CLOSED, 3, 0)
 
     def test_who_came_back_takes_a_place_that_no_newcomer_gets(self) -> None:
         nodes = [node("a"), node("b"), node("c", last_round=1), *map(node, "def")]

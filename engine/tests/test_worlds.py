@@ -20,6 +20,7 @@ from rdzv.engine.records import (
     LeaderRecord,
     Page,
     Pages,
+    Phase,
     RunStatus,
     State,
     decode_state,
@@ -291,7 +292,7 @@ class TestNode:
         watching.to(Wait)
         harness.put(worlds.page_key(written.pages, "a"), page.payload)
         if news:
-            harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 1).encode())
+            harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 1).encode())
             watching.go()
         else:
             watching.send(watching.effect.since)  # type: ignore[union-attr]
@@ -311,7 +312,7 @@ class TestNode:
         written = world_of("c", "b", "a")
         assert looks(lambda: publish(harness, written))[:3] == [Wait, Read, Emit]
         first = harness.read(STATE_KEY)
-        news = RunStatus(1, "running", 3, 0).encode()
+        news = RunStatus(1, Phase.RUNNING, 3, 0).encode()
         assert Read not in (kinds := looks(lambda: harness.put(STATUS_KEY, news)))
         assert ReadAll not in kinds
         closed = replace(decode_state(first.payload), closed=Closed("a", "done", done=True))  # type: ignore[union-attr]
@@ -353,7 +354,7 @@ class TestNode:
         for one in range(1, number + 1):
             harness.put(f"{store_folder(one)}/key", b"")
         self.apply(harness, node)
-        status = RunStatus(number, "re-forming", 1, 0, tuple(Departure(name, 0, True, "done") for name in "bc"))
+        status = RunStatus(number, Phase.RE_FORMING, 1, 0, tuple(Departure(name, 0, True, "done") for name in "bc"))
         harness.put(STATUS_KEY, status.encode())
         harness.show(node)
         harness.run(leave.leave(node, "done", harness.now + 60.0))

@@ -39,7 +39,7 @@ from .engine.notices import (
     quarantine_key,
     read_notices,
 )
-from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, RunStatus, State, read_record
+from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.worlds import with_world
 from .settings import HANDLER_OPTIONS, RendezvousSettings
 
@@ -164,7 +164,7 @@ class RunInspector:
         """
         deadline = time.monotonic() + timeout
         status = self._look(deadline)
-        if status.phase != "abandoned":
+        if status.phase != Phase.ABANDONED:
             return status
         # Between the reading of the nodes and that of the state a world may have been formed: then it is not abandoned.
         try:
@@ -460,7 +460,7 @@ def _describe(
     known = sorted((_describe_node(node, state.round, ranks, notices) for node in nodes), key=_by_rank)
     return Status(
         run_id,
-        _phase(state, published, nodes),
+        _phase(state, published, nodes).value,
         source.attempt,
         state.round,
         source.min_nodes,
@@ -486,18 +486,18 @@ def _takes(limits: Limits) -> str:
     return f"{limits.takes()}{wanted}"
 
 
-def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> str:
+def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> Phase:
     if state.closed:
-        return "closed"
+        return Phase.CLOSED
     if not state.world:
         if not nodes:
-            return "unknown"
+            return Phase.UNKNOWN
         # A leader that died has left its last status.
-        return "last call" if published is not None and published.phase == "last call" else "gathering"
+        return published.phase if published is not None and published.phase is Phase.LAST_CALL else Phase.GATHERING
     if not _living(nodes):
-        return "abandoned"
+        return Phase.ABANDONED
     inside = {node.id for node in nodes if node.left is None and node.last_round < state.round}
-    return "running" if inside.issuperset(state.world) else "re-forming"
+    return Phase.RUNNING if inside.issuperset(state.world) else Phase.RE_FORMING
 
 
 def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices: Notices) -> NodeStatus:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
+from enum import StrEnum
 from functools import cache
 from types import UnionType
 from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
@@ -81,6 +82,8 @@ def _reader(hint: Any) -> _Reader:
         return _naturals
     if get_origin(hint) is Mapping:
         return lambda value: {key: inner[1](item) for key, item in _exactly(dict, value).items()}
+    if isinstance(hint, type) and issubclass(hint, StrEnum):
+        return lambda value: hint(_exactly(str, value))
     return _natural if hint is int else lambda value: _exactly(hint, value)
 
 

@@ -39,6 +39,7 @@ from .records import (
     LeaderRecord,
     NodeRecord,
     Pages,
+    Phase,
     ReadNodes,
     RunStatus,
     State,
@@ -460,7 +461,7 @@ class _LeaderTerm:
         if last_status is None or last_status.round != status.round:
             # What nodes take for granted: all of the world are there.
             members = self.node.run.state.size if self.node.run.state else 0
-            last_status = RunStatus(status.round, "running", members, 0)
+            last_status = RunStatus(status.round, Phase.RUNNING, members, 0)
         now = self.node.clock()
         # A delete that was applied too late may have removed the status, and a service may have lost it with its data
         # just before this term began.
@@ -471,7 +472,7 @@ class _LeaderTerm:
         )
         # That a run is closed the state says; a status might be written after the last node has removed it.
         stands = status == last_status and self.is_last_known and not taken
-        if stands or status.phase == "closed":
+        if stands or status.phase is Phase.CLOSED:
             self.pace.on_nothing_new()
             return self.node.interval
         if (due := self.pace.pause(last_status, status, now)) > 0:

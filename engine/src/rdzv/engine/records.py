@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final, TypeVar, cast
 
@@ -278,13 +279,27 @@ class Departure:
     cause: str
 
 
+class Phase(StrEnum):
+    """What a run is doing; the values are what users read."""
+
+    UNKNOWN = "unknown"
+    """No node is here, and none of those that came, if any, had a world. No leader says it."""
+    GATHERING = "gathering"
+    LAST_CALL = "last call"
+    RUNNING = "running"
+    RE_FORMING = "re-forming"
+    ABANDONED = "abandoned"
+    """No node is left of an open run that had a world."""
+    CLOSED = "closed"
+
+
 @dataclass(frozen=True, slots=True)
 class RunStatus(Record):
     """The status of a run: what members and waiting nodes need without reading everything.
 
     Attributes:
         round: The round that the news is about.
-        phase: ``gathering``, ``last call``, ``running``, ``re-forming``, ``abandoned`` or ``closed``.
+        phase: What the run is doing.
         present: How many live nodes there are.
         waiting: How many nodes wait for a new world that would differ from the running one.
         departures: The members of the round that are gone, as far as they are named.
@@ -294,7 +309,7 @@ class RunStatus(Record):
     """
 
     round: int
-    phase: str
+    phase: Phase
     present: int
     waiting: int
     departures: tuple[Departure, ...] = ()

@@ -15,7 +15,7 @@ from rdzv_core.errors import (
 from . import rules
 from .node import Node
 from .pace import status_interval
-from .records import NodeRecord, RunStatus, State
+from .records import NodeRecord, Phase, RunStatus, State
 from .run_view import Presence
 
 READERS: Final = 64
@@ -216,7 +216,8 @@ def _why_no_world(node: Node, here: int, size: int, waited: float) -> str:
             "give a longer join_timeout, or a shorter wanted_timeout."
         )
     seconds = node.settings.timeout.last_call.total_seconds()
-    if waited > seconds + status_interval(here) and (node.run.status is None or node.run.status.phase != "last call"):
+    status = node.run.status
+    if waited > seconds + status_interval(here) and (status is None or status.phase is not Phase.LAST_CALL):
         return " No leader has published a world of them: the log of the node that leads says more."
     return (
         f" Up to {node.settings.max_nodes} are waited for during the last call of {seconds:g} s: "

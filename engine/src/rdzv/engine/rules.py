@@ -13,7 +13,7 @@ from typing import Final
 
 from . import eligibility
 from .notices import NONE, Notices
-from .records import Closed, Departure, LeaderRecord, NodeRecord, Page, RunStatus, State
+from .records import Closed, Departure, LeaderRecord, NodeRecord, Page, Phase, RunStatus, State
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
@@ -134,7 +134,7 @@ def last_status(
     if leaver in state.world:
         departed[leaver] = Departure(leaver, state.world.index(leaver), True, reason)
     lost = sorted(departed.values(), key=lambda departure: departure.rank)
-    return RunStatus(state.round, "abandoned", 0, 0, tuple(lost))
+    return RunStatus(state.round, Phase.ABANDONED, 0, 0, tuple(lost))
 
 
 def is_alone(state: State | None, status: RunStatus | None, rank: int | None) -> bool:
@@ -206,7 +206,7 @@ def decide(
         evicted = tuple(departure for departure in departed.values() if not departure.left)
         objections = {node.id: why for node in chosen if (why := eligibility.objection(node, notices))}
         return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted, objections)
-    return Defer(replace(status, phase="last call"), has_quorum=True, recheck_after=remaining)
+    return Defer(replace(status, phase=Phase.LAST_CALL), has_quorum=True, recheck_after=remaining)
 
 
 def _remaining(
@@ -364,9 +364,9 @@ def _status(
     drained = frozenset[str]() if state.closed else eligibility.drained(inside, notices)
     staying = [node for node in inside if node.id not in drained]
     if state.closed:
-        phase, news = "closed", 0
+        phase, news = Phase.CLOSED, 0
     elif not state.world:
-        phase, news = "gathering", 0
+        phase, news = Phase.GATHERING, 0
     else:
         # One that is only silent keeps its place: it may come back, and then no other has to move.
         kept = len(state.world) - len(departed) - len(drained)
@@ -377,7 +377,7 @@ def _status(
         # Spares beyond the room disturb no member; a loss counts when the others can go on without.
         goes_on = (departed or drained) and staying and state.limits.choose([*staying, *waiting], state.world)
         news = arrivals + len(returned) + (1 if goes_on else 0)
-        phase = "running" if len(inside) == len(state.world) else "re-forming"
+        phase = Phase.RUNNING if len(inside) == len(state.world) else Phase.RE_FORMING
     # Nodes that leave a closed run are not reported as lost.
     lost = () if state.closed else tuple(departed.values())
     return RunStatus(state.round, phase, present, news, lost, drained=tuple(sorted(drained)))
