@@ -33,8 +33,8 @@ def nodes(limits: Limits, *names: str, last_round: int = 0) -> list[NodeRecord]:
 def decide(current: State | None, limits: Limits, *there: NodeRecord, **more: Any) -> rules.Publish | rules.Defer:
     """Ask the rules with a last call of 30 s, of which none has passed, and 120 s for what is wanted."""
     leader = LeaderRecord("a", 0, limits.min_nodes, limits.max_nodes, limits.rule)
-    asked: dict[str, Any] = {"quorum_for": 0.0, "last_call": 30.0, "wanted": 120.0, "trusted": True, **more}
-    return rules.decide(current, there, leader, **asked)
+    asked: dict[str, Any] = {"last_call": 30.0, "wanted": 120.0, "trusted": True, **more}
+    return rules.decide(rules.Situation(current, there, leader, **asked))
 
 
 def running(limits: Limits, *world: str) -> State:

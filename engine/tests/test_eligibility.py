@@ -90,7 +90,8 @@ class TestDecisions:
 
     def decide(self, records: list[NodeRecord], notices: Notices, state: State = STATE) -> Any:
         limits = LeaderRecord("a", 0, 2, 4)
-        return rules.decide(state, records, limits, quorum_for=0.0, last_call=9.0, trusted=True, notices=notices)
+        situation = rules.Situation(state, records, limits, last_call=9.0, trusted=True, notices=notices)
+        return rules.decide(situation)
 
     def test_drain_disturbs_no_world_before_its_time(self) -> None:
         status = self.decide(nodes("abc"), Notices(drains={"b": DRAIN})).status

@@ -7,7 +7,7 @@ import pytest
 
 from rdzv.engine import rules
 from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
-from rdzv.engine.rules import Defer, MembershipState, Publish
+from rdzv.engine.rules import Defer, MembershipState, Publish, Situation
 
 LIMITS = LeaderRecord("a", 0, 2, 4)
 
@@ -26,8 +26,8 @@ def state(*world: str, round: int = 1, **more: Any) -> State:
 
 def decide(current: State | None, *nodes: NodeRecord, **more: Any) -> Publish | Defer:
     """Ask the rules with a last call of 30 s, of which none has passed."""
-    asked: dict[str, Any] = {"quorum_for": 0.0, "last_call": 30.0, "trusted": True, **more}
-    return rules.decide(current, nodes, LIMITS, **asked)
+    asked: dict[str, Any] = {"last_call": 30.0, "trusted": True, **more}
+    return rules.decide(Situation(current, nodes, LIMITS, **asked))
 
 
 def published(decision: Publish | Defer) -> State:

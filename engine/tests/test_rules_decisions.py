@@ -6,7 +6,7 @@ import pytest
 
 from rdzv.engine import rules
 from rdzv.engine.records import Closed, Departure, Phase, RunStatus, State
-from rdzv.engine.rules import MembershipState, Publish
+from rdzv.engine.rules import MembershipState, Publish, Situation
 
 from .test_rules import LIMITS, decide, held, node, published, state
 
@@ -21,7 +21,7 @@ class TestNoNode:
 
     def test_a_leader_of_a_later_attempt_may_be_alone(self) -> None:
         later = replace(LIMITS, attempt=1)
-        hold = rules.decide(None, [], later, quorum_for=0.0, last_call=30.0, trusted=True)
+        hold = rules.decide(Situation(None, [], later, last_call=30.0, trusted=True))
         assert held(hold).status == RunStatus(0, Phase.GATHERING, 0, 0)
 
 

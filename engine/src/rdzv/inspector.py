@@ -39,7 +39,7 @@ from .engine.notices import (
     quarantine_key,
     read_notices,
 )
-from .engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
+from .engine.records import Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.worlds import with_world
 from .settings import HANDLER_OPTIONS, RendezvousSettings
 
@@ -51,6 +51,7 @@ _LAST_LOOK: Final = 1.0
 _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
 """Stands for the state where none is published."""
 _PURGED: Final = Closed("a purge", "its keys are being removed", done=False)
+_RECORD_GONE: Final = "its record is gone: it died, gave up or is cut off"
 _DIGITS: Final = 20
 """A name with so many digits is no number of rdzv's."""
 
@@ -487,17 +488,14 @@ def _takes(limits: Limits) -> str:
 
 
 def _phase(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> Phase:
-    if state.closed:
-        return Phase.CLOSED
-    if not state.world:
-        if not nodes:
-            return Phase.UNKNOWN
+    live = [node for node in nodes if node.left is None]
+    phase = rules.phase(state, rules.active_members(state, live))
+    if phase is Phase.GATHERING and not nodes:
+        return Phase.UNKNOWN
+    if phase is Phase.GATHERING and published is not None and published.phase is Phase.LAST_CALL:
         # A leader that died has left its last status.
-        return published.phase if published is not None and published.phase is Phase.LAST_CALL else Phase.GATHERING
-    if not _living(nodes):
-        return Phase.ABANDONED
-    inside = {node.id for node in nodes if node.left is None and node.last_round < state.round}
-    return Phase.RUNNING if inside.issuperset(state.world) else Phase.RE_FORMING
+        return Phase.LAST_CALL
+    return Phase.ABANDONED if phase in (Phase.RUNNING, Phase.RE_FORMING) and not live else phase
 
 
 def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices: Notices) -> NodeStatus:
@@ -509,9 +507,9 @@ def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices
 
 
 def _missing(state: State, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+    # The news also names those that a service has lost with the pages of their world.
     losses = {departure.node: departure for departure in news.departures} if news is not None else {}
-    for rank, node in enumerate(() if state.closed else state.world):
-        losses.setdefault(node, Departure(node, rank, False, "its record is gone: it died, gave up or is cut off"))
+    losses |= rules.departures(state, nodes, news, None if state.closed else _RECORD_GONE)
     # The record of one that has left stays for a while, and one that was cut off may be back.
     recorded = {node.id for node in nodes}
     return tuple(

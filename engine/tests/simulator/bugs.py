@@ -201,14 +201,14 @@ BUGS: Final[dict[str, Bug]] = {
     "small-world": _bug(
         "A world is formed although too few are there.",
         {3},
-        rules.decide,
+        rules._next_world,
         {"state.limits.choose(waiting, state.world)": "waiting[: state.max_nodes]"},
         "kill",
     ),
     "large-world": _bug(
         "Every node that waits gets into the world.",
         {3},
-        rules.decide,
+        rules._next_world,
         {"state.limits.choose(waiting, state.world)": "state.limits.choose(waiting, state.world) and waiting"},
         "come",
     ),
@@ -222,7 +222,7 @@ BUGS: Final[dict[str, Bug]] = {
     "spares-take-places-of-silent-members": _bug(
         "After an outage, spares count as waiting for the places of members that are not back yet.",
         {5},
-        rules._status,
+        rules._news,
         {"kept = len(state.world) - len(departed)": "kept = len(inside) + len(returned)"},
         "come",
         "outage",
@@ -369,7 +369,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A world waits for its wanted size as long as it does not come.",
         {4},
         rules._remaining,
-        {"max(wanted, last_call)": "math.inf"},
+        {"max(situation.wanted, last_call)": "math.inf"},
         "come",
         says=_POSSIBLE,
         delay=0.002,
@@ -387,7 +387,7 @@ BUGS: Final[dict[str, Bug]] = {
     "delayed-loss": _bug(
         "Members hear of a loss only when they hear of growth.",
         {4},
-        rules._status,
+        rules._news,
         {"(1 if goes_on else 0)": "(1 if goes_on and new else 0)"},
         "kill",
         grow_delay=4.0,

@@ -330,20 +330,21 @@ class _LeaderTerm:
         """Ask the rules."""
         now = self.node.clock()
         self.growth.observe(state, records, now)
-        decision = rules.decide(
+        situation = rules.Situation(
             state,
             records,
             self.node.limits(),
+            last_call=self.node.settings.timeout.last_call.total_seconds(),
+            trusted=self.node.connection.grace_remaining() == 0,
             quorum_for=0.0 if self.quorum_since is None else now - self.quorum_since,
             since_arrival=now - self.arrived_at,
-            last_call=self.node.settings.timeout.last_call.total_seconds(),
             wanted=self.node.settings.wanted_timeout.total_seconds(),
-            trusted=self.node.connection.grace_remaining() == 0,
             known=self.last_status,
             assign=self.node.assign,
             due=self.growth.due(now),
             notices=self.notices(state)[0],
         )
+        decision = rules.decide(situation)
         if isinstance(decision, rules.Defer):
             if not decision.has_quorum:
                 self.quorum_since = None

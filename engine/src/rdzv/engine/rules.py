@@ -25,6 +25,42 @@ _AFTER_ARRIVAL: Final = 1 / 4
 _LONGEST: Final = 2
 """So many times its length a last call lasts at most, however many arrive."""
 
+_RAN_OUT: Final = "its lease ran out: it died, hangs or is cut off"
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What the leader knows when it decides.
+
+    Attributes:
+        state: The published state, None before the first.
+        nodes: Every node record in the service.
+        limits: The leader's own attempt and limits, which hold until a world is published.
+        last_call: Seconds that stragglers get once there are enough; those who arrive near its end extend it.
+        trusted: The leader has been in touch with the service for so long that a member without a
+            record is gone. After an outage it might only not have come back yet.
+        quorum_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
+        since_arrival: Seconds since a node arrived last.
+        wanted: Seconds for which a world waits for its wanted size, if there is one.
+        known: The status published before: which members were already known to be gone.
+        assign: Orders the ranks; None is the default, `sticky_ranks`.
+        due: The ids of the nodes for which a running world is asked to grow by now; None: of all.
+        notices: Who drains, and who is quarantined.
+    """
+
+    state: State | None
+    nodes: Collection[NodeRecord]
+    limits: LeaderRecord
+    last_call: float
+    trusted: bool
+    quorum_for: float = 0.0
+    since_arrival: float = math.inf
+    wanted: float = 0.0
+    known: RunStatus | None = None
+    assign: Assign | None = None
+    due: Collection[str] | None = None
+    notices: Notices = NONE
+
 
 @dataclass(frozen=True, slots=True)
 class Publish:
@@ -130,7 +166,7 @@ def last_status(
     state: State, nodes: Collection[NodeRecord], known: RunStatus | None, leaver: str, reason: str
 ) -> RunStatus:
     """The news that the last one to leave an open run leaves behind: what is known of why its world fell apart."""
-    departed = _departures(state, nodes, trusted=False, known=known)
+    departed = departures(state, nodes, known, None)
     if leaver in state.world:
         departed[leaver] = Departure(leaver, state.world.index(leaver), True, reason)
     lost = sorted(departed.values(), key=lambda departure: departure.rank)
@@ -148,78 +184,53 @@ def is_alone(state: State | None, status: RunStatus | None, rank: int | None) ->
     return status.present <= 1 and rank is not None and status.left == state.size - 1
 
 
-def decide(
-    state: State | None,
-    nodes: Collection[NodeRecord],
-    limits: LeaderRecord,
-    *,
-    quorum_for: float,
-    since_arrival: float = math.inf,
-    last_call: float,
-    wanted: float = 0.0,
-    trusted: bool,
-    known: RunStatus | None = None,
-    assign: Assign | None = None,
-    due: Collection[str] | None = None,
-    notices: Notices = NONE,
-) -> Publish | Defer:
-    """What the leader does.
-
-    Args:
-        state: The published state, None before the first.
-        nodes: Every node record in the service.
-        limits: The leader's own attempt and limits, which hold until a world is published.
-        quorum_for: Seconds since there have been nodes enough for a world (0: there are not, or just now).
-        since_arrival: Seconds since a node arrived last.
-        last_call: Seconds that stragglers get once there are enough; those who arrive near its end extend it.
-        wanted: Seconds for which a world waits for its wanted size, if there is one.
-        trusted: The leader has been in touch with the service for so long that a member without a
-            record is gone. After an outage it might only not have come back yet.
-        known: The status published before: which members were already known to be gone.
-        assign: Orders the ranks; None is the default, `sticky_ranks`.
-        due: The ids of the nodes for which a running world is asked to grow by now; None: of all.
-        notices: Who drains, and who is quarantined.
-    """
-    live = [node for node in nodes if node.left is None]
+def decide(situation: Situation) -> Publish | Defer:
+    """What the leader does."""
+    live = [node for node in situation.nodes if node.left is None]
     newest = max((node.attempt for node in live), default=0)
+    state = situation.state
     if state is None:
-        state = _initial_state(min((node.attempt for node in live), default=0), 0, live, limits)
-    departed = _departures(state, nodes, trusted or state.closed is not None, known)
+        state = _initial_state(min((node.attempt for node in live), default=0), 0, live, situation.limits)
+    is_certain = situation.trusted or state.closed is not None
+    departed = departures(state, situation.nodes, situation.known, _RAN_OUT if is_certain else None)
     if newest > state.attempt:
         if not state.closed and any(node.attempt < newest for node in live):
             rival = min((node for node in live if node.attempt == newest), key=_arrival)
             reason = f"superseded by attempt {newest}"
             return Publish(replace(state, closed=Closed(rival.id, reason, done=False)))
-        if _is_in_use(state, live, departed):
-            # Exclusivity holds per run, whatever the attempt.
-            return Defer(_status(state, live, departed, due, notices))
-        state, departed = _initial_state(newest, state.round, live, limits), {}
-    status = _status(state, live, departed, due, notices)
+        # Exclusivity holds per run, whatever the attempt.
+        if not _is_in_use(state, live, departed):
+            state, departed = _initial_state(newest, state.round, live, situation.limits), {}
+    status = _status(state, live, departed, situation)
     if state.closed or _is_in_use(state, live, departed):
         return Defer(status)
+    return _next_world(state, live, departed, status, situation)
+
+
+def _next_world(
+    state: State,
+    live: Collection[NodeRecord],
+    departed: Mapping[str, Departure],
+    status: RunStatus,
+    situation: Situation,
+) -> Publish | Defer:
+    """What the leader does now that no member is in the running round any more."""
+    notices = situation.notices
     waiting = eligibility.eligible(state.limits, _candidates(state, live), state.world, notices)
     chosen = state.limits.choose(waiting, state.world)
     if not chosen:
         return Defer(status)
-    remaining = _remaining(state, waiting, len(chosen), quorum_for, since_arrival, last_call, wanted)
-    if remaining <= 0:
-        evicted = tuple(departure for departure in departed.values() if not departure.left)
-        objections = {node.id: why for node in chosen if (why := eligibility.objection(node, notices))}
-        return Publish(_next_round(state, waiting, chosen, assign or sticky_ranks), evicted, objections)
-    return Defer(replace(status, phase=Phase.LAST_CALL), has_quorum=True, recheck_after=remaining)
+    remaining = _remaining(state, waiting, len(chosen), situation)
+    if remaining > 0:
+        return Defer(replace(status, phase=Phase.LAST_CALL), has_quorum=True, recheck_after=remaining)
+    evicted = tuple(departure for departure in departed.values() if not departure.left)
+    objections = {node.id: why for node in chosen if (why := eligibility.objection(node, notices))}
+    return Publish(_next_round(state, waiting, chosen, situation.assign or sticky_ranks), evicted, objections)
 
 
-def _remaining(
-    state: State,
-    waiting: Sequence[NodeRecord],
-    size: int,
-    quorum_for: float,
-    since_arrival: float,
-    last_call: float,
-    wanted: float,
-) -> float:
+def _remaining(state: State, waiting: Sequence[NodeRecord], size: int, situation: Situation) -> float:
     """Seconds for which a possible world of that size still waits for more nodes; 0 or less: it is formed."""
-    limits = state.limits
+    limits, last_call, quorum_for = state.limits, situation.last_call, situation.quorum_for
     is_wanted = limits.rule is None or size >= limits.rule.wanted
     # The last call is for nodes that may or may not come. When the survivors of a world suffice, and are a world
     # without any of them waiting outside, every node that is expected is here.
@@ -228,8 +239,8 @@ def _remaining(
     is_largest = size == limits.largest(limits.max_nodes)
     if is_wanted and (is_largest or state.min_nodes <= survivors <= size):
         return 0.0
-    ends_in = (last_call if is_wanted else max(wanted, last_call)) - quorum_for
-    extended = min(_AFTER_ARRIVAL * last_call - since_arrival, _LONGEST * last_call - quorum_for)
+    ends_in = (last_call if is_wanted else max(situation.wanted, last_call)) - quorum_for
+    extended = min(_AFTER_ARRIVAL * last_call - situation.since_arrival, _LONGEST * last_call - quorum_for)
     return max(ends_in, extended)
 
 
@@ -305,10 +316,17 @@ def active_members(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord
     return [node for node in nodes if node.id in members and node.last_round < state.round]
 
 
-def _departures(
-    state: State, nodes: Iterable[NodeRecord], trusted: bool, known: RunStatus | None
+def departures(
+    state: State, nodes: Iterable[NodeRecord], known: RunStatus | None, cause: str | None
 ) -> dict[str, Departure]:
-    """The members that are certainly not coming back into this round, and why."""
+    """The members that are certainly not coming back into this round, by their ids, in rank order.
+
+    Args:
+        state: The state.
+        nodes: Every node record in the service.
+        known: The status published before: why members are gone whose records are, too.
+        cause: Why the others are gone that have no record; None: that is not certain of any.
+    """
     records = {node.id: node for node in nodes}
     before = (
         {departure.node: departure for departure in known.departures}
@@ -320,8 +338,8 @@ def _departures(
         record = records.get(member)
         if record is None and member in before:
             departed[member] = before[member]
-        elif record is None and trusted:
-            departed[member] = Departure(member, rank, False, "its lease ran out: it died, hangs or is cut off")
+        elif record is None and cause is not None:
+            departed[member] = Departure(member, rank, False, cause)
         elif record is not None and record.left is not None:
             departed[member] = Departure(member, rank, True, record.left)
     return departed
@@ -349,38 +367,49 @@ def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
     )
 
 
+def phase(state: State, inside: Collection[NodeRecord]) -> Phase:
+    """What a run is doing, by its state and by the members that are in its round; see `active_members`."""
+    if state.closed:
+        return Phase.CLOSED
+    if not state.world:
+        return Phase.GATHERING
+    return Phase.RUNNING if len(inside) == len(state.world) else Phase.RE_FORMING
+
+
 def _status(
-    state: State,
-    live: Collection[NodeRecord],
-    departed: Mapping[str, Departure],
-    due: Collection[str] | None,
-    notices: Notices,
+    state: State, live: Collection[NodeRecord], departed: Mapping[str, Departure], situation: Situation
 ) -> RunStatus:
     inside = active_members(state, live)
     waiting = _candidates(state, live)
-    members = frozenset(state.world)
-    returned = [node for node in waiting if node.id in members]
-    present = len(inside) + len(waiting)
-    drained = frozenset[str]() if state.closed else eligibility.drained(inside, notices)
-    staying = [node for node in inside if node.id not in drained]
-    if state.closed:
-        phase, news = Phase.CLOSED, 0
-    elif not state.world:
-        phase, news = Phase.GATHERING, 0
-    else:
-        # One that is only silent keeps its place: it may come back, and then no other has to move.
-        kept = len(state.world) - len(departed) - len(drained)
-        preferred = [node for node in waiting if eligibility.objection(node, notices) is None]
-        counts = [node for node in preferred if due is None or node.id in due]
-        new = [node for node in counts if node.id not in members]
-        arrivals = _room_for(state, [*staying, *returned, *new], len(new), kept)
-        # Spares beyond the room disturb no member; a loss counts when the others can go on without.
-        goes_on = (departed or drained) and staying and state.limits.choose([*staying, *waiting], state.world)
-        news = arrivals + len(returned) + (1 if goes_on else 0)
-        phase = Phase.RUNNING if len(inside) == len(state.world) else Phase.RE_FORMING
+    drained = frozenset[str]() if state.closed else eligibility.drained(inside, situation.notices)
+    news = 0 if state.closed or not state.world else _news(state, inside, waiting, departed, drained, situation)
     # Nodes that leave a closed run are not reported as lost.
     lost = () if state.closed else tuple(departed.values())
-    return RunStatus(state.round, phase, present, news, lost, drained=tuple(sorted(drained)))
+    present = len(inside) + len(waiting)
+    return RunStatus(state.round, phase(state, inside), present, news, lost, drained=tuple(sorted(drained)))
+
+
+def _news(
+    state: State,
+    inside: Sequence[NodeRecord],
+    waiting: Sequence[NodeRecord],
+    departed: Collection[str],
+    drained: Collection[str],
+    situation: Situation,
+) -> int:
+    """How many nodes wait for a new world that would differ from the running one; a loss counts as one of them."""
+    members = frozenset(state.world)
+    returned = [node for node in waiting if node.id in members]
+    staying = [node for node in inside if node.id not in drained]
+    # One that is only silent keeps its place: it may come back, and then no other has to move.
+    kept = len(state.world) - len(departed) - len(drained)
+    preferred = [node for node in waiting if eligibility.objection(node, situation.notices) is None]
+    counts = [node for node in preferred if situation.due is None or node.id in situation.due]
+    new = [node for node in counts if node.id not in members]
+    arrivals = _room_for(state, [*staying, *returned, *new], len(new), kept)
+    # Spares beyond the room disturb no member; a loss counts when the others can go on without.
+    goes_on = (departed or drained) and staying and state.limits.choose([*staying, *waiting], state.world)
+    return arrivals + len(returned) + (1 if goes_on else 0)
 
 
 def _room_for(state: State, present: Sequence[NodeRecord], new: int, kept: int) -> int:
