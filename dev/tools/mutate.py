@@ -135,6 +135,10 @@ GROUPS: Final = (
         ("join_coroutine", "keep_coroutine", "leave_coroutine", "drain_coroutine", "report_coroutine", "worlds"),
     ),
     Group(("rdzv.engine.leader", "rdzv.engine.pace"), ("lead_coroutine", "worlds", "pace")),
+    Group(
+        ("rdzv.engine.garbage", "rdzv.engine.collector"),
+        ("garbage", "lead_coroutine", "leave_coroutine", "worlds"),
+    ),
     Group(("rdzv.engine.handler",), ("dynamic_handler",)),
     Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
 )

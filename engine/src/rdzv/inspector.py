@@ -21,21 +21,17 @@ from rdzv_core.plugins import create_backend, load_backend_plugin
 from rdzv_core.text import printable
 
 from .admission import Limits
-from .engine import records, rules
+from .engine import garbage, records, rules
 from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
 from .engine.codec import Record, decode
 from .engine.handler import with_keys, with_leases
 from .engine.notices import (
-    DRAINS,
-    FAILURES,
-    QUARANTINES,
     Notices,
     Quarantine,
     drain_key,
     drain_notice,
     name_in_id,
     name_of,
-    notice_keys,
     quarantine_key,
     read_notices,
 )
@@ -337,9 +333,9 @@ class RunInspector:
             (records.NODES, state.attempt),
             (records.HEARTBEATS, state.attempt),
         ):
-            for folder in _folders_until(self._raw.read_all(top, deadline), last):
+            for folder in garbage.folders_until(self._raw.read_all(top, deadline), last):
                 self._client.delete(folder, deadline)
-        for key in _keys_beside(control, state):
+        for key in garbage.beside_state(control, state):
             self._client.delete(key, deadline)
         if self._client.backend is not self._raw.backend:
             self._sweep(deadline)
@@ -431,19 +427,6 @@ def _awaited(snapshot: DecodedSnapshot) -> tuple[str, ...]:
         except RendezvousStateError:
             continue
     return tuple(found)
-
-
-def _folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
-    """What stands under the prefix of a snapshot, one level deep, without the folders of later numbers."""
-    folders = {"/".join(key.split("/")[:2]) for key in snapshot.names()}
-    return sorted(folder for folder in folders if not (last := folder.split("/")[1]).isdecimal() or int(last) <= number)
-
-
-def _keys_beside(control: DecodedSnapshot, state: State) -> list[str]:
-    """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
-    old = [key for key, number in records.pending_rounds(control) if number is None or number <= state.round + 1]
-    # At worst the leader of the next attempt loses the lead, and another is elected.
-    return [*old, *notice_keys(control, DRAINS, FAILURES, QUARANTINES), records.STATUS_KEY, records.LEADER_KEY]
 
 
 def _describe(

@@ -16,6 +16,7 @@ from rdzv_core.envelope import Envelope
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import (
     eligibility,
+    garbage,
     join,
     keep_alive,
     leader,
@@ -249,7 +250,7 @@ BUGS: Final[dict[str, Bug]] = {
     "last-node-removes-next-attempt": _bug(
         "The last node that ends removes the records of the next attempt, too.",
         {2, 4},
-        leave._ended,
+        garbage.of_closed_attempt,
         {'f"{NODES}/{attempt}"': "NODES"},
         "close",
         "relaunch",
@@ -261,7 +262,7 @@ BUGS: Final[dict[str, Bug]] = {
         "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
         leave._ended,
-        {"rules.has_ended(state, records, node.run.status, node.id)": "True"},
+        {"rules.has_ended(whole, records, node.run.status, node.id)": "True"},
         "left_alone",
     ),
     "lost-is-left": _bug(
@@ -283,8 +284,8 @@ BUGS: Final[dict[str, Bug]] = {
     "forgotten-leftovers": _bug(
         "A leader removes only what rounds have left that it has published itself.",
         {13},
-        leader._LeaderTerm.collect_garbage,
-        {"max(self.swept, state.round - SWEPT)": "(self.swept or state.round - 3)"},
+        garbage.old_rounds,
+        {"max(swept, state.round - SWEPT)": "(swept or state.round - 3)"},
         "kill_between",
         "fail_many",
         "fail_many",
@@ -566,7 +567,7 @@ while leads() and not node.stopped:
     "shared-pages-removed": Bug(
         "A leader removes the pages that a later round shares with the one for which they were written.",
         frozenset({1, 2, 3, 4, 5, 7, 10}),
-        (Change(leader._LeaderTerm.collect_garbage, {"rounds_needed(state)": "2"}),),
+        (Change(garbage.old_rounds, {"worlds.rounds_needed(state)": "2"}),),
         ("fail", "come", "pause_between"),
         # A quarantine would end the consecutive rounds of one world.
         {"page": 1, "quarantine_after": 10},
@@ -706,7 +707,7 @@ while leads() and not node.stopped:
     "failures-removed": _bug(
         "A leader removes the failures of the last rounds.",
         {15},
-        leader._LeaderTerm.outdated_notices,
+        garbage.of_notices,
         {"state.round - ROUNDS_KEPT": "state.round - 1"},
         "fail_again",
         min_nodes=1,

@@ -13,10 +13,10 @@ from rdzv_core.backend import STATE_KEY, Lease
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
 
 from ..hooks import Event, EventKind
-from ..settings import ROUNDS_KEPT
 from . import quarantine, rules
 from .client import DecodedSnapshot, VersionedValue, same_version
-from .effects import Coroutine, Delete, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
+from .collector import GarbageCollector
+from .effects import Coroutine, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
@@ -24,15 +24,11 @@ from .notices import (
     Failure,
     Notices,
     Quarantine,
-    drain_key,
     failure_key,
-    failures_until,
-    nodes_that_drain,
     quarantine_key,
 )
 from .pace import Pace
 from .records import (
-    HEARTBEATS,
     LEADER_KEY,
     NODES,
     STATUS_KEY,
@@ -44,14 +40,12 @@ from .records import (
     RunStatus,
     State,
     pending_key,
-    pending_rounds,
     read_nodes,
     read_record,
-    round_folder,
 )
 from .register import apply_and_emit
 from .supervisor import is_passing, supervised
-from .worlds import is_whole, read_world, rounds_needed, write_world
+from .worlds import is_whole, read_world, write_world
 
 logger = logging.getLogger(__name__)
 
@@ -60,9 +54,6 @@ COALESCE = 20e-6
 
 FAILURES = 2
 """Failures, one after the other, after which a leader resigns; a service that does not answer is none."""
-
-SWEPT = 10
-"""Rounds back to which a leader removes what it, or one before it, could not remove before."""
 
 
 def elect(node: Node, deadline: float) -> Coroutine[None]:
@@ -211,33 +202,6 @@ def _log_choice(node: Node, decision: rules.Publish) -> None:
         )
 
 
-def garbage(snapshot: DecodedSnapshot, state: State, until: int) -> list[str]:
-    """The garbage that pending rounds up to a round name, whichever leader has declared them.
-
-    Args:
-        snapshot: What stands there: the pending rounds are read, the rest is not.
-        state: The state.
-        until: The last round that needs no pending round any more.
-
-    Returns:
-        Prefixes in the order in which to remove them: a pending round goes last, since it names the others.
-    """
-    found = []
-    for key, number in pending_rounds(snapshot):
-        if number is None or number > until:
-            continue
-        try:
-            pending = read_record(LeaderRecord, snapshot.get(key))
-        except RendezvousStateError:
-            pending = None
-        attempt = state.attempt if pending is None else pending.attempt
-        if attempt < state.attempt:
-            # Where the service has no leases, what is dead stays.
-            found += [f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
-        found.append(key)
-    return found
-
-
 @dataclass
 class _LeaderTerm:
     """The memory of a leader during its term."""
@@ -250,8 +214,6 @@ class _LeaderTerm:
     last_status: RunStatus | None = None
     is_last_known: bool = True
     status_version: VersionedValue | None = None
-    removed: set[str] = field(default_factory=set)
-    swept: int = 0
     done_at: float = 0.0
     whole: State | None = None
     pages: Pages | None = None
@@ -259,13 +221,14 @@ class _LeaderTerm:
     pace: Pace = field(init=False)
     failures: dict[int, Failure] = field(default_factory=dict)
     quarantines: dict[str, tuple[VersionedValue, Quarantine]] = field(default_factory=dict)
-    gone_since: dict[str, float] = field(default_factory=dict)
+    garbage: GarbageCollector = field(init=False)
 
     def __post_init__(self) -> None:
         self.done_at = self.node.clock()
         self.growth = Growth(self.node.settings.grow_delay.total_seconds())
         self.last_status = self.node.run.status
         self.pace = Pace(self.node.clock())
+        self.garbage = GarbageCollector(self.node)
 
     def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
         """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""
@@ -289,7 +252,7 @@ class _LeaderTerm:
                 yield from _publish(node, again, versioned, self.pages if is_same else None)
             return snapshot
         status_due_in = yield from self.publish_status(decision.status)
-        yield from self.collect_garbage()
+        yield from self.garbage.collect(self.known)
         since, self.done_at = snapshot, node.clock()
         snapshot = yield Wait(NODES, since, node.clock() + min(status_due_in, self.recheck_after(decision)))
         if snapshot is not since:
@@ -405,39 +368,6 @@ class _LeaderTerm:
                 self.quarantines[name] = there, record
                 what = "is not quarantined any more" if record.over else f"is quarantined: {record.reason}"
                 logger.warning("node '%s' of '%s' %s", name, self.node.settings.run, what)
-
-    def collect_garbage(self) -> Coroutine[None]:
-        """Collect garbage: remove what is not needed any more.
-
-        By what is there, not by what this leader has published: the one before may have died, and the
-        reply to a write may have been lost.
-        """
-        state, snapshot = self.node.run.state, self.node.run.snapshot
-        if state is None or snapshot is None:
-            return
-        for prefix in garbage(snapshot, state, state.round):
-            if prefix not in self.removed:
-                yield Delete(prefix, self.node.background_deadline())
-                self.removed.add(prefix)
-        for key in self.outdated_notices(state, snapshot):
-            yield Delete(key, self.node.background_deadline())
-        until = state.round - rounds_needed(state)
-        # The leaders that published the last rounds may have died before they removed anything. After a service has
-        # forgotten its data the numbers jump: there is nothing far back. After a purge they begin anew.
-        self.swept = min(max(self.swept, state.round - SWEPT), max(0, until))
-        for number in range(self.swept + 1, until + 1):
-            yield Delete(round_folder(number), self.node.background_deadline())
-            self.swept = number
-
-    def outdated_notices(self, state: State, control: DecodedSnapshot) -> list[str]:
-        """The keys of the notices that no node needs any more."""
-        now = self.node.clock()
-        failures = failures_until(control, state.round - ROUNDS_KEPT)
-        # A snapshot of the nodes may be older than the notice: not at once.
-        gone = nodes_that_drain(control) - self.known
-        self.gone_since = {node: self.gone_since.get(node, now) for node in gone}
-        drains = [drain_key(node) for node, since in self.gone_since.items() if now >= since + self.node.ttl]
-        return failures + drains
 
     def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""

@@ -7,15 +7,13 @@ from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY, Lease
 
-from . import leader, rules, worlds
+from . import garbage, leader, rules
 from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
 from .node import Node
-from .notices import DRAINS, FAILURES, drain_key, notice_keys
+from .notices import drain_key
 from .records import (
     CONTROL,
-    HEARTBEATS,
-    LEADER_KEY,
     NODES,
     PENDING,
     STATUS_KEY,
@@ -23,12 +21,8 @@ from .records import (
     NodeRecord,
     RunStatus,
     State,
-    node_key,
     nodes_in,
-    pending_rounds,
     read_record,
-    round_folder,
-    store_folder,
     world_folder,
 )
 from .register import apply_and_emit, deregister
@@ -87,9 +81,8 @@ def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) ->
     leads = yield from leader.resign(node, deadline, lease)
     node.registration.lease = None
     if node.membership() is MembershipState.SUPERSEDED:
-        # The next attempt removes all but what this node has written since.
-        yield Delete(node_key(node.settings.attempt, node.id), deadline)
-        yield Delete(f"{HEARTBEATS}/{node.settings.attempt}", deadline)
+        for prefix in garbage.of_superseded(node.settings.attempt, node.id):
+            yield Delete(prefix, deadline)
     elif leads is None:
         yield from _collect_garbage(node, reason, deadline)
 
@@ -141,50 +134,23 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
     for prefix in (yield from _ended(node, records, deadline)):
         yield Delete(prefix, deadline)
     if node.closed() is not None:
-        # Who is quarantined stays so in the next attempt.
-        for key in notice_keys(control, DRAINS, FAILURES):
+        for key in garbage.of_closed_notices(control):
             yield Delete(key, deadline)
 
 
 def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:
-    """The garbage after the last node has left.
-
-    Only names that are never used again: even a request that is applied too late does no harm.
-    (At worst a leader of the next attempt publishes its status again, or another is elected.)
-    """
-    state, attempt = node.run.state, node.settings.attempt
-    ended: list[str] = []
-    if state is not None:
-        number = state.round
-        # As long as the state names it, the world stays.
-        world = number if state.pages is None else state.pages.round
-        stays = world if node.closed() is None else None
-        # The last leader may not have removed anything.
-        first = max(1, number - worlds.rounds_needed(state))
-        ended = [store_folder(one) if one == stays else round_folder(one) for one in range(first, number + 1)]
-    if state is not None and node.closed() is not None:
-        # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
-        pending = yield ReadAll(PENDING, deadline)
-        if state.max_nodes > worlds.PAGE:
-            # Usually the next one. A leader that still knew a state that was purged has gone on from its number.
-            later = {number for _, number in pending_rounds(pending) if number is not None and number > state.round}
-            for further in sorted(later | {state.round + 1}):
-                ended += yield from _unpublished_worlds(state, further, deadline)
-        ended += [LEADER_KEY, STATUS_KEY, f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
-        return ended + leader.garbage(pending, state, state.round + 1)
+    """The garbage after the last node has left."""
+    state = node.run.state
     if state is None:
-        return [*ended, STATUS_KEY, *(record.key for record in records)]
-    state = yield from read_world(state, deadline)
-    if rules.has_ended(state, records, node.run.status, node.id):
-        return ended + [record.key for record in records]
+        return garbage.of_nobody(records)
+    if node.closed() is not None:
+        pending = yield ReadAll(PENDING, deadline)
+        pages = []
+        for number in garbage.unpublished_rounds(state, pending):
+            written = yield ReadAll(world_folder(number), deadline)
+            pages += garbage.unpublished_pages(state, number, written)
+        return garbage.of_closed_attempt(state, node.settings.attempt, pending, pages)
+    whole = yield from read_world(state, deadline)
     # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
-    return []
-
-
-def _unpublished_worlds(state: State, number: int, deadline: float) -> Coroutine[list[str]]:
-    """The pages that leaders of this attempt, which is closed, and of those before have written for a further round."""
-    folder = world_folder(number)
-    snapshot = yield ReadAll(folder, deadline)
-    found = {key.removeprefix(f"{folder}/").split("/")[0] for key in snapshot.names()}
-    attempts = {name: name.partition(".")[0] for name in found}
-    return [f"{folder}/{name}" for name, one in attempts.items() if one.isdecimal() and int(one) <= state.attempt]
+    ended = rules.has_ended(whole, records, node.run.status, node.id)
+    return garbage.of_ended_round(state, records) if ended else []
