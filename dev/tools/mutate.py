@@ -134,7 +134,10 @@ GROUPS: Final = (
         ),
         ("join_coroutine", "keep_coroutine", "leave_coroutine", "drain_coroutine", "report_coroutine", "worlds"),
     ),
-    Group(("rdzv.engine.leader", "rdzv.engine.pace"), ("lead_coroutine", "worlds", "pace")),
+    Group(
+        ("rdzv.engine.leader", "rdzv.engine.status_writer", "rdzv.engine.quarantine_ledger", "rdzv.engine.pace"),
+        ("lead_coroutine", "worlds", "pace"),
+    ),
     Group(
         ("rdzv.engine.garbage", "rdzv.engine.collector"),
         ("garbage", "lead_coroutine", "leave_coroutine", "worlds"),

@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-from rdzv.engine.envelope import Envelope
 from rdzv_core.backend import Entry, Snapshot
-from rdzv_core.handler import ROUNDS_KEPT
+from rdzv_core.envelope import Envelope
 
 from rdzv.engine import garbage, worlds
 from rdzv.engine.client import DecodedSnapshot
@@ -22,6 +21,7 @@ from rdzv.engine.records import (
     store_folder,
     world_folder,
 )
+from rdzv.settings import ROUNDS_KEPT
 
 RECORD = NodeRecord("a", 1, 0, 2, 4, "a.host", 1)
 LARGE = worlds.PAGE + 1

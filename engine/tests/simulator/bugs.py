@@ -34,6 +34,7 @@ from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
 from rdzv.engine.node import Node
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.engine.status_writer import StatusWriter
 
 from .clock import NodeClock
 from .plan import Plan
@@ -524,7 +525,7 @@ while leads() and not node.stopped:
     "late-closing": _bug(
         "A leader reports members as lost before it has read that the run is closed.",
         {10},
-        leader._LeaderTerm.refresh_state,
+        StatusWriter._refresh_state,
         {"node.run.state is not before or": "False or"},
         "close",
         "come",
@@ -666,7 +667,7 @@ while leads() and not node.stopped:
         "The next world has a node whose quarantine is due.",
         {15},
         leader._LeaderTerm.decide,
-        {"notices=self.notices(state)[0]": "notices=rules.NONE"},
+        {"notices=self.quarantines.notices(state)[0]": "notices=rules.NONE"},
         "fail_again",
         min_nodes=1,
     ),

@@ -10,40 +10,31 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from rdzv_core.backend import STATE_KEY, Lease
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousStateError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from ..hooks import Event, EventKind
-from . import quarantine, rules
+from . import rules
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .collector import GarbageCollector
 from .effects import Coroutine, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
-from .notices import (
-    Failure,
-    Notices,
-    Quarantine,
-    failure_key,
-    quarantine_key,
-)
-from .pace import Pace
+from .quarantine_ledger import QuarantineLedger
 from .records import (
     LEADER_KEY,
     NODES,
-    STATUS_KEY,
     LeaderRecord,
     NodeRecord,
     Pages,
-    Phase,
     ReadNodes,
-    RunStatus,
     State,
     pending_key,
     read_nodes,
     read_record,
 )
 from .register import apply_and_emit
+from .status_writer import StatusWriter
 from .supervisor import is_passing, supervised
 from .worlds import is_whole, read_world, write_world
 
@@ -121,13 +112,12 @@ def lead(node: Node, term: int) -> Coroutine[None]:
     """
     own_term = _LeaderTerm(node)
     snapshot: DecodedSnapshot | None = None
-    silent_turns = 0
 
     def leads() -> bool:
         return node.term == term
 
     def turn() -> Coroutine[None]:
-        nonlocal snapshot, silent_turns
+        nonlocal snapshot
         # After a failure the nodes are read anew.
         seen, snapshot = snapshot, None
         try:
@@ -135,15 +125,9 @@ def lead(node: Node, term: int) -> Coroutine[None]:
                 seen = yield ReadAll(NODES, node.background_deadline())
             snapshot = yield from own_term.turn(seen)
         except RendezvousConnectionError as error:
-            seconds = node.clock() - own_term.done_at
-            # A single one may be one lost message, for which a call waits until its deadline.
-            silent_turns += 1
-            lasts = silent_turns > 1 and seconds >= node.ttl
-            if is_passing(error) and lasts and node.connection.grace_remaining() == 0:
-                # The service has answered this node's other calls all the time: it is no outage.
-                raise RendezvousError(f"What a leader asks for has failed for {seconds:.1f} s: {error}") from error
+            own_term.on_silence(error)
             raise
-        silent_turns = 0
+        own_term.silent_turns = 0
 
     try:
         yield from supervised(node, LEAD, turn, leads, most=FAILURES)
@@ -211,23 +195,20 @@ class _LeaderTerm:
     known: set[str] = field(default_factory=set)
     quorum_since: float | None = None
     arrived_at: float = -math.inf
-    last_status: RunStatus | None = None
-    is_last_known: bool = True
-    status_version: VersionedValue | None = None
     done_at: float = 0.0
+    silent_turns: int = 0
     whole: State | None = None
     pages: Pages | None = None
     growth: Growth = field(init=False)
-    pace: Pace = field(init=False)
-    failures: dict[int, Failure] = field(default_factory=dict)
-    quarantines: dict[str, tuple[VersionedValue, Quarantine]] = field(default_factory=dict)
+    status: StatusWriter = field(init=False)
+    quarantines: QuarantineLedger = field(init=False)
     garbage: GarbageCollector = field(init=False)
 
     def __post_init__(self) -> None:
         self.done_at = self.node.clock()
         self.growth = Growth(self.node.settings.grow_delay.total_seconds())
-        self.last_status = self.node.run.status
-        self.pace = Pace(self.node.clock())
+        self.status = StatusWriter(self.node)
+        self.quarantines = QuarantineLedger(self.node)
         self.garbage = GarbageCollector(self.node)
 
     def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
@@ -237,10 +218,10 @@ class _LeaderTerm:
         records = self.read(snapshot)
         if events := self.arrivals(state, records):
             yield Emit(events)
-        yield from self.settle_quarantines(state, records)
+        yield from self.quarantines.settle(state, records)
         decision = self.decide(state, records)
         if isinstance(decision, rules.Publish):
-            yield from self.read_failure(state, records)
+            yield from self.quarantines.read_failure(state, records)
             if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
                 yield from _declare_pending_round(node, state, decision.state.round)
             # The snapshot may be older than the state: read again with the token in hand.
@@ -251,7 +232,7 @@ class _LeaderTerm:
                 is_same = state is not None and state.world == again.state.world
                 yield from _publish(node, again, versioned, self.pages if is_same else None)
             return snapshot
-        status_due_in = yield from self.publish_status(decision.status)
+        status_due_in = yield from self.status.publish(decision.status)
         yield from self.garbage.collect(self.known)
         since, self.done_at = snapshot, node.clock()
         snapshot = yield Wait(NODES, since, node.clock() + min(status_due_in, self.recheck_after(decision)))
@@ -259,6 +240,20 @@ class _LeaderTerm:
             # Many come together: reading them costs by their number, so give them time to.
             yield Sleep(node.clock() + COALESCE * len(records))
         return snapshot
+
+    def on_silence(self, error: RendezvousConnectionError) -> None:
+        """Note that a turn has ended with a call that was not answered.
+
+        Raises:
+            RendezvousError: That lasts although the service answers this node's other calls.
+        """
+        seconds = self.node.clock() - self.done_at
+        # A single one may be one lost message, for which a call waits until its deadline.
+        self.silent_turns += 1
+        lasts = self.silent_turns > 1 and seconds >= self.node.ttl
+        if is_passing(error) and lasts and self.node.connection.grace_remaining() == 0:
+            # The service has answered this node's other calls all the time: it is no outage.
+            raise RendezvousError(f"What a leader asks for has failed for {seconds:.1f} s: {error}") from error
 
     def read_state(self) -> Coroutine[tuple[State | None, VersionedValue | None]]:
         """The state with all members of its world, and the value that it came from."""
@@ -302,10 +297,10 @@ class _LeaderTerm:
             quorum_for=0.0 if self.quorum_since is None else now - self.quorum_since,
             since_arrival=now - self.arrived_at,
             wanted=self.node.settings.wanted_timeout.total_seconds(),
-            known=self.last_status,
+            known=self.status.last,
             assign=self.node.assign,
             due=self.growth.due(now),
-            notices=self.notices(state)[0],
+            notices=self.quarantines.notices(state)[0],
         )
         decision = rules.decide(situation)
         if isinstance(decision, rules.Defer):
@@ -314,60 +309,6 @@ class _LeaderTerm:
             elif self.quorum_since is None:
                 self.quorum_since = now
         return decision
-
-    def notices(self, state: State | None) -> tuple[Notices, str | None]:
-        """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
-        mine, seen = self.node.settings, self.node.run.notices
-        return quarantine.with_due(
-            replace(
-                seen,
-                failures={**seen.failures, **self.failures},
-                quarantines={**seen.quarantines, **self._unseen_quarantines()},
-            ),
-            state.round if state is not None else 0,
-            mine.quarantine_after,
-            mine.quarantine_cooldown.total_seconds(),
-        )
-
-    def _unseen_quarantines(self) -> dict[str, Quarantine]:
-        """What this leader has written, and the watch does not show yet."""
-        snapshot = self.node.run.snapshot
-        assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
-        return {
-            name: record
-            for name, (versioned, record) in self.quarantines.items()
-            if (seen := snapshot.replaceable(quarantine_key(name))) is None
-            or versioned.envelope.supersedes(seen.envelope)
-        }
-
-    def read_failure(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
-        """Read who failed first in the last round, if that may make a quarantine due: the watch may not show it yet."""
-        mine = self.node
-        if state is None or not quarantine.is_suspect(mine.run.notices, state.round, mine.settings.quarantine_after):
-            return
-        try:
-            failure = read_record(Failure, (yield Read(failure_key(state.round), mine.background_deadline())))
-        except RendezvousStateError:
-            # The watch says so in the log.
-            failure = None
-        self.failures = {} if failure is None else {state.round: failure}
-        yield from self.settle_quarantines(state, records)
-
-    def settle_quarantines(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
-        """Write down the quarantine that is due, and those that are over."""
-        notices, due = self.notices(state)
-        snapshot = self.node.run.snapshot
-        assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
-        changed = {**quarantine.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
-        for name, record in changed.items():
-            key = quarantine_key(name)
-            before = snapshot.replaceable(key)
-            applied, there = yield Put(key, record.encode(), self.node.background_deadline(), previous=before)
-            # If not, another leader has, or this one before: the next snapshot shows it.
-            if applied:
-                self.quarantines[name] = there, record
-                what = "is not quarantined any more" if record.over else f"is quarantined: {record.reason}"
-                logger.warning("node '%s' of '%s' %s", name, self.node.settings.run, what)
 
     def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""
@@ -379,53 +320,3 @@ class _LeaderTerm:
             self.node.connection.grace_remaining() or None,
         ]
         return min(moment for moment in moments if moment is not None)
-
-    def refresh_state(self) -> Coroutine[bool]:
-        """Read the state again; returns whether what was decided is outdated, or this node leads no more."""
-        node, before, deadline = self.node, self.node.run.state, self.node.background_deadline()
-        yield from apply_and_emit(node, (yield Read(STATE_KEY, deadline)), deadline)
-        return node.run.state is not before or not node.leading
-
-    def publish_status(self, status: RunStatus) -> Coroutine[float]:
-        """Publish the status if it is worth waking every node; returns seconds until it may be."""
-        last_status = self.last_status
-        if last_status is None or last_status.round != status.round:
-            # What nodes take for granted: all of the world are there.
-            members = self.node.run.state.size if self.node.run.state else 0
-            last_status = RunStatus(status.round, Phase.RUNNING, members, 0)
-        now = self.node.clock()
-        # A delete that was applied too late may have removed the status, and a service may have lost it with its data
-        # just before this term began.
-        taken = (
-            self.last_status is not None
-            and self.node.run.status is None
-            and now - self.pace.written_at > self.node.interval
-        )
-        # That a run is closed the state says; a status might be written after the last node has removed it.
-        stands = status == last_status and self.is_last_known and not taken
-        if stands or status.phase is Phase.CLOSED:
-            self.pace.on_nothing_new()
-            return self.node.interval
-        if (due := self.pace.pause(last_status, status, now)) > 0:
-            return due
-        new = set(status.departures) - set(last_status.departures)
-        # A member may have closed the run before it left, and the watch be late.
-        if any(not departure.left for departure in new) and (yield from self.refresh_state()):
-            return 0.0
-        before = (
-            None
-            if taken
-            else self.status_version or (self.node.run.snapshot.raw(STATUS_KEY) if self.node.run.snapshot else None)
-        )
-        payload = status.shortened(self.node.run.status).encode()
-        # If this fails, it may have been written all the same.
-        self.is_last_known = False
-        applied, self.status_version = yield Put(STATUS_KEY, payload, self.node.background_deadline(), previous=before)
-        self.pace.on_written(self.node.clock())
-        self.is_last_known = True
-        if applied:
-            self.last_status = status
-            return self.node.interval
-        # An earlier leader published last: know what it knew, then publish over it.
-        self.last_status = read_record(RunStatus, self.status_version)
-        return 0.0
