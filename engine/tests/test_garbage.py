@@ -88,7 +88,7 @@ class TestWhileTheRunGoesOn:
 
 class TestTheLastNode:
     def test_of_a_run_without_a_world(self) -> None:
-        assert garbage.of_nobody([RECORD]) == [STATUS_KEY, RECORD.key]
+        assert garbage.of_worldless_run([RECORD]) == [STATUS_KEY, RECORD.key]
 
     def test_that_was_superseded(self) -> None:
         assert garbage.of_superseded(1, "a") == ["nodes/1/a", "heartbeats/1"]

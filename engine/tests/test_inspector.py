@@ -323,7 +323,7 @@ class TestPurging:
         crash(node)
         before = shared.service.under("run/control/state")
         with RunInspector(shared.params()) as observer:
-            observer._close_unread(time.monotonic() + 5.0)
+            observer._purge(time.monotonic() + 5.0)._close_unread()
             assert shared.service.under("run/control/state") == before
             assert (observer.status(5.0).phase, observer.status(5.0).round) == ("running", number)
 

@@ -1,29 +1,21 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
 import time
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.envelope import OtherVersionError
-from rdzv_core.errors import (
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousParameterError,
-    RendezvousStateError,
-)
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_core.keys import unescape
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import create_backend, load_backend_plugin
 from rdzv_core.text import printable
 
 from .admission import Limits
-from .engine import garbage, records, rules
-from .engine.client import DecodedSnapshot, RetryingClient, VersionedValue
-from .engine.codec import Record, decode
+from .engine import records, rules
+from .engine.client import DecodedSnapshot, RetryingClient
+from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
 from .engine.notices import (
     Notices,
@@ -35,6 +27,7 @@ from .engine.notices import (
     quarantine_key,
     read_notices,
 )
+from .engine.purge import Purge
 from .engine.records import Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.worlds import with_world
 from .settings import HANDLER_OPTIONS, RendezvousSettings
@@ -42,14 +35,9 @@ from .settings import HANDLER_OPTIONS, RendezvousSettings
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
 _WAITING: Final = "waiting"
-_LAST_LOOK: Final = 1.0
-"""Seconds for the last look at the nodes of a run that is purged."""
 _NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
 """Stands for the state where none is published."""
-_PURGED: Final = Closed("a purge", "its keys are being removed", done=False)
 _RECORD_GONE: Final = "its record is gone: it died, gave up or is cut off"
-_DIGITS: Final = 20
-"""A name with so many digits is no number of rdzv's."""
 
 
 @dataclass(frozen=True)
@@ -212,14 +200,15 @@ class RunInspector:
             RendezvousConnectionError: The service could not be reached.
             RendezvousStateError: The state is not readable; `purge` removes it all the same.
         """
-        deadline = time.monotonic() + timeout
+        return self._close(Closed(by, reason, done=False), time.monotonic() + timeout)
+
+    def _close(self, mine: Closed, deadline: float) -> Closed:
         while True:
             # A tombstone is what a purge that broke off has left: the state is written over it.
             versioned = self._client.read_all(STATE_KEY, deadline).raw(STATE_KEY)
             state = read_record(State, versioned)
             if state and state.closed:
                 return state.closed
-            mine = Closed(by, reason, done=False)
             source = state or next(iter(self._nodes(deadline)), _NOTHING)
             limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule)
             closed = rules.close(state, mine, limits)
@@ -310,89 +299,10 @@ class RunInspector:
             RendezvousParameterError: A higher attempt has begun, so the run goes on.
             RendezvousConnectionError: The service could not be reached.
         """
-        deadline = time.monotonic() + timeout
-        if live := self._await_end(deadline):
-            return live
-        try:
-            self.close(_PURGED.by, _PURGED.reason, deadline - time.monotonic())
-        except RendezvousStateError:
-            self._close_unread(deadline)
-            # Another client may have written meanwhile.
-            self.close(_PURGED.by, _PURGED.reason, deadline - time.monotonic())
-        control = self._client.read_all(records.CONTROL, deadline)
-        versioned = control.raw(STATE_KEY)
-        if versioned is None:
-            # Another purge was faster.
-            return ()
-        # One that was on its way when the run was closed: it hears of that, and goes.
-        if live := _awaited(self._client.read_all(records.NODES, deadline)):
-            return live
-        state = decode(State, versioned.payload)
-        for top, last in (
-            (records.ROUNDS, state.round),
-            (records.NODES, state.attempt),
-            (records.HEARTBEATS, state.attempt),
-        ):
-            for folder in garbage.folders_until(self._raw.read_all(top, deadline), last):
-                self._client.delete(folder, deadline)
-        for key in garbage.beside_state(control, state):
-            self._client.delete(key, deadline)
-        if self._client.backend is not self._raw.backend:
-            self._sweep(deadline)
-        self._remove_state(versioned, deadline)
-        return ()
+        return self._purge(time.monotonic() + timeout).run()
 
-    def _close_unread(self, deadline: float) -> None:
-        """Write a closed state over one that cannot be read; of which attempt and round, as far as other keys tell."""
-        snapshot = self._client.read_all(STATE_KEY, deadline)
-        with suppress(RendezvousStateError):
-            read_record(State, snapshot.raw(STATE_KEY))
-            # It has been put back.
-            return
-        attempt = self._highest_number((records.NODES, records.HEARTBEATS), deadline)
-        last = self._highest_number((records.ROUNDS, records.PENDING), deadline)
-        closed = State(attempt, last, (), "", 0, 1, 1, _PURGED)
-        self._client.put(STATE_KEY, closed.encode(), deadline, previous=snapshot.replaceable(STATE_KEY))
-
-    def _highest_number(self, prefixes: Iterable[str], deadline: float) -> int:
-        """The highest number that names a folder under one of these prefixes."""
-        names = [
-            name[len(prefix) + 1 :].split("/")[0]
-            for prefix in prefixes
-            for name in self._raw.read_all(prefix, deadline).names()
-        ]
-        return max((int(name) for name in names if name.isdecimal() and len(name) < _DIGITS), default=0)
-
-    def _sweep(self, deadline: float) -> None:
-        """Remove what a service without leases keeps unseen: heartbeats, dead records, the service's own notes of them.
-
-        That goes by whole prefixes only, so not if the next attempt has begun: what is left then goes with it.
-        """
-        if not any(self._client.read_all(top, deadline).names() for top in (records.NODES, records.LEADER_KEY)):
-            for top in (records.NODES, records.HEARTBEATS, records.ROUNDS):
-                self._client.delete(top, deadline)
-
-    def _await_end(self, deadline: float) -> tuple[str, ...]:
-        """Wait until no node is left; returns those that still are."""
-        snapshot = self._client.read_all(records.NODES, deadline)
-        # A last look needs time: what a service that is away last said of its nodes is no answer.
-        until = deadline - min(_LAST_LOOK, (deadline - time.monotonic()) / 2)
-        snapshot = self._client.wait_for(
-            lambda now: not _awaited(now), records.NODES, snapshot, until, deadline - until
-        )
-        return _awaited(self._client.read_all(records.NODES, deadline)) if _awaited(snapshot) else ()
-
-    def _remove_state(self, versioned: VersionedValue, deadline: float) -> None:
-        """Remove the closed state, unless the next attempt has written its own over it."""
-        applied, now = self._client.put(STATE_KEY, versioned.payload, deadline, previous=versioned, deleted=True)
-        if not applied and now is not None and not now.envelope.deleted:
-            attempt = decode(State, now.payload).attempt
-            raise RendezvousParameterError(
-                f"The run '{printable(self._run_id)}' goes on with attempt {attempt}, which has begun meanwhile; only "
-                "what earlier attempts had left was removed. Close it and purge again to remove the rest."
-            )
-        # No node counts on a tombstone: a world that is formed in this very moment learns that the run was removed.
-        self._client.delete(STATE_KEY, deadline)
+    def _purge(self, deadline: float) -> Purge:
+        return Purge(self._run_id, self._client, self._raw, self._close, deadline)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         return records.nodes_in(self._client.read_all(records.NODES, deadline))
@@ -411,22 +321,6 @@ def _check_name(node: str) -> None:
 
 def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
     return tuple(node.id for node in nodes if node.left is None)
-
-
-def _awaited(snapshot: DecodedSnapshot) -> tuple[str, ...]:
-    """The nodes for which a purge waits: those that have not left, and those of another version of rdzv."""
-    found = []
-    for key in snapshot.names():
-        try:
-            record = read_record(NodeRecord, snapshot.get(key))
-            if record is not None and record.left is None:
-                found.append(record.id)
-        except OtherVersionError:
-            # Whether it has left that version knows.
-            found.append(key.rpartition("/")[2])
-        except RendezvousStateError:
-            continue
-    return tuple(found)
 
 
 def _describe(

@@ -2,6 +2,6 @@
 
 From top to bottom: `handler` is the API, `runner` runs coroutines on threads, `watch`, `keep_alive`, `join`, `leave`
 and `leader` are the coroutines, `node` is what one node knows (`registration` its own record, `run_view` the run),
-`rules` decide, `records` are what is written down.
+`rules` decide, `garbage` is what may go, `records` are what is written down.
 `register_adapter` and `heartbeats` adapt poorer backends, so that one protocol serves all.
 """

@@ -1,9 +1,9 @@
 """What is garbage: what stands in the service, and no node will need any more. Pure.
 
-Three ask: the leader (`of_pending_rounds`, `of_notices`, `old_rounds`), the last node that leaves (`of_nobody`,
-`of_ended_round`, `of_closed_attempt`), and a purge (`folders_until`, `beside_state`). Each removes what it is told, in
-that order. All of these are names that are never used again: even a request that is applied too late does no harm. (At
-worst a leader of the next attempt publishes its status again, or another is elected.)
+Three ask: the leader (`of_pending_rounds`, `of_notices`, `old_rounds`), the last node that leaves
+(`of_worldless_run`, `of_ended_round`, `of_closed_attempt`), and a purge (`folders_until`, `beside_state`). Each removes
+what it learns, in that order. Only names that are never used again: even a request that is applied too late does no
+harm. (At worst a leader of the next attempt publishes its status again, or another is elected.)
 """
 
 from collections.abc import Collection, Iterable
@@ -98,13 +98,13 @@ def of_superseded(attempt: int, node_id: str) -> list[str]:
     return [node_key(attempt, node_id), f"{HEARTBEATS}/{attempt}"]
 
 
-def of_nobody(records: Collection[NodeRecord]) -> list[str]:
+def of_worldless_run(records: Collection[NodeRecord]) -> list[str]:
     """The garbage of a run in which no world was formed."""
     return [STATUS_KEY, *(record.key for record in records)]
 
 
 def of_ended_round(state: State, records: Collection[NodeRecord]) -> list[str]:
-    """The garbage of an open run into whose round nobody comes back.
+    """The garbage of an open run into whose round no member comes back.
 
     Args:
         state: The state, as it is published.

@@ -142,7 +142,7 @@ def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[
     """The garbage after the last node has left."""
     state = node.run.state
     if state is None:
-        return garbage.of_nobody(records)
+        return garbage.of_worldless_run(records)
     if node.closed() is not None:
         pending = yield ReadAll(PENDING, deadline)
         pages = []
