@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rdzv_core.backend import STATE_KEY
+from rdzv_core.envelope import OtherVersionError
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.text import printable
 
 from . import garbage
 from .client import DecodedSnapshot, RetryingClient, VersionedValue
 from .codec import decode
-from .envelope import OtherVersionError
 from .records import CONTROL, HEARTBEATS, LEADER_KEY, NODES, PENDING, ROUNDS, Closed, NodeRecord, State, read_record
 
 _LAST_LOOK: Final = 1.0
