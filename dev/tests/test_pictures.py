@@ -136,7 +136,7 @@ def lead(harness: Harness) -> Stepper[None]:
     """A leader that has done what it can, and waits for the nodes."""
     node = harness.registered("a")
     harness.lead(node)
-    leads = harness.stepper(leader.lead(node, node.term))
+    leads = harness.stepper(leader.lead(node, node.candidacy.term))
     leads.to(Wait)
     return leads
 

@@ -117,7 +117,14 @@ GROUPS: Final = (
         ),
     ),
     Group(
-        ("rdzv.engine.node", "rdzv.engine.run_view", "rdzv.engine.connection", "rdzv.engine.failures"),
+        (
+            "rdzv.engine.node",
+            "rdzv.engine.candidacy",
+            "rdzv.engine.events",
+            "rdzv.engine.run_view",
+            "rdzv.engine.connection",
+            "rdzv.engine.failures",
+        ),
         ("node", "connection", "crowds", "worlds"),
     ),
     Group(("rdzv.engine.registration",), ("registration", "keep_coroutine")),

@@ -93,7 +93,7 @@ class Harness:
         """Make a node the leader."""
         self.put(LEADER_KEY, node.limits().encode(), lease=node.registration.lease)
         self.show(node)
-        node.begin_term()
+        node.candidacy.begin_term()
 
     def read(self, key: str) -> VersionedValue | None:
         """What a key holds."""

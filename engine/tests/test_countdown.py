@@ -115,3 +115,18 @@ class TestQuarantine:
     def test_it_is_one_of_the_name(self, mine: Countdown) -> None:
         mine.observe(quarantine(1, name="host.1"), 100.0)
         assert mine.quarantine is None
+
+
+class TestAlone:
+    def test_it_waits_alone_from_when_it_knows(self, mine: Countdown) -> None:
+        assert (mine.alone_for(90.0), mine.alone_until(60.0)) == (None, math.inf)
+        mine.observe_alone(True, 100.0)
+        mine.observe_alone(True, 130.0)
+        assert (mine.alone_for(130.0), mine.alone_until(60.0)) == (30.0, 160.0)
+
+    def test_it_counts_anew_when_it_was_not_alone_meanwhile(self, mine: Countdown) -> None:
+        mine.observe_alone(True, 100.0)
+        mine.observe_alone(False, 110.0)
+        assert (mine.alone_for(110.0), mine.alone_until(60.0)) == (None, math.inf)
+        mine.observe_alone(True, 130.0)
+        assert mine.alone_until(60.0) == 190.0

@@ -9,8 +9,9 @@ import pytest
 from rdzv_core.backend import ABSENT, Entry, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 
+from rdzv.engine.candidacy import CANDIDATES, CLAIM_PAUSE, FIRST_CANDIDATES, MORE_CANDIDATES, NO_LEADER_TIMEOUT
 from rdzv.engine.heartbeats import HeartbeatLeases
-from rdzv.engine.node import CANDIDATES, CLAIM_PAUSE, FIRST_CANDIDATES, MORE_CANDIDATES, NO_LEADER_TIMEOUT, Node
+from rdzv.engine.node import Node
 from rdzv.engine.records import NAMED, Departure, Phase, RunStatus
 from rdzv.engine.refusals import timed_out
 
@@ -56,32 +57,32 @@ class TestElection:
         crowd = [in_crowd(clock, nodes, seed) for seed in range(nodes)]
         for node in crowd:
             node.apply_leader(claim("leader"))
-            assert node.may_lead()
+            assert node.candidacy.may_lead(node.clock())
             node.apply_leader(None)
-        at_once = sum(node.may_lead() for node in crowd)
+        at_once = sum(node.candidacy.may_lead(node.clock()) for node in crowd)
         clock.now += CLAIM_PAUSE
         assert at_once < least or at_once < most / 4
-        assert least <= sum(node.may_lead() for node in crowd) <= most
+        assert least <= sum(node.candidacy.may_lead(node.clock()) for node in crowd) <= most
         for _ in range(MOMENTS):
-            before = sum(node.may_lead() for node in crowd)
+            before = sum(node.candidacy.may_lead(node.clock()) for node in crowd)
             clock.now += NO_LEADER_TIMEOUT
-            assert sum(node.may_lead() for node in crowd) <= 2 * MORE_CANDIDATES * before
-        assert all(node.may_lead() for node in crowd)
+            assert sum(node.candidacy.may_lead(node.clock()) for node in crowd) <= 2 * MORE_CANDIDATES * before
+        assert all(node.candidacy.may_lead(node.clock()) for node in crowd)
 
     @pytest.mark.parametrize(("min_nodes", "least", "most"), [(2, 1000, 1000), (1000, 1, 32)])
     def test_of_many_that_come_together_a_few_stand_first(self, min_nodes: int, least: int, most: int) -> None:
         harness = Harness()
         crowd = [harness.registered(f"n{number}", low=min_nodes, high=1000) for number in range(1000)]
         for seed, node in enumerate(crowd):
-            node.rng, node.stands_from = random.Random(seed), -math.inf
+            node.rng, node.candidacy.stands_from = random.Random(seed), -math.inf
             harness.show(node)
             node.draw_candidates()
         harness.now += CLAIM_PAUSE
-        assert least <= sum(node.may_lead() for node in crowd) <= most
+        assert least <= sum(node.candidacy.may_lead(node.clock()) for node in crowd) <= most
         harness.now += MOMENTS * NO_LEADER_TIMEOUT
         for node in crowd:
             harness.show(node)
-        assert all(node.may_lead() for node in crowd)
+        assert all(node.candidacy.may_lead(node.clock()) for node in crowd)
 
     @pytest.mark.parametrize(
         ("nodes", "chance", "after"),
@@ -98,7 +99,7 @@ class TestElection:
         node = in_crowd(clock, nodes)
         node.rng = Chance(chance)
         node.draw_candidates()
-        assert node.stands_from == clock.now + after
+        assert node.candidacy.stands_from == clock.now + after
 
     @pytest.mark.parametrize(
         ("stands", "looks"), [(0.0, 1.0), (0.05, 0.05), (0.999, 0.999), (1.0, 1.0), (2.0, 1.0), (-1.0, 1.0)]
@@ -107,16 +108,16 @@ class TestElection:
         self, clock: Clock, stands: float, looks: float
     ) -> None:
         node = in_crowd(clock, 2)
-        node.stands_from = clock.now + stands
-        assert node.next_election() == clock.now + looks
+        node.candidacy.stands_from = clock.now + stands
+        assert node.candidacy.next_election(clock.now) == clock.now + looks
 
     def test_a_leader_that_sees_an_old_snapshot_may_lead(self, clock: Clock) -> None:
         for seed in range(100):
             node = in_crowd(clock, 1000, seed)
             node.apply_leader(claim(node.id))
-            node.begin_term()
+            node.candidacy.begin_term()
             node.apply_leader(None)
-            assert node.may_lead()
+            assert node.candidacy.may_lead(node.clock())
 
 
 @pytest.mark.parametrize(("nodes", "pause"), [(1, 1.0), (375, 1.0), (750, 2.0), (100_000, INTERVAL)])
@@ -139,7 +140,7 @@ def test_a_node_knows_of_those_in_its_world_and_of_those_that_are_present(clock:
 def test_all_observe_their_leader_and_only_it_the_others(clock: Clock) -> None:
     node = in_crowd(clock, 1000)
     assert node.observers() == 1000
-    node.begin_term()
+    node.candidacy.begin_term()
     assert node.observers() == 1
 
 

@@ -62,7 +62,7 @@ class TestAnnounce:
         announced = harness.stepper(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))
         # Whether the service takes it or not.
         assert isinstance(announced.effect, Put)
-        assert (node.countdown.goes_at(), node.drain_reason()) == (harness.now + 100.0, "drained: spot")
+        assert (node.countdown.goes_at(), node.countdown.drain_reason()) == (harness.now + 100.0, "drained: spot")
         announced.end()
         assert notice_of(harness) == DrainNotice(100.0, "spot")
 

@@ -18,6 +18,7 @@ from rdzv_core.errors import (
 )
 
 from rdzv.engine import join, leave
+from rdzv.engine.candidacy import NO_LEADER_TIMEOUT
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import (
@@ -34,7 +35,7 @@ from rdzv.engine.effects import (
     WaitForChange,
 )
 from rdzv.engine.failures import WATCH
-from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
+from rdzv.engine.node import Node
 from rdzv.engine.notices import DrainNotice, Quarantine, quarantine_key
 from rdzv.engine.records import (
     LEADER_KEY,
@@ -133,7 +134,7 @@ def test_of_many_that_register_where_no_node_leads_most_leave_the_election_to_ot
     if leads:
         node.apply_leader(LeaderRecord("other", 0, 1000, 1000))
     assert isinstance(coroutine.send((True, held(registered.payload))), WaitForChange)
-    assert node.stands_from == stands_from
+    assert node.candidacy.stands_from == stands_from
 
 
 @pytest.mark.parametrize(("now", "until"), [(0.0, NO_LEADER_TIMEOUT), (599.5, 600.0)])
@@ -174,7 +175,7 @@ def test_node_that_leaves_while_it_is_elected_takes_that_back() -> None:
 def resigning() -> tuple[Node, Coroutine[None]]:
     """A node that leaves, believes to lead, and has asked who does."""
     node, _ = asking_for_the_lead()
-    node.begin_term()
+    node.candidacy.begin_term()
     leaving = leave.leave(node, "enough", 600.0)
     last = next(leaving)
     assert isinstance(last, Put)
@@ -712,7 +713,7 @@ class TestQuarantine:
             joins.go()
         while node.countdown.served == 0 or self.served(harness) == 0:
             joins.go()
-        assert (harness.now, self.served(harness), node.quarantine()) == (began + 100.0, 3, None)
+        assert (harness.now, self.served(harness), node.countdown.quarantined(node.clock())) == (began + 100.0, 3, None)
 
     def test_the_next_record_says_so_too(self, harness: Harness) -> None:
         node = self.quarantined(harness, cooldown=0.0)
@@ -724,11 +725,12 @@ class TestQuarantine:
     def test_a_pardon_ends_it(self, harness: Harness) -> None:
         node = self.quarantined(harness)
         assert (
-            node.quarantine() == "quarantined for another 100 s: it failed first in 3 consecutive rounds: exit code 7"
+            node.countdown.quarantined(node.clock())
+            == "quarantined for another 100 s: it failed first in 3 consecutive rounds: exit code 7"
         )
         harness.put(quarantine_key("a"), Quarantine(0, 3, 0.0, "pardoned by the operator", over=True).encode())
         harness.show(node)
-        assert node.quarantine() is None
+        assert node.countdown.quarantined(node.clock()) is None
 
     def test_the_error_of_one_that_gives_up_names_it(self, harness: Harness) -> None:
         node = self.quarantined(harness)

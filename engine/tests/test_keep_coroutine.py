@@ -14,10 +14,11 @@ from rdzv_core.errors import (
 )
 
 from rdzv.engine import keep_alive, register, watch
+from rdzv.engine.candidacy import NO_LEADER_TIMEOUT
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Wait, WaitForChange
 from rdzv.engine.failures import KEEP, WATCH
-from rdzv.engine.node import NO_LEADER_TIMEOUT, Node
+from rdzv.engine.node import Node
 from rdzv.engine.records import CONTROL, LEADER_KEY, Closed, LeaderRecord, NodeRecord, State, pending_key
 from rdzv.engine.registration import NodeState
 from rdzv.engine.run_view import Presence

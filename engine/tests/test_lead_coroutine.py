@@ -101,19 +101,19 @@ class TestElection:
         told = coroutine.go()
         assert isinstance(told, Emit)
         assert [(event.kind, event.node) for event in told.events] == [(EventKind.LEADER_CHANGED, "a")]
-        assert coroutine.go() == SpawnLeader(node.term)
+        assert coroutine.go() == SpawnLeader(node.candidacy.term)
         assert node.leading
         assert coroutine.go() is None
 
     def test_each_term_has_another_number(self, harness: Harness) -> None:
         node = harness.registered()
         harness.run(leader.elect(node, harness.now + 3.0))
-        first = node.term
+        first = node.candidacy.term
         harness.run(leader.resign(node, harness.now + 3.0))
         harness.show(node)
         harness.run(leader.elect(node, harness.now + 3.0))
         assert node.leading
-        assert node.term != first
+        assert node.candidacy.term != first
 
     def test_who_is_second_knows_who_leads(self, harness: Harness) -> None:
         node = harness.registered()
@@ -295,7 +295,7 @@ class Leader:
         if last_round:
             write(harness, "a", last_round)
         harness.lead(self.node)
-        self.coroutine: Stepper[None] = harness.stepper(leader.lead(self.node, self.node.term))
+        self.coroutine: Stepper[None] = harness.stepper(leader.lead(self.node, self.node.candidacy.term))
 
     def until(self, seconds: float) -> None:
         """Let it work until so much time has passed; it sees what it has written."""
@@ -1051,8 +1051,8 @@ class TestFailing:
         for _ in range(leader.FAILURES):
             lead.coroutine.to(ReadAll)
             lead.coroutine.throw(RendezvousStateError("corrupt"))
-        assert lead.coroutine.to(Read).deadline == lead.node.stands_from == harness.now + INTERVAL
-        assert not lead.node.may_lead()
+        assert lead.coroutine.to(Read).deadline == lead.node.candidacy.stands_from == harness.now + INTERVAL
+        assert not lead.node.candidacy.may_lead(lead.node.clock())
         lead.coroutine.end()
         assert not lead.node.leading
         assert LEADER_KEY not in harness.names()
@@ -1154,7 +1154,7 @@ class TestFailing:
             harness.put(LEADER_KEY, claim("b").encode())
             harness.show(lead.node)
         elif why == "a later term":
-            lead.node.term += 1
+            lead.node.candidacy.term += 1
         else:
             lead.node.stop()
         lead.coroutine.go()

@@ -317,7 +317,7 @@ class TestLeader:
     def test_a_view_older_than_its_election_ends_no_lead(self, clock: Clock) -> None:
         node = made(clock)
         node.apply_leader(claim("a"))
-        node.begin_term()
+        node.candidacy.begin_term()
         node.apply_leader(None)
         assert node.leading
         assert node.run.leader == claim("a")
@@ -325,7 +325,7 @@ class TestLeader:
     def test_who_leads_steps_down_when_another_does(self, clock: Clock) -> None:
         node = made(clock)
         node.apply_leader(claim("a"))
-        node.begin_term()
+        node.candidacy.begin_term()
         node.apply_leader(claim("a"))
         assert node.leading
         node.apply_leader(claim("b"))
@@ -344,8 +344,8 @@ class TestLeader:
     def test_who_steps_down_knows_no_leader(self, clock: Clock) -> None:
         node = made(clock)
         node.apply_leader(claim("a"))
-        node.begin_term()
-        node.step_down()
+        node.candidacy.begin_term()
+        node.candidacy.step_down()
         assert not node.leading
         assert node.run.leader is None
 
@@ -353,13 +353,13 @@ class TestLeader:
     def test_who_is_registered_may_lead(self, clock: Clock, state: NodeState) -> None:
         node = made(clock, last_round=0)
         node.registration.state = state
-        assert node.may_lead() is (state is NodeState.REGISTERED)
+        assert node.candidacy.may_lead(node.clock()) is (state is NodeState.REGISTERED)
 
     @pytest.mark.parametrize(("stands_from", "may"), [(1000.0, True), (1000.5, False)])
     def test_who_has_resigned_rests(self, clock: Clock, stands_from: float, may: bool) -> None:
         node = made(clock, last_round=0)
-        node.stands_from = stands_from
-        assert node.may_lead() is may
+        node.candidacy.stands_from = stands_from
+        assert node.candidacy.may_lead(node.clock()) is may
 
     @pytest.mark.parametrize(
         ("more", "may"), [({}, True), ({"closed": ENOUGH}, False), ({"attempt": 2}, False), ({"attempt": 0}, True)]
@@ -368,8 +368,8 @@ class TestLeader:
         node = made(clock, last_round=0)
         node.registration.lease = Granted(15.0)
         shows(node, "b", "c", **more)
-        assert node.may_lead() is may
-        assert node.sees_no_leader() is may
+        assert node.candidacy.may_lead(node.clock()) is may
+        assert node.candidacy.sees_no_leader() is may
 
     @pytest.mark.parametrize(
         ("there", "believed", "leading", "unseen"),
@@ -388,15 +388,15 @@ class TestLeader:
     ) -> None:
         node = made(clock, last_round=0)
         node.apply_snapshot(snapshot() if there is None else snapshot(leader=there.encode()))
-        node.run.leader, node.term = believed, int(leading)
-        assert node.sees_no_leader() is unseen
+        node.run.leader, node.candidacy.term = believed, int(leading)
+        assert node.candidacy.sees_no_leader() is unseen
         node.registration.record = None
-        assert not node.sees_no_leader()
+        assert not node.candidacy.sees_no_leader()
 
     def test_before_its_first_snapshot_it_sees_no_leader(self, clock: Clock) -> None:
         node = made(clock, last_round=0)
         node.run.leader = claim("b")
-        assert node.sees_no_leader()
+        assert node.candidacy.sees_no_leader()
 
 
 class TestRefusal:
@@ -601,24 +601,16 @@ class TestAlone:
         node.run.status = RunStatus(1, Phase.RE_FORMING, 1, 1, (replace(LEFT, node="b"),))
         return node
 
-    def test_it_waits_for_the_alone_timeout_from_when_it_knows(self, node: Node, clock: Clock) -> None:
-        assert node.alone() is None
-        assert node.alone_until() == 1060.0
-        clock.now += 30.0
-        assert node.alone_until() == 1060.0
-        assert node.alone() == 30.0
-
     @pytest.mark.parametrize("change", ["connection.error", "registration.record", "run.status"])
-    def test_whatever_makes_that_uncertain_lets_it_wait_anew(self, node: Node, clock: Clock, change: str) -> None:
-        assert node.alone_until() == 1060.0
+    def test_it_is_alone_unless_that_is_uncertain(self, node: Node, change: str) -> None:
+        assert node.is_alone()
         part, name = change.split(".")
-        owner = getattr(node, part)
-        before = getattr(owner, name)
-        setattr(owner, name, RendezvousConnectionError("away") if name == "error" else None)
-        assert node.alone_until() == math.inf
-        setattr(owner, name, before)
-        clock.now += 30.0
-        assert node.alone_until() == 1090.0
+        setattr(getattr(node, part), name, RendezvousConnectionError("away") if name == "error" else None)
+        assert not node.is_alone()
+
+    def test_a_question_changes_nothing(self, node: Node) -> None:
+        assert node.is_alone()
+        assert node.countdown.alone_since is None
 
 
 class TestFailures:
@@ -812,7 +804,7 @@ class TestNotices:
         harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
         harness.show(node)
         ends = harness.now + 60.0
-        assert (node.goes_at(), node.waiting(), node.drain_reason()) == (ends, 0, "drained: spot")
+        assert (node.goes_at(), node.waiting(), node.countdown.drain_reason()) == (ends, 0, "drained: spot")
         harness.now = ends - 1.0
         assert not node.is_drained()
         harness.now = ends
@@ -869,24 +861,24 @@ class TestNotices:
         node = self.member(harness)
         harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
         harness.show(node)
-        node.alone_since = harness.now
+        node.countdown.alone_since = harness.now
         assert node.is_drained()
 
     def test_node_that_does_not_drain_stays(self, harness: Harness) -> None:
         node = self.member(harness)
-        node.alone_since = harness.now
+        node.countdown.alone_since = harness.now
         harness.put(STATUS_KEY, RunStatus(3, Phase.RUNNING, 2, 0, drained=("a",)).encode())
         harness.show(node)
         assert not node.is_drained()
 
     def test_quarantine_is_in_words_for_as_long_as_it_lasts(self, harness: Harness) -> None:
         node = self.member(harness)
-        assert node.quarantine() is None
+        assert node.countdown.quarantined(node.clock()) is None
         harness.put(quarantine_key("a"), Quarantine(1, 3, 300.0, "it failed").encode())
         harness.show(node)
         harness.now += 100.0
-        assert node.quarantine() == "quarantined for another 200 s: it failed"
+        assert node.countdown.quarantined(node.clock()) == "quarantined for another 200 s: it failed"
         harness.now += 201.0
-        assert node.quarantine() == "quarantined for another 0 s: it failed"
+        assert node.countdown.quarantined(node.clock()) == "quarantined for another 0 s: it failed"
         assert node.countdown.serve(harness.now)
-        assert node.quarantine() is None
+        assert node.countdown.quarantined(node.clock()) is None

@@ -421,7 +421,7 @@ def test_interrupt_in_any_call_of_joining_ends_it(run: Run, key: str, monkeypatc
         return done
 
     monkeypatch.setattr(backend, "put", put_and_be_interrupted)
-    monkeypatch.setattr("rdzv.engine.node.NO_LEADER_TIMEOUT", 0.01)
+    monkeypatch.setattr("rdzv.engine.candidacy.NO_LEADER_TIMEOUT", 0.01)
     with ends_within(SLACK), pytest.raises(KeyboardInterrupt):
         node.next_rendezvous()
 

@@ -27,6 +27,7 @@ from rdzv.engine import (
     register_adapter,
     rules,
 )
+from rdzv.engine.candidacy import Candidacy
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.countdown import Countdown
@@ -34,6 +35,7 @@ from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
 from rdzv.engine.node import Node
 from rdzv.engine.register_adapter import RegisterAdapter
+from rdzv.engine.run_view import RunView
 from rdzv.engine.status_writer import StatusWriter
 
 from .clock import NodeClock
@@ -173,7 +175,7 @@ BUGS: Final[dict[str, Bug]] = {
             "    if node.run.leader is None:": "    applied = False\n    if node.run.leader is None:",
             "_, versioned = yield claim": "applied, versioned = yield claim",
             "_, versioned = yield replace": "applied, versioned = yield replace",
-            "if node.may_lead() and not node.leading and": "if applied and node.may_lead() and",
+            "if candidacy.may_lead(node.clock()) and not candidacy.leading and": "if applied and",
         },
         "kill",
         "unexpected",
@@ -496,7 +498,7 @@ while leads() and not node.stopped:
                 yield from turn()
             except ConnectionError:
                 yield Sleep(node.clock() + 0.5)""",
-            "        if leads():\n            node.step_down()": "        pass",
+            "        if leads():\n            node.candidacy.step_down()": "        pass",
         },
         "unexpected",
     ),
@@ -518,8 +520,8 @@ while leads() and not node.stopped:
     "token-of-old": _bug(
         "The new token of a state that was put back is not learnt, so no write of it wins any more.",
         {4},
-        Node.apply_state,
-        {"self.run.version = versioned\n            if": "pass\n            if"},
+        RunView.take,
+        {"self.version = versioned\n            if": "pass\n            if"},
         "corrupt",
     ),
     "late-closing": _bug(
@@ -583,7 +585,7 @@ while leads() and not node.stopped:
     "only-candidates": _bug(
         "Of many that see no leader, those that are not among the first candidates never stand for election.",
         {4},
-        Node.draw_candidates,
+        Candidacy.draw,
         {"moments * NO_LEADER_TIMEOUT": "(math.inf if moments else 0.0)"},
         "kill",
         crowd=True,

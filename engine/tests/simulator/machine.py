@@ -327,7 +327,7 @@ class Machine:
             self.leave("the run is closed")
         elif self.node.is_drained():
             self._context.trace.log("{} is drained, and ends", self.name)
-            self.leave(self.node.drain_reason())
+            self.leave(self.node.countdown.drain_reason())
         elif self.node.waiting():
             self._context.trace.log("{} sees {} waiting, and joins again", self.name, self.node.waiting())
             self.join()

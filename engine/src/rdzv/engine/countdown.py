@@ -1,4 +1,7 @@
-"""What a node counts down by its own clock: the drains of the run, and its own quarantine. No I/O, no threads."""
+"""What a node counts by its own clock: the drains of the run, its own quarantine, and how long it waits alone.
+
+No I/O, no threads.
+"""
 
 import math
 from collections.abc import Mapping
@@ -26,6 +29,7 @@ class Countdown:
         quarantine: The quarantine that it waits out, or has waited out last.
         cooled_at: When that is over.
         served: The round of the last quarantine that it has waited out; 0: none.
+        alone_since: Since when it waits and all others of its world have left; None: they have not.
     """
 
     node: str
@@ -33,6 +37,7 @@ class Countdown:
     quarantine: Quarantine | None = None
     cooled_at: float = math.inf
     served: int = 0
+    alone_since: float | None = None
 
     def announce(self, notice: DrainNotice, now: float) -> None:
         """Drain, from this moment on."""
@@ -49,6 +54,11 @@ class Countdown:
         end = self.drains.get(self.node)
         return math.inf if end is None else end.moment
 
+    def drain_reason(self) -> str:
+        """Why this node drains, in words."""
+        end = self.drains.get(self.node)
+        return f"drained: {'no reason given' if end is None else end.reason}"
+
     def observe(self, notices: Notices, now: float) -> None:
         """Begin to count what is new in the run's notices, and forget what they no longer hold."""
         self._observe_drains(notices.drains, now)
@@ -64,6 +74,27 @@ class Countdown:
             return False
         self.served, self.cooled_at = self.quarantine.round, math.inf
         return True
+
+    def quarantined(self, now: float) -> str | None:
+        """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
+        if self.quarantine is None or self.cooled_at == math.inf:
+            return None
+        return f"quarantined for another {max(0.0, self.cooled_at - now):.0f} s: {self.quarantine.reason}"
+
+    def observe_alone(self, alone: bool, now: float) -> None:
+        """Begin to count for how long it waits alone, or cease to."""
+        if not alone:
+            self.alone_since = None
+        elif self.alone_since is None:
+            self.alone_since = now
+
+    def alone_until(self, patience: float) -> float:
+        """Until when it waits alone, if it does so for that many seconds; infinite: it is not alone."""
+        return math.inf if self.alone_since is None else self.alone_since + patience
+
+    def alone_for(self, now: float) -> float | None:
+        """For how many seconds it has waited alone; None: it is not."""
+        return None if self.alone_since is None else now - self.alone_since
 
     def _observe_drains(self, drains: Mapping[str, DrainNotice], now: float) -> None:
         for node in self.drains.keys() - drains.keys() - {self.node}:

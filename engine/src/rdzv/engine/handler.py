@@ -159,7 +159,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def alone(self) -> float | None:
         """Seconds for which this node has waited alone: all others of its world have left. None: it is not so."""
-        return self._node.alone()
+        return self._node.countdown.alone_for(time.monotonic())
 
     @property
     def closed(self) -> Closed | None:
@@ -329,12 +329,12 @@ class DynamicRendezvousHandler(RendezvousHandler):
     @property
     def quarantine(self) -> str | None:
         """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
-        return self._node.quarantine()
+        return self._node.countdown.quarantined(time.monotonic())
 
     @property
     def drain_reason(self) -> str:
         """Why this node drains, in words."""
-        return self._node.drain_reason()
+        return self._node.countdown.drain_reason()
 
     def shutdown(self) -> bool:
         """End this node's part and release everything.

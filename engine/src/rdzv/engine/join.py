@@ -44,14 +44,15 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
         rule=mine.limits.rule,
         served=node.countdown.served,
     )
-    node.alone_since = None
+    node.countdown.alone_since = None
     try:
         yield from _register_to_join(node, started, deadline)
         if node.run.leader is None:
             # Those that start together register together.
             node.draw_candidates()
         while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
-            alone_until = node.alone_until()
+            node.countdown.observe_alone(node.is_alone(), node.clock())
+            alone_until = node.countdown.alone_until(mine.timeout.alone.total_seconds())
             refusals.raise_if_cannot_join(node)
             if node.registration.record is None or node.stopped:
                 raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
@@ -64,8 +65,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
             yield from _ensure_leader(node, min(deadline, node.goes_at()))
             # News that came during the call has woken no waiter: then look before waiting.
             if seen == (node.run.version, node.failures.lasting, node.registration.record):
-                until = min(patience, node.countdown.cooled_at, node.goes_at())
-                yield WaitForChange(min(until, node.next_election()) if node.run.leader is None else until)
+                yield WaitForChange(_wait_until(node, patience))
         # It may have ended while a call was on its way: then there is nothing to begin in that world.
         refusals.raise_if_drained(node)
     except GeneratorExit:
@@ -82,6 +82,12 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
         # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
         return (yield from join(node, address, port, deadline))
     return state, rank
+
+
+def _wait_until(node: Node, patience: float) -> float:
+    """The moment at which a node that waits, until `patience` at most, has something to do without any news."""
+    until = min(patience, node.countdown.cooled_at, node.goes_at())
+    return min(until, node.candidacy.next_election(node.clock())) if node.run.leader is None else until
 
 
 def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:

@@ -49,7 +49,8 @@ FAILURES = 2
 
 def elect(node: Node, deadline: float) -> Coroutine[None]:
     """Stand for election if there is no leader: the node whose write comes first leads."""
-    if not node.may_lead() or node.run.snapshot is None:
+    candidacy = node.candidacy
+    if not candidacy.may_lead(node.clock()) or node.run.snapshot is None:
         return
     if node.run.leader is None:
         before = node.run.snapshot.raw(LEADER_KEY)
@@ -61,14 +62,15 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         there = read_record(LeaderRecord, versioned)
         if there is not None and (events := node.apply_leader(there)):
             yield Emit(tuple(events))
-    if node.may_lead() and not node.leading and node.run.leader is not None and node.run.leader.node == node.id:
+    leader = node.run.leader
+    if candidacy.may_lead(node.clock()) and not candidacy.leading and leader is not None and leader.node == node.id:
         # Won just now, or long ago by a write whose reply was lost.
-        term = node.begin_term()
+        term = candidacy.begin_term()
         try:
             yield SpawnLeader(term)
         except Exception:
             # Without its loop it does not lead.
-            node.step_down()
+            candidacy.step_down()
             raise
 
 
@@ -85,7 +87,7 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
         lease: What its claim hangs on; None: the lease that the node has.
     """
     lease = lease or node.registration.lease
-    node.step_down()
+    node.candidacy.step_down()
     versioned = yield Read(LEADER_KEY, deadline)
     while (leads := read_record(LeaderRecord, versioned)) is not None:
         if leads.node != node.id:
@@ -114,7 +116,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
     snapshot: DecodedSnapshot | None = None
 
     def leads() -> bool:
-        return node.term == term
+        return node.candidacy.term == term
 
     def turn() -> Coroutine[None]:
         nonlocal snapshot
@@ -135,14 +137,14 @@ def lead(node: Node, term: int) -> Coroutine[None]:
             logger.warning(
                 "node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failures.latest
             )
-            node.stands_from = node.clock() + node.interval
-            yield from resign(node, node.stands_from)
+            node.candidacy.stands_from = node.clock() + node.interval
+            yield from resign(node, node.candidacy.stands_from)
     except Exception as error:
         # Its key stays for now. If no other node takes over it is elected again, by that key.
         logger.warning("node '%s' could not resign in '%s': %r", node.id, node.settings.run, error)
     finally:
         if leads():
-            node.step_down()
+            node.candidacy.step_down()
 
 
 def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[None]:

@@ -13,33 +13,19 @@ from rdzv_core.backend import STATE_KEY
 
 from ..hooks import Event, EventKind
 from ..settings import RendezvousSettings
-from . import rules
+from . import events, rules
+from .candidacy import Candidacy
 from .client import DecodedSnapshot, VersionedValue, backoff
 from .connection import Connection
 from .countdown import Countdown
 from .failures import LEAD, Failures
 from .notices import Notices, name_in_id, read_notices
-from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStatus, decode_state, read_record
+from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStatus, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
-from .run_view import Presence, RunView
+from .run_view import RunView
 
 logger = logging.getLogger(__name__)
-
-FIRST_CANDIDATES: Final = 2
-"""Of many nodes that see at once that there is no leader, so many, on average, stand for election at once."""
-
-CLAIM_PAUSE: Final = 0.05
-"""Seconds after which more stand, unless they have heard of a claim by then."""
-
-CANDIDATES: Final = 12
-"""So many, on average, have stood by then."""
-
-NO_LEADER_TIMEOUT: Final = 1.0
-"""Seconds after which others do, if there is still no leader: the election may have failed."""
-
-MORE_CANDIDATES: Final = 4
-"""So many times as many as before: those that are slow to hear of a leader do not all stand."""
 
 RATE: Final = 500
 """Attempts a second that all nodes together make at a service that does not answer, each in each of its loops."""
@@ -63,13 +49,9 @@ class Node:
         connection: Whether the service answers.
         failures: What has gone wrong in the node's loops.
         round: The last round that this node took part in; 0: none.
-        term: The term in which this node leads; 0: it does not lead.
-        elections: How many terms it has begun.
-        stands_from: The moment before which this node does not stand for election: it has just resigned, or others
-            stand first.
-        alone_since: Since when this node waits and all others of its world have left; None: they have not.
         evicted_from: The round whose eviction this node has reported.
-        countdown: Until when drains and its own quarantine last.
+        candidacy: When it stands for election, and the term in which it leads.
+        countdown: Until when drains and its own quarantine last, and since when it waits alone.
     """
 
     settings: RendezvousSettings
@@ -87,11 +69,8 @@ class Node:
     failures: Failures = field(init=False)
 
     round: int = 0
-    term: int = 0
-    elections: int = 0
-    stands_from: float = -math.inf
-    alone_since: float | None = None
     evicted_from: int = 0
+    candidacy: Candidacy = field(init=False)
     countdown: Countdown = field(init=False)
 
     def __post_init__(self) -> None:
@@ -103,6 +82,7 @@ class Node:
         self.ttl = self.interval * self.settings.keep_alive_max_attempt
         self.connection = Connection(self.settings.run, self.backend, self.clock, self.interval, self.ttl)
         self.failures = Failures(self.clock)
+        self.candidacy = Candidacy(self.id, self.settings.attempt, self.run, self.registration)
         self.countdown = Countdown(self.id)
 
     # What time it is.
@@ -121,59 +101,33 @@ class Node:
         # `backoff` draws three quarters of it on average.
         return max(1.0, min(self.nodes_known() / (0.75 * RATE), self.interval))
 
-    # What is there.
+    # What the service shows.
 
     def apply_snapshot(self, snapshot: DecodedSnapshot, page: Page | None = None) -> list[Event]:
         """Apply a new snapshot of ``control``; returns what has happened since the last one. See `apply_state`."""
-        events = self.apply_leader(read_record(LeaderRecord, snapshot.get(LEADER_KEY)))
-        events += self.apply_state(snapshot.get(STATE_KEY), page)
-        events += self._apply_status(read_record(RunStatus, snapshot.get(STATUS_KEY)))
-        events += self.apply_notices(read_notices(snapshot))
+        happened = self.apply_leader(read_record(LeaderRecord, snapshot.get(LEADER_KEY)))
+        happened += self.apply_state(snapshot.get(STATE_KEY), page)
+        happened += self._apply_status(read_record(RunStatus, snapshot.get(STATUS_KEY)))
+        happened += self.apply_notices(read_notices(snapshot))
         # Last, so that what cannot be read is looked at again.
         self.run.snapshot = snapshot
-        return events
-
-    def is_news(self, versioned: VersionedValue) -> bool:
-        """Whether this is a newer state than the one that is known."""
-        return self.run.version is None or versioned.envelope.supersedes(self.run.version.envelope)
+        return happened
 
     def apply_state(self, versioned: VersionedValue | None, page: Page | None = None) -> list[Event]:
-        """Apply the state, from the watch or from a write of this node, whichever is newer.
-
-        Args:
-            versioned: The state; None: there is none.
-            page: The page on which this node stands, if its world stands on pages.
-        """
-        if versioned is None:
-            # Only deleting the whole run, or a service that forgot, takes a state away; but a snapshot
-            # may also be older than this node's own write. The keep-alive loop finds out.
-            self.run.found(self.run.version is None)
+        """Apply a state, from the watch or from a write of this node; returns what has happened. See `RunView.take`."""
+        before = self.run.state
+        state = self.run.take(versioned, page, self.id)
+        if state is None:
             return []
-        self.run.found(True)
-        if self.run.version is not None and not self.is_news(versioned):
-            if versioned.envelope.nonce == self.run.version.envelope.nonce:
-                # The same value may have been put back by other means: then it has another token.
-                self.run.version = versioned
-                if page is not None:
-                    self.run.page, self.run.rank = page, page.ranks.get(self.id)
-            return []
-        before, state = self.run.state, decode_state(versioned.payload)
-        self.run.state, self.run.version, self.run.page = state, versioned, page
-        self.run.rank = rules.rank_of(state, page, self.id)
-        if self._is_finished():
+        if self.run.is_over(self.settings.attempt):
             # There is nothing to lead any more.
             self.failures.clear(LEAD)
-        events = []
-        if state.round > (before.round if before else 0) and state.size:
-            cause = f"a world of {state.size}, with rank 0 at {state.address}:{state.port}"
-            events.append(self.event(EventKind.ROUND_PUBLISHED, state.first, cause))
-        if state.closed and not (before and before.closed == state.closed):
-            events.append(self.event(EventKind.CLOSED, state.closed.by, state.closed.reason))
+        happened = [self.event(*news) for news in events.in_state(before, state)]
         if self.is_evicted() and self.evicted_from != self.round:
             self.evicted_from = self.round
             cause = f"round {state.round} was formed while this node was away from round {self.round}"
-            events.append(self.event(EventKind.EVICTED, self.id, cause))
-        return events
+            happened.append(self.event(EventKind.EVICTED, self.id, cause))
+        return happened
 
     def _apply_status(self, status: RunStatus | None) -> list[Event]:
         before, self.run.status = self.run.status, status
@@ -181,13 +135,7 @@ class Node:
         state = self.run.state
         if status is None or self.run.snapshot is None or state is None or status.round != state.round:
             return []
-        known = frozenset(before.departures if before is not None and before.round == status.round else ())
-        # Not of this node itself: it comes back, or its caller learns that it was evicted.
-        return [
-            self.event(EventKind.NODE_LEFT if departure.left else EventKind.NODE_LOST, departure.node, departure.cause)
-            for departure in status.departures
-            if departure not in known and departure.node != self.id
-        ]
+        return [self.event(*news) for news in events.in_status(before, status, self.id)]
 
     def apply_notices(self, notices: Notices) -> list[Event]:
         """Apply the notices of the run; returns what is new to this node."""
@@ -199,21 +147,7 @@ class Node:
         if self.run.snapshot is None or state is None:
             # What a node finds when it comes happened before.
             return []
-        number = state.round
-        events = [
-            self.event(EventKind.NODE_DRAINS, node, f"in {notice.seconds:g} s: {notice.reason}")
-            for node, notice in notices.drains.items()
-            if before.drains.get(node) != notice
-        ]
-        failure = notices.failures.get(number)
-        if failure is not None and failure.node != self.id and number not in before.failures:
-            events.append(self.event(EventKind.NODE_FAILED, failure.node, failure.reason))
-        events += [
-            self.event(EventKind.NODE_QUARANTINED, name, f"for {quarantine.cooldown:g} s: {quarantine.reason}")
-            for name, quarantine in notices.quarantines.items()
-            if not quarantine.over and before.quarantines.get(name) != quarantine
-        ]
-        return events
+        return [self.event(*news) for news in events.in_notices(before, notices, state.round, self.id)]
 
     def apply_leader(self, leader: LeaderRecord | None) -> list[Event]:
         """Apply the leader's record."""
@@ -226,7 +160,7 @@ class Node:
                 self.draw_candidates()
             return []
         if leader.node != self.id:
-            self.term = 0
+            self.candidacy.term = 0
             # What kept this node from leading does not matter any more.
             self.failures.clear(LEAD)
         if before is not None and before.node == leader.node:
@@ -235,9 +169,7 @@ class Node:
 
     def nodes_known(self) -> int:
         """About how many nodes take part, as far as this one knows: as many as a world needs, where there was none."""
-        state, status = self.run.state, self.run.status
-        in_world = self.settings.min_nodes if state is None else state.size
-        return in_world if status is None else max(in_world, status.present)
+        return self.run.nodes_known(self.settings.min_nodes)
 
     def observers(self) -> int:
         """About how many nodes observe the same leases as this one: all observe the leader's, only it all others'."""
@@ -252,7 +184,7 @@ class Node:
     @property
     def leading(self) -> bool:
         """Whether this node leads."""
-        return self.term > 0
+        return self.candidacy.leading
 
     @property
     def stopped(self) -> bool:
@@ -271,18 +203,6 @@ class Node:
         # One of a smaller number, or of the same, was formed after the service had forgotten everything.
         return state.round != self.round or (state.size > 0 and self.run.rank is None and not self.run.lacks_page())
 
-    def drain_reason(self) -> str:
-        """Why this node drains, in words."""
-        end = self.countdown.drains.get(self.id)
-        return f"drained: {'no reason given' if end is None else end.reason}"
-
-    def quarantine(self) -> str | None:
-        """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
-        countdown, now = self.countdown, self.clock()
-        if countdown.quarantine is None or countdown.cooled_at == math.inf:
-            return None
-        return f"quarantined for another {max(0.0, countdown.cooled_at - now):.0f} s: {countdown.quarantine.reason}"
-
     def is_outside(self, node_id: str) -> bool:
         """Whether a node is known to be in no world with this one. Of a world on pages a node knows few members."""
         state = self.run.state
@@ -293,8 +213,7 @@ class Node:
     def goes_at(self) -> float:
         """When this node has to say that it goes, as its drain is over; infinite: it does not drain, or has said it."""
         record = self.registration.record
-        has_said = record is None or record.goes
-        return math.inf if has_said else self.countdown.goes_at()
+        return math.inf if record is None or record.goes else self.countdown.goes_at()
 
     def is_drained(self) -> bool:
         """Whether this node drains, and goes now: its time is over, all are ready, or the others left or went on."""
@@ -304,7 +223,7 @@ class Node:
         state, status = self.run.state, self.run.status
         is_released = status is not None and status.round == self.round and self.id in status.drained
         is_replaced = state is not None and state.round > self.round > 0 and self.run.rank is None
-        is_alone = self.alone_since is not None
+        is_alone = self.countdown.alone_since is not None
         return self.clock() >= moment or is_released or is_replaced or is_alone or (record is not None and record.goes)
 
     def is_waiting(self) -> bool:
@@ -322,60 +241,19 @@ class Node:
         record = self.registration.record
         return record is not None and record.last_round < self.round
 
-    def alone_until(self) -> float:
-        """Until when to wait although all others of this node's world have left; infinite while that is not certain."""
+    def is_alone(self) -> bool:
+        """Whether this node waits, and all others of its world have certainly left."""
         alone = rules.is_alone(self.run.state, self.run.status, self.run.rank)
-        if not (alone and self.is_waiting() and self.connection.error is None):
-            self.alone_since = None
-            return math.inf
-        if self.alone_since is None:
-            self.alone_since = self.clock()
-        return self.alone_since + self.settings.timeout.alone.total_seconds()
-
-    def alone(self) -> float | None:
-        """Seconds since `alone_until` first said that this node is alone; None: it is not."""
-        since = self.alone_since
-        return None if since is None else self.clock() - since
+        return alone and self.is_waiting() and self.connection.error is None
 
     def has_valid_lease(self) -> bool:
         """Whether this node's record certainly lives, so that its world is still its own."""
-        live = self.registration.state is NodeState.REGISTERED
-        return live and self.clock() < self.registration.lease_until
+        return self.registration.state is NodeState.REGISTERED and self.clock() < self.registration.lease_until
 
     def member_until(self) -> float | None:
         """Until when this node is certainly a member of the world that it has joined last; None: it is not sure."""
         is_sure = self.has_valid_lease() and not (self.is_waiting() or self.is_evicted())
         return self.registration.lease_until if is_sure else None
-
-    def draw_candidates(self) -> None:
-        """There is no leader, as many see at once: draw from when on this node stands for election."""
-        place = self.rng.random() * self.nodes_known()
-        pause = CLAIM_PAUSE if FIRST_CANDIDATES < place <= CANDIDATES else 0.0
-        moments = math.ceil(math.log(max(place / CANDIDATES, 1.0), MORE_CANDIDATES))
-        self.stands_from = max(self.stands_from, self.clock() + pause + moments * NO_LEADER_TIMEOUT)
-
-    def next_election(self) -> float:
-        """The moment at which this node stands for election, or stands again, if there is no leader by then."""
-        now = self.clock()
-        soon = now + NO_LEADER_TIMEOUT
-        return min(soon, self.stands_from) if self.stands_from > now else soon
-
-    def may_lead(self) -> bool:
-        """Whether this node could lead: it is registered, and there is something to lead."""
-        registered = self.registration.state is NodeState.REGISTERED
-        return registered and self.clock() >= self.stands_from and not self._is_finished()
-
-    def sees_no_leader(self) -> bool:
-        """Whether the service shows no leader of the run that this node is in or waits for, nor this node, if it
-        believes to lead."""
-        snapshot, leader = self.run.snapshot, self.run.leader
-        unseen = snapshot is None or snapshot.get(LEADER_KEY) is None
-        # Its own claim outlives its lead: it has resigned, and the service did not hear of it.
-        unseen = unseen or leader is None or (leader.node == self.id and not self.leading)
-        return unseen and self.registration.record is not None and not self._is_finished()
-
-    def _is_finished(self) -> bool:
-        return self.membership() in (MembershipState.CLOSED, MembershipState.SUPERSEDED)
 
     def limits(self) -> LeaderRecord:
         """This node's own limits, as the leader's key holds them."""
@@ -384,14 +262,7 @@ class Node:
 
     def closed(self) -> Closed | None:
         """Why the run is over for this node; None while it is not."""
-        state = self.run.state
-        if self.run.presence is Presence.DELETED:
-            return Closed("", "the run was removed from the service", done=False)
-        if state is None:
-            return None
-        if state.attempt > self.settings.attempt:
-            return Closed("", f"superseded by attempt {state.attempt}", done=False)
-        return state.closed if state.attempt == self.settings.attempt else None
+        return self.run.closed(self.settings.attempt)
 
     def waiting(self) -> int:
         """How many nodes wait for a world that would differ from this node's."""
@@ -403,16 +274,9 @@ class Node:
 
     # What it does.
 
-    def step_down(self) -> None:
-        """Cease to lead."""
-        self.term = 0
-        self.run.leader = None
-
-    def begin_term(self) -> int:
-        """Begin to lead; returns the number of the term."""
-        self.elections += 1
-        self.term = self.elections
-        return self.term
+    def draw_candidates(self) -> None:
+        """Draw from when on this node stands for election: there is no leader, as many see at once."""
+        self.candidacy.draw(self.nodes_known(), self.rng.random(), self.clock())
 
     def stop(self) -> None:
         """End every coroutine of this node."""

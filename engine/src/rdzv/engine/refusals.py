@@ -54,7 +54,7 @@ def raise_if_drained(node: Node) -> None:
         RendezvousGracefulExitError: It is.
     """
     if node.is_drained():
-        raise RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {node.drain_reason()}.")
+        raise RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {node.countdown.drain_reason()}.")
 
 
 def _refuse_what_is_over(node: Node, state: State) -> None:
@@ -135,7 +135,7 @@ def timed_out(
         here, what = status.present, _missing_by_status(node, status, waited)
     else:
         here, what = len(live or ()), _missing_nodes(node, live or (), running, waited, alone=alone)
-    quarantined = f" This node is {quarantine}." if (quarantine := node.quarantine()) else ""
+    quarantined = f" This node is {quarantine}." if (quarantine := node.countdown.quarantined(node.clock())) else ""
     error = RendezvousTimeoutError(f"{what}{quarantined}{because}")
     short = here < least and (live is not None or status is not None)
     error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {least} nodes" * short)

@@ -198,7 +198,7 @@ def _lose_lease(node: Node) -> None:
     node.registration.lose_lease()
     node.failures.clear(LEAD)
     if node.leading:
-        node.step_down()
+        node.candidacy.step_down()
 
 
 def apply_and_emit(node: Node, versioned: VersionedValue | None, deadline: float) -> Coroutine[None]:
@@ -215,7 +215,7 @@ def page_in(node: Node, versioned: VersionedValue | None, deadline: float) -> Co
         return True, None
     # Reading the page may take long, and says nothing of the state.
     node.run.seen_at = node.clock()
-    if not (node.is_news(versioned) or node.run.lacks_page()):
+    if not (node.run.is_news(versioned) or node.run.lacks_page()):
         return True, None
     state, known = decode_state(versioned.payload), node.run.state
     if known is not None and known.pages == state.pages and node.run.page is not None:

@@ -25,8 +25,7 @@ def watch_loop(node: Node) -> Coroutine[None]:
             # What has failed is looked at again at once: a wait may be a long one.
             snapshot = yield ReadAll(CONTROL, node.background_deadline(), seen)
         else:
-            until = node.next_election() if node.sees_no_leader() else node.clock() + WATCH_TIMEOUT
-            snapshot = yield Wait(CONTROL, seen, min(until, node.goes_at()))
+            snapshot = yield Wait(CONTROL, seen, _watch_until(node))
         # One without news may be older than what this node has read or written meanwhile.
         if snapshot is not seen or node.run.lacks_page():
             yield from _apply(node, snapshot)
@@ -34,6 +33,13 @@ def watch_loop(node: Node) -> Coroutine[None]:
         yield from leader.elect(node, node.background_deadline())
 
     return supervised(node, WATCH, turn)
+
+
+def _watch_until(node: Node) -> float:
+    """The moment at which a watch ends that has brought no news."""
+    now, candidacy = node.clock(), node.candidacy
+    until = candidacy.next_election(now) if candidacy.sees_no_leader() else now + WATCH_TIMEOUT
+    return min(until, node.goes_at())
 
 
 def _apply(node: Node, snapshot: DecodedSnapshot) -> Coroutine[None]:
