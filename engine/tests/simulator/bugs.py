@@ -184,7 +184,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A node returns an address of its own.",
         {1},
         join.join,
-        {"    return state": "    import dataclasses\n    return dataclasses.replace(state, address=node.id)"},
+        {"return state, rank": "return __import__('dataclasses').replace(state, address=node.id), rank"},
     ),
     "stale-address": _bug(
         "A round keeps the address of the round before, although another node may be its rank 0.",
@@ -511,7 +511,8 @@ while leads() and not node.stopped:
                 {"register(node, deadline)": "register(node, float('inf'))"},
             ),
             Change(
-                join.join, {"_ensure_leader(node, min(deadline, node.goes_at()))": "_ensure_leader(node, float('inf'))"}
+                join._await_world,
+                {"_ensure_leader(node, min(deadline, node.goes_at()))": "_ensure_leader(node, float('inf'))"},
             ),
         ),
         ("outage", "partition", "fail"),

@@ -30,7 +30,27 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
     """
     started = deadline - node.settings.timeout.join.total_seconds()
     yield from wait_until_connected(node, deadline)
-    refusals.raise_if_cannot_join(node)
+    while True:
+        refusals.raise_if_cannot_join(node)
+        try:
+            yield from _announce(node, address, port, started, deadline)
+            yield from _await_world(node, started, deadline)
+            # It may have ended while a call was on its way: then there is nothing to begin in that world.
+            refusals.raise_if_drained(node)
+        except GeneratorExit:
+            raise
+        except BaseException:
+            # Ctrl-C too: a node that does not wait any more must not be counted.
+            yield from deregister(node, node.clock() + node.interval / 2)
+            raise
+        state, rank = _enter(node)
+        if rank > 0 or (state.address, state.port) == (address, port):
+            return state, rank
+        # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
+
+
+def _announce(node: Node, address: str, port: int, started: float, deadline: float) -> Coroutine[None]:
+    """Write the record by which the others know that the node waits."""
     mine = node.settings
     node.registration.record = NodeRecord(
         node.id,
@@ -45,42 +65,43 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
         served=node.countdown.served,
     )
     node.countdown.alone_since = None
-    try:
-        yield from _register_to_join(node, started, deadline)
-        if node.run.leader is None:
-            # Those that start together register together.
-            node.draw_candidates()
-        while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
-            node.countdown.observe_alone(node.is_alone(), node.clock())
-            alone_until = node.countdown.alone_until(mine.timeout.alone.total_seconds())
-            refusals.raise_if_cannot_join(node)
-            if node.registration.record is None or node.stopped:
-                raise RendezvousClosedError(f"This node has left '{mine.run}' while it waited.")
-            patience = min(deadline, alone_until)
-            yield from _serve_quarantine(node, deadline)
-            if (now := node.clock()) >= patience:
-                yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
-                break
-            seen = node.run.version, node.failures.lasting, node.registration.record
-            yield from _ensure_leader(node, min(deadline, node.goes_at()))
-            # News that came during the call has woken no waiter: then look before waiting.
-            if seen == (node.run.version, node.failures.lasting, node.registration.record):
-                yield WaitForChange(_wait_until(node, patience))
-        # It may have ended while a call was on its way: then there is nothing to begin in that world.
-        refusals.raise_if_drained(node)
-    except GeneratorExit:
-        raise
-    except BaseException:
-        # Ctrl-C too: a node that does not wait any more must not be counted.
-        yield from deregister(node, node.clock() + node.interval / 2)
-        raise
+    yield from _register_to_join(node, started, deadline)
+    if node.run.leader is None:
+        # Those that start together register together.
+        node.draw_candidates()
+
+
+def _await_world(node: Node, started: float, deadline: float) -> Coroutine[None]:
+    """Wait until the node is a member of a world, and certainly still is; see to it that a node leads meanwhile."""
+    while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
+        node.countdown.observe_alone(node.is_alone(), node.clock())
+        refusals.raise_if_cannot_join(node)
+        if node.registration.record is None or node.stopped:
+            raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
+        alone_until = node.countdown.alone_until(node.settings.timeout.alone.total_seconds())
+        patience = min(deadline, alone_until)
+        yield from _serve_quarantine(node, deadline)
+        if (now := node.clock()) >= patience:
+            yield from _on_join_timeout(node, now - started, alone=now >= alone_until)
+            return
+        seen = _news(node)
+        yield from _ensure_leader(node, min(deadline, node.goes_at()))
+        # News that came during the call has woken no waiter: then look before waiting.
+        if _news(node) == seen:
+            yield WaitForChange(_wait_until(node, patience))
+
+
+def _news(node: Node) -> tuple[object, ...]:
+    """What a node that waits for a world acts on: other coroutines of it write that."""
+    return node.run.version, node.failures.lasting, node.registration.record
+
+
+def _enter(node: Node) -> tuple[State, int]:
+    """Take part in the world that has come: its state, and the node's rank there."""
     state, rank = node.run.state, node.run.rank
     assert state is not None  # noqa: S101 - a member has seen the state
     assert rank is not None  # noqa: S101 - and its rank
     node.round = state.round
-    if rank == 0 and (state.address, state.port) != (address, port):
-        # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
-        return (yield from join(node, address, port, deadline))
     return state, rank
 
 
