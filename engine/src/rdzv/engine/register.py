@@ -12,7 +12,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
-from .failures import LEAD, has_lasted
+from .failures import LEAD, Failures
 from .node import Node
 from .records import CONTROL, Page, decode_state, pending_rounds
 from .registration import NodeState, Trigger
@@ -36,38 +36,51 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
         RendezvousError: What the service holds cannot be used.
         Exception: The backend's own, if it lasts.
     """
-    mine, pauses = node.registration, node.pauses()
     yield from wait_for_writer(node, deadline)
-    mine.writing = True
-    unexpected_at: list[float] = []
+    node.registration.writing = True
     try:
-        while not node.stopped:
-            try:
-                yield from _write_record(node, deadline)
-                mine.on(Trigger.WRITTEN)
-                if mine.state is NodeState.REREGISTERING:
-                    yield from _fence(node, deadline)
-                    # A world of a closed attempt ends with the lease: the last node that ends removes its records.
-                    if node.closed() is None:
-                        mine.on(Trigger.FENCED)
-                return
-            except Exception as error:
-                if isinstance(error, RendezvousError) and not is_passing(error):
-                    raise
-                now = node.clock()
-                if not isinstance(error, RendezvousError):
-                    unexpected_at.append(now)
-                    if has_lasted(len(unexpected_at), now - unexpected_at[0]):
-                        raise
-                until = _until(node, deadline)
-                if (pause := pause_within(until - now, next(pauses))) is None:
-                    if until < deadline:
-                        # It goes, whatever the error was: its caller is to find the drain over.
-                        yield Sleep(until)
-                    raise
-                yield Sleep(now + pause)
+        yield from _write_in_time(node, deadline)
     finally:
-        mine.writing = False
+        node.registration.writing = False
+
+
+def _write_in_time(node: Node, deadline: float) -> Coroutine[None]:
+    """Write the record, and fence it, again and again until that succeeds, trying is of no use, or time is over."""
+    pauses, unexpected = node.pauses(), Failures(node.clock)
+    while not node.stopped:
+        try:
+            yield from _write_and_fence(node, deadline)
+            return
+        except Exception as error:
+            if _is_final(error, unexpected):
+                raise
+            now = node.clock()
+            pause = pause_within(_until(node, deadline) - now, next(pauses))
+            if pause is None:
+                if node.goes_at() < deadline:
+                    # It goes, whatever the error was: its caller is to find the drain over.
+                    yield Sleep(node.goes_at())
+                raise
+            yield Sleep(now + pause)
+
+
+def _is_final(error: Exception, unexpected: Failures) -> bool:
+    """Whether trying again is of no use: the service refuses, or an error that none expects comes again and again."""
+    if isinstance(error, RendezvousError):
+        return not is_passing(error)
+    unexpected.add("register", error)
+    return unexpected.lasting is not None
+
+
+def _write_and_fence(node: Node, deadline: float) -> Coroutine[None]:
+    mine = node.registration
+    yield from _write_record(node, deadline)
+    mine.on(Trigger.WRITTEN)
+    if mine.state is NodeState.REREGISTERING:
+        yield from _fence(node, deadline)
+        # A world of a closed attempt ends with the lease: the last node that ends removes its records.
+        if node.closed() is None:
+            mine.on(Trigger.FENCED)
 
 
 def wait_for_writer(node: Node, deadline: float) -> Coroutine[None]:
