@@ -7,8 +7,9 @@ or one of its parts dropped, a condition made always or never true, a ``not``, a
 seconds those are asked first that call the changed function, then the others; if they notice nothing, some seeds of
 the simulator.
 
-Every decision of the rules, the records, the pages of a world, a node's memory, its coroutines, the leader's and the
-handler is tried: some 2,400 mutants, each of which takes a fifth of a second of processor time, or five if it lives.
+Every decision of the rules, the records, the pages of a world, a node's memory, its coroutines, the leader's, the
+handler and an observer of leases is tried: some 2,450 mutants, each of which takes a fifth of a second of processor
+time, or five if it lives.
 
 (mutmut 3.8 mutates more than decisions, copies the tree, and asks one command only; cosmic-ray 8.7 changes the
 files of the tree. Neither keeps a list of survivors with reasons.)
@@ -128,6 +129,7 @@ GROUPS: Final = (
         ("node", "connection", "crowds", "worlds"),
     ),
     Group(("rdzv.engine.registration",), ("registration", "keep_coroutine")),
+    Group(("rdzv.engine.lease_observer",), ("lease_observer",)),
     Group(("rdzv.engine.refusals",), ("node", "join_coroutine", "crowds")),
     Group(
         (

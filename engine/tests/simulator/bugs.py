@@ -33,6 +33,7 @@ from rdzv.engine.connection import Connection
 from rdzv.engine.countdown import Countdown
 from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
+from rdzv.engine.lease_observer import LeaseObserver
 from rdzv.engine.node import Node
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.engine.run_view import RunView
@@ -594,8 +595,12 @@ while leads() and not node.stopped:
     "resting-observer": _bug(
         "One of many observers that has seen a lease for the first time never looks at it again by itself.",
         {4},
-        HeartbeatLeases._due,
-        {"return min(heartbeat.next_look, ": "return heartbeat.next_look if heartbeat.token else max(math.inf, "},
+        LeaseObserver.next_look,
+        {
+            "return min(lease.next_look, ": (
+                "return lease.next_look if lease.state is not LeaseState.NOTED else max(1e9, "
+            )
+        },
         "kill",
         level="heartbeats",
         crowd=True,
@@ -604,8 +609,8 @@ while leads() and not node.stopped:
         "One of many observers that misses a heartbeat rests as if it had come, so that it takes its own absence for "
         "the reason.",
         {4},
-        HeartbeatLeases._observed,
-        {"before.token == heartbeat.token": "before.token == heartbeat.token and not mean"},
+        LeaseObserver._trigger,
+        {"before.token == token": "before.token == token and not many"},
         "kill",
         level="heartbeats",
         crowd=True,

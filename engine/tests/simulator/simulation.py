@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from rdzv_core.backend import STATE_KEY
 
-from rdzv.engine import candidacy, heartbeats, pace, records, worlds
+from rdzv.engine import candidacy, lease_observer, pace, records, worlds
 from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, name_of
 from rdzv.engine.records import HEARTBEATS, LEADER_KEY, NODES, PENDING, STATUS_KEY
 from rdzv.engine.watch import WATCH_TIMEOUT
@@ -33,7 +33,7 @@ __all__ = ["CROWD", "LOOK", "Simulation"]
 CROWD: Final[tuple[tuple[ModuleType, str, float], ...]] = (
     (candidacy, "FIRST_CANDIDATES", 1 / 6),
     (candidacy, "CANDIDATES", 1),
-    (heartbeats, "_OBSERVERS", 2),
+    (lease_observer, "_OBSERVERS", 2),
     (records, "NAMED", 1),
     (pace, "WAKES", 2),
     (pace, "FEW", 2),

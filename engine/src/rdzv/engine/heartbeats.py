@@ -32,6 +32,7 @@ from rdzv_core.backend import (
 from rdzv_core.deadline import time_left
 from rdzv_core.errors import RendezvousConnectionError
 
+from .lease_observer import LeaseObserver, LeaseState
 from .records import HEARTBEATS
 
 _EXPIRED: Final = b"expired"
@@ -41,13 +42,6 @@ _LEASE: Final = re.compile(rb"(\w+/\w+) (\d{1,9}\.\d{3})|")
 """What stands before a value: the name of its lease, and its time to live in seconds; nothing: it has none."""
 _MANY: Final = 3
 """From so many leases on, one read of all heartbeats is cheaper than one read for each."""
-_SCAN: Final = 0.75
-"""The most seconds between two looks of all observers together: so late may the last heartbeat of a node that dies be
-seen."""
-_PAUSE: Final = 0.1
-"""The fewest seconds between two looks of one observer."""
-_OBSERVERS: Final = 16
-"""Of many that observe the same leases, so many look within these seconds, by chance: if some die, others look."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +59,6 @@ class Parsed:
     entries: Mapping[str, Entry]
     leases: Mapping[str, str]
     ttls: Mapping[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class _Heartbeat:
-    """What an observer knows of a lease.
-
-    Attributes:
-        token: The version of its last heartbeat; `ABSENT`: it had none yet; None: it was not read yet.
-        until: The moment until which it lives without another; infinite where nothing tells.
-        read_at: When that was read, or the lease first seen.
-        next_look: The moment from which on it is worth reading again, if there are not fewer observers by then.
-    """
-
-    token: Token | None
-    until: float
-    read_at: float
-    next_look: float
 
 
 class HeartbeatLeases(KeyValueBackend):
@@ -117,16 +94,10 @@ class HeartbeatLeases(KeyValueBackend):
             rng: Where the moments of these looks come from.
         """
         self._inner = inner
-        self._interval = interval
         self._clock = clock
         self._folder = folder
-        self._observers = observers
-        self._rng = rng or random.Random()  # noqa: S311 - chance is no secret
-        self._scan_interval = min(interval, _SCAN)
         self._lock = threading.Lock()
-        self._heartbeats: dict[str, _Heartbeat] = {}
-        # No lease has the name of one that has ended. What hangs on it may stay, and would be taken for new each time.
-        self._ended: set[str] = set()
+        self._observer = LeaseObserver(interval, observers, rng or random.Random())  # noqa: S311 - chance is no secret
 
     @property
     def name(self) -> str:
@@ -176,14 +147,14 @@ class HeartbeatLeases(KeyValueBackend):
                 # A change wakes every waiter: one that has just seen that these leases live need not ask again.
                 now = self._alive_entries(seen, deadline, fresh=False)
             except RendezvousConnectionError:
-                if remaining >= self._scan_interval:
+                if remaining >= self._observer.scan_interval:
                     raise
                 # So little time proves nothing against the service; the next wait begins with this look.
                 break
             if now.entries != since.entries:
                 return now
             if (remaining := deadline - self._clock()) > 0:
-                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._next_scan(seen)))
+                raw = self._inner.wait(prefix, seen.raw, timeout=min(remaining, self._rest(seen)))
                 seen = seen if raw is seen.raw else parse(raw)
         return since
 
@@ -213,10 +184,10 @@ class HeartbeatLeases(KeyValueBackend):
 
     def _alive(self, leases: Mapping[str, float], deadline: float, fresh: bool) -> Set[str]:
         """Which of these leases live; unless it is to be a fresh look, one that is not due for a look is taken to."""
-        now = self._clock()
+        now, observer = self._clock(), self._observer
         with self._lock:
-            known = [lease for lease in leases if lease not in self._ended]
-            trusted = {lease for lease in known if not fresh and now < self._next_look(lease, leases[lease], now)}
+            known = [lease for lease in leases if observer.state(lease) is not LeaseState.ENDED]
+            trusted = {lease for lease in known if not fresh and now < observer.see(lease, leases[lease], now)}
         asked = [lease for lease in known if lease not in trusted]
         if not asked:
             return trusted
@@ -224,28 +195,8 @@ class HeartbeatLeases(KeyValueBackend):
         with self._lock:
             for lease in asked:
                 if lease not in living:
-                    self._heartbeats.pop(lease, None)
-                    self._ended.add(lease)
+                    observer.end(lease)
         return trusted | living
-
-    def _next_look(self, lease: str, ttl: float, now: float) -> float:
-        """The moment from which on a lease is worth a look. One that is seen for the first time lives, and is noted, so
-        that not all who see it together read it."""
-        heartbeat = self._heartbeats.get(lease)
-        if heartbeat is None:
-            heartbeat = self._heartbeats[lease] = self._observed(_NONE_YET, ttl, None, now)
-        return self._due(heartbeat)
-
-    def _due(self, heartbeat: _Heartbeat) -> float:
-        mean = self._mean_pause()
-        # There may be fewer observers than when it was drawn.
-        most = max(self._interval, 2 * mean) if mean else self._scan_interval
-        return min(heartbeat.next_look, heartbeat.read_at + most)
-
-    def _mean_pause(self) -> float:
-        """Seconds between two looks of one of many observers, on average; 0: they are few, and each looks in time."""
-        share = self._observers() / _OBSERVERS
-        return self._scan_interval * share if share > 1 else 0.0
 
     def _heartbeats_of(self, leases: Collection[str], deadline: float) -> dict[str, Entry]:
         if len(leases) >= _MANY:
@@ -264,48 +215,20 @@ class HeartbeatLeases(KeyValueBackend):
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
-                self._heartbeats[lease] = self._observed(heartbeat, ttls[lease], self._heartbeats.get(lease), now)
-            silent = {lease for lease in living if now > self._heartbeats[lease].until}
+                self._observer.observe(lease, heartbeat.token, ttls[lease], now)
+            overdue = {lease for lease in living if self._observer.is_overdue(lease, now)}
         return frozenset(
             lease
             for lease, heartbeat in living.items()
-            if not (lease in silent and self._expire(lease, heartbeat, deadline))
+            if not (lease in overdue and self._expire(lease, heartbeat, deadline))
         )
 
-    def _observed(self, heartbeat: Entry, ttl: float, before: _Heartbeat | None, now: float) -> _Heartbeat:
-        """What an observer knows after a look.
-
-        One of many takes note of a lease, and looks at it later, by chance. Then it looks again when the next heartbeat
-        is due: if that has come it rests, by chance; else it goes on as one of few. Whenever they begin, some look at
-        any moment: those that see a lease for the first time together, or a heartbeat, rest for very different times.
-        """
-        mean = self._mean_pause()
-        if before is None and mean:
-            return _Heartbeat(None, math.inf, now, now + mean * self._rng.random())
-        if before is not None and (
-            before.until == math.inf or now - before.read_at > self._interval + self._scan_interval
-        ):
-            # This observer did not look: a live owner gets the whole time to live again.
-            before = None
-        if before is not None and before.token == heartbeat.token:
-            return replace(before, read_at=now, next_look=min(before.until, now + self._scan_interval))
-        pause = min(ttl, self._scan_interval)
-        if mean:
-            # What was seen for the first time may be the last heartbeat: the time for the next one will tell. If it has
-            # come, the other observers look for a while.
-            pause = self._interval if before is None else 2 * mean * self._rng.random()
-        return _Heartbeat(heartbeat.token, now + ttl, now, now + pause)
-
-    def _next_scan(self, parsed: Parsed) -> float:
-        """Seconds after which a look at these leases may tell something: a heartbeat, or an expired lease."""
-        now = self._clock()
+    def _rest(self, parsed: Parsed) -> float:
+        """Seconds after which a look at these leases may tell something."""
         if not parsed.ttls:
             return math.inf
         with self._lock:
-            heartbeats = [self._heartbeats[lease] for lease in parsed.ttls if lease in self._heartbeats]
-        moments = [self._due(heartbeat) - now for heartbeat in heartbeats]
-        # What is over is over, or could not be expired just now; there is no hurry then.
-        return max(_PAUSE, min((seconds for seconds in moments if seconds >= 0), default=self._scan_interval))
+            return self._observer.rest(parsed.ttls, self._clock())
 
     def _expire(self, lease: str, heartbeat: Entry, deadline: float) -> bool:
         put = self._inner.put(_heartbeat_key(lease), _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline))

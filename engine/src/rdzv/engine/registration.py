@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final
 
 from rdzv_core.backend import Lease
 
+from . import transitions
 from .client import VersionedValue
 from .records import NodeRecord
 
@@ -34,21 +35,7 @@ class Trigger(Enum):
     STOPPED = "its handler shuts down"
 
 
-class Transition(NamedTuple):
-    """One line of the table.
-
-    Attributes:
-        source: The state before.
-        trigger: What happens.
-        target: The state after.
-        effects: The effects by which a coroutine brings it about; none: it happens to the node.
-    """
-
-    source: NodeState
-    trigger: Trigger
-    target: NodeState
-    effects: str = ""
-
+Transition = transitions.Transition[NodeState, Trigger]
 
 _WITHDRAW: Final = "Revoke, or Put of the reason"
 
