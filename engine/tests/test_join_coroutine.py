@@ -36,7 +36,7 @@ from rdzv.engine.effects import (
 )
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.notices import DrainNotice, Quarantine, quarantine_key
+from rdzv.engine.notices import DrainNotice, Quarantine, drain_key, quarantine_key
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
@@ -681,6 +681,26 @@ class TestGivingUp:
         node = harness.node()
         node.failures.add_passing(WATCH, RendezvousConnectionError("away"))
         assert self.message(harness, node).endswith("1 is missing. The last error: away")
+
+
+def test_a_node_that_was_alone_is_so_no_more_in_its_next_world(harness: Harness) -> None:
+    harness.publish(running("a", "b"))
+    left = Departure("b", 1, True, "drained")
+    harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (left,)).encode())
+    node = harness.node("a")
+    node.round = 1
+    joins = harness.stepper(join.join(node, "b.host", 29500, harness.now + 600.0))
+    joins.to(WaitForChange)
+    assert node.countdown.alone_since == harness.now
+    # A node has come, and the world with it, before any status says that it is here.
+    harness.publish(replace(running("a", "c"), round=2))
+    harness.show(node)
+    joins.send(None)
+    assert joins.end()[0].round == node.round == 2
+    assert node.countdown.alone_since is None
+    harness.put(drain_key("a"), DrainNotice(60.0, "spot").encode())
+    harness.show(node)
+    assert not node.is_drained()
 
 
 def test_a_node_that_stops_waits_no_more(harness: Harness) -> None:

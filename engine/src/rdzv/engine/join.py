@@ -102,6 +102,7 @@ def _enter(node: Node) -> tuple[State, int]:
     assert state is not None  # noqa: S101 - a member has seen the state
     assert rank is not None  # noqa: S101 - and its rank
     node.round = state.round
+    node.countdown.alone_since = None
     return state, rank
 
 
