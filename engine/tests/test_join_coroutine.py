@@ -686,7 +686,7 @@ class TestGivingUp:
 def test_a_node_that_was_alone_is_so_no_more_in_its_next_world(harness: Harness) -> None:
     harness.publish(running("a", "b"))
     left = Departure("b", 1, True, "drained")
-    harness.put(STATUS_KEY, RunStatus(1, "re-forming", 1, 0, (left,)).encode())
+    harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, (left,)).encode())
     node = harness.node("a")
     node.round = 1
     joins = harness.stepper(join.join(node, "b.host", 29500, harness.now + 600.0))
