@@ -24,7 +24,7 @@ class Quarter(random.Random):
         return 0.25
 
 
-class Observer(LeaseObserver):
+class OneLease(LeaseObserver):
     """An observer of one lease, and the moment on its clock."""
 
     def __init__(self, observers: int, interval: float = INTERVAL) -> None:
@@ -62,7 +62,7 @@ def test_every_state_may_end_and_the_end_has_no_way_out() -> None:
 
 @pytest.mark.parametrize("is_read", [False, True])
 def test_one_of_few_counts_from_when_it_sees_a_lease(is_read: bool) -> None:
-    observer = Observer(FEW)
+    observer = OneLease(FEW)
     assert observer.state("a") is LeaseState.UNSEEN
     if is_read:
         assert observer.read(1) is LeaseState.LIVE
@@ -79,20 +79,20 @@ def test_one_of_few_counts_from_when_it_sees_a_lease(is_read: bool) -> None:
 
 
 def test_what_is_seen_again_is_not_counted_anew() -> None:
-    observer = Observer(FEW)
+    observer = OneLease(FEW)
     looks = observer.see("a", TTL, observer.now)
     assert observer.see("a", TTL, observer.now + 0.5) == looks
 
 
 @pytest.mark.parametrize("interval", [0.25, 60.0])
 def test_one_of_few_looks_once_an_interval_or_more_often(interval: float) -> None:
-    observer = Observer(FEW, interval)
+    observer = OneLease(FEW, interval)
     observer.read(1)
     assert observer.rests == min(interval, SCAN) == observer.scan_interval
 
 
 def test_it_looks_when_a_short_lease_is_over() -> None:
-    observer = Observer(FEW)
+    observer = OneLease(FEW)
     observer.read(1, ttl=0.5)
     assert observer.rests == 0.5
     observer.read(1, ttl=1.0)
@@ -102,7 +102,7 @@ def test_it_looks_when_a_short_lease_is_over() -> None:
 
 
 def test_one_of_many_reads_later_by_chance_and_then_when_the_next_heartbeat_is_due() -> None:
-    observer = Observer(MANY)
+    observer = OneLease(MANY)
     assert observer.see("a", TTL, observer.now) == observer.now + MEAN / 4
     assert observer.state("a") is LeaseState.NOTED
     assert observer.read(7, MEAN / 4) is LeaseState.LIVE
@@ -116,7 +116,7 @@ def test_one_of_many_reads_later_by_chance_and_then_when_the_next_heartbeat_is_d
 
 
 def test_what_one_of_many_reads_first_is_only_noted() -> None:
-    observer = Observer(MANY)
+    observer = OneLease(MANY)
     assert observer.read(7) is LeaseState.NOTED
     assert not observer.is_overdue("a", math.inf)
 
@@ -125,7 +125,7 @@ def test_what_one_of_many_reads_first_is_only_noted() -> None:
 @pytest.mark.parametrize("token", [1, 2])
 @pytest.mark.parametrize("is_silent", [False, True])
 def test_who_did_not_look_for_a_while_gives_the_whole_time_again(observers: int, token: int, is_silent: bool) -> None:
-    observer = Observer(FEW)
+    observer = OneLease(FEW)
     observer.read(1)
     if is_silent:
         observer.read(1)
@@ -137,14 +137,14 @@ def test_who_did_not_look_for_a_while_gives_the_whole_time_again(observers: int,
 
 
 def test_a_look_just_in_time_is_one() -> None:
-    observer = Observer(FEW)
+    observer = OneLease(FEW)
     observer.read(1)
     assert observer.read(1, LAST) is LeaseState.SILENT
 
 
 @pytest.mark.parametrize(("left", "rests"), [(FEW, SCAN), (17, INTERVAL), (58, 5.4375), (256, 6.0)])
 def test_where_fewer_are_left_it_looks_sooner(left: int, rests: float) -> None:
-    observer = Observer(256)
+    observer = OneLease(256)
     observer.see("a", TTL, observer.now)
     observer.read(1)
     observer.read(2)
@@ -153,7 +153,7 @@ def test_where_fewer_are_left_it_looks_sooner(left: int, rests: float) -> None:
 
 
 def test_what_has_ended_stays_so() -> None:
-    observer = Observer(FEW)
+    observer = OneLease(FEW)
     observer.read(1)
     observer.end("a")
     assert observer.read(2) is LeaseState.ENDED
@@ -162,21 +162,21 @@ def test_what_has_ended_stays_so() -> None:
 
 
 class TestRest:
-    def test_it_lasts_until_the_first_look(self) -> None:
-        observer = Observer(FEW)
+    def test_it_lasts_until_the_first_time(self) -> None:
+        observer = OneLease(FEW)
         observer.observe("a", 1, TTL, 1000.0)
         observer.observe("b", 1, TTL, 1000.25)
         assert observer.rest(["a", "b"], 1000.5) == 0.25
         assert observer.rest(["b"], 1000.5) == 0.5
 
     def test_what_is_unseen_or_has_ended_does_not_count(self) -> None:
-        observer = Observer(FEW)
+        observer = OneLease(FEW)
         observer.observe("a", 1, TTL, 1000.0)
         observer.end("a")
         assert observer.rest(["a", "b"], 1000.5) == SCAN
 
     @pytest.mark.parametrize(("now", "rests"), [(1000.7, 0.1), (1000.75, 0.1), (1000.76, SCAN)])
     def test_it_is_neither_none_nor_for_what_is_over(self, now: float, rests: float) -> None:
-        observer = Observer(FEW)
+        observer = OneLease(FEW)
         observer.observe("a", 1, TTL, 1000.0)
         assert observer.rest(["a"], now) == rests

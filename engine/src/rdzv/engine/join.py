@@ -88,7 +88,10 @@ def _await_world(node: Node, started: float, deadline: float) -> Coroutine[None]
         yield from _ensure_leader(node, min(deadline, node.goes_at()))
         # News that came during the call has woken no waiter: then look before waiting.
         if _news(node) == seen:
-            yield WaitForChange(_wait_until(node, patience))
+            until = min(patience, node.countdown.cooled_at, node.goes_at())
+            yield WaitForChange(
+                min(until, node.candidacy.next_election(node.clock())) if node.run.leader is None else until
+            )
 
 
 def _news(node: Node) -> tuple[object, ...]:
@@ -104,12 +107,6 @@ def _enter(node: Node) -> tuple[State, int]:
     node.round = state.round
     node.countdown.alone_since = None
     return state, rank
-
-
-def _wait_until(node: Node, patience: float) -> float:
-    """The moment at which a node that waits, until `patience` at most, has something to do without any news."""
-    until = min(patience, node.countdown.cooled_at, node.goes_at())
-    return min(until, node.candidacy.next_election(node.clock())) if node.run.leader is None else until
 
 
 def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:
