@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from rdzv.engine import leader
+from rdzv.engine import leader, lease_observer
 from rdzv.engine.effects import Call, Effect, KeepAlive, Wait, WaitForChange
 from rdzv.engine.join import join
 from rdzv.engine.keep_alive import keep_alive_loop
@@ -53,15 +53,21 @@ def test_pictures_are_those_that_the_tool_draws(tool: Any) -> None:
     assert tool.with_pictures(PAGE) == PAGE, "python3 dev.py pictures"
 
 
-@pytest.mark.parametrize("name", ["packages", "states", "round"])
+@pytest.mark.parametrize("name", ["packages", "states", "lease", "round"])
 def test_another_picture_in_the_page_is_written_over(tool: Any, name: str) -> None:
     assert tool.with_pictures(PAGE.replace(PICTURES[name], "flowchart TD\n    A --> B\n")) == PAGE
 
 
-def test_every_state_and_transition_is_in_the_picture() -> None:
-    picture = PICTURES["states"]
-    assert transitions_of(picture) == lines_of(TRANSITIONS)
-    assert [state.name for state in NodeState if f"    {state.name}: {state.value}\n" not in words(picture)] == []
+@pytest.mark.parametrize(
+    ("name", "states", "transitions"),
+    [("states", NodeState, TRANSITIONS), ("lease", lease_observer.LeaseState, lease_observer.TRANSITIONS)],
+)
+def test_every_state_and_transition_is_in_the_picture(
+    name: str, states: type[Enum], transitions: Iterable[Any]
+) -> None:
+    picture = PICTURES[name]
+    assert transitions_of(picture) == lines_of(transitions)
+    assert [state.name for state in states if f"    {state.name}: {state.value}\n" not in words(picture)] == []
 
 
 @pytest.mark.parametrize("missing", TRANSITIONS, ids=lambda line: f"{line.source.name} {line.trigger.name}")

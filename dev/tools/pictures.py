@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Draws the pictures of docs/architecture.md, as Mermaid text: ``python3 dev.py pictures``.
 
-The packages come from their pyproject.toml files, a node's states from the table `TRANSITIONS`. What is asked for in a
-round is the list `ROUND`, and a test compares that with what the coroutines ask for. A picture stands in the page where
-a block ``mermaid`` names it in its first line: ``%% states``.
+The packages come from their pyproject.toml files, the states of a node and of a heartbeat lease from their tables
+`TRANSITIONS`. What is asked for in a round is the list `ROUND`, and a test compares that with what the coroutines ask
+for. A picture stands in the page where a block ``mermaid`` names it in its first line: ``%% states``.
 """
 
 import re
@@ -14,8 +14,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
+from rdzv.engine import lease_observer, registration
 from rdzv.engine.effects import Effect, KeepAlive, OpenLease, Put, ReadAll, Wait
-from rdzv.engine.registration import TRANSITIONS
 
 ROOT: Final = Path(__file__).resolve().parents[len(Path("dev/tools").parts)]
 PAGE: Final = ROOT / "docs" / "architecture.md"
@@ -151,7 +151,8 @@ def draw() -> dict[str, str]:
     """Every picture, by its name."""
     return {
         "packages": draw_packages(read_packages()),
-        "states": draw_states("The states of a node", TRANSITIONS),
+        "states": draw_states("The states of a node", registration.TRANSITIONS),
+        "lease": draw_states("What an observer knows of a heartbeat lease", lease_observer.TRANSITIONS),
         "round": draw_round(),
     }
 
