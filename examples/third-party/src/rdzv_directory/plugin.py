@@ -26,4 +26,5 @@ BACKEND = BackendPlugin(
     create_backend=_create_backend,
     backend_type=DirectoryBackend,
     example_endpoint="/var/lib/job",
+    contract=1,
 )

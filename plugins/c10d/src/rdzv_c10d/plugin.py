@@ -87,5 +87,5 @@ def _is_left_out(path: str) -> bool:
 
 BACKEND = BackendPlugin(
     "PyTorch's TCPStore, served by one of the nodes, or FileStore", OPTIONS, create_backend, C10dRendezvousBackend,
-    default_endpoint=_ENDPOINT, check_shared=check_shared, as_client=as_client,
+    default_endpoint=_ENDPOINT, check_shared=check_shared, as_client=as_client, contract=1,
 )  # fmt: skip

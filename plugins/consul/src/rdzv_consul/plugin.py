@@ -21,5 +21,5 @@ def create_backend(params: RendezvousParameters) -> tuple[ConsulBackend, None]:
 
 BACKEND = BackendPlugin(
     "Consul 1.8 or newer, over its HTTP API", OPTIONS, create_backend, ConsulBackend,
-    default_endpoint="127.0.0.1",
+    default_endpoint="127.0.0.1", contract=1,
 )  # fmt: skip

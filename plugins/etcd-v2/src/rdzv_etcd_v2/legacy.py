@@ -38,5 +38,5 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdBackend, None]:
 
 BACKEND = BackendPlugin(
     "etcd-v2 by its legacy name and options; in maintenance", OPTIONS, create_backend, EtcdBackend,
-    example_endpoint="host1:2379,host2:2379",
+    example_endpoint="host1:2379,host2:2379", contract=1,
 )  # fmt: skip

@@ -24,5 +24,5 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdV2Backend, None]:
 
 BACKEND = BackendPlugin(
     "etcd's v2 API, which etcd before 3.6 serves with --enable-v2", OPTIONS, create_backend, EtcdV2Backend,
-    example_endpoint="host1:2379,host2:2379",
+    example_endpoint="host1:2379,host2:2379", contract=1,
 )  # fmt: skip

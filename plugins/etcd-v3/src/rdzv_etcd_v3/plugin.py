@@ -20,5 +20,5 @@ def create_backend(params: RendezvousParameters) -> tuple[EtcdV3Backend, None]:
 
 BACKEND = BackendPlugin(
     "etcd 3.4 or newer, over its JSON gateway", OPTIONS, create_backend, EtcdV3Backend,
-    example_endpoint="host1:2379,host2:2379",
+    example_endpoint="host1:2379,host2:2379", contract=1,
 )  # fmt: skip

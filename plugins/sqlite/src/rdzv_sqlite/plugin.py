@@ -23,5 +23,5 @@ def as_client(params: RendezvousParameters) -> RendezvousParameters:
 
 BACKEND = BackendPlugin(
     "a SQLite file, for the processes of one machine; no server", OPTIONS, create_backend, SqliteBackend,
-    default_endpoint=default_path(), describe_endpoint=describe, as_client=as_client,
+    default_endpoint=default_path(), describe_endpoint=describe, as_client=as_client, contract=1,
 )  # fmt: skip

@@ -20,5 +20,5 @@ def create_backend(params: RendezvousParameters) -> tuple[ZooKeeperBackend, None
 
 BACKEND = BackendPlugin(
     "Apache ZooKeeper 3.6 or newer", OPTIONS, create_backend, ZooKeeperBackend,
-    example_endpoint="host1:2181,host2:2181",
+    example_endpoint="host1:2181,host2:2181", contract=1,
 )  # fmt: skip
