@@ -77,7 +77,7 @@ def test_example_of_more_in_a_class(pytester: pytest.Pytester, words: str) -> No
     head = EXAMPLES[0].partition("class")[0]
     body = EXAMPLES[0].partition("(BackendConformance):\n")[2]
     more = example(words).partition("(BackendConformance):\n")
-    names = "from rdzv import Capability, RendezvousParameters\nfrom rdzv_conformance import Parameters, Secured\n"
+    names = "from rdzv_core import Capability, RendezvousParameters\nfrom rdzv_conformance import Parameters, Secured\n"
     text = f"{names}{head}\nclass TestMyBackend(BackendConformance):\n{more[2] or more[0]}\n{body}"
     pytester.makepyfile(my_package=MY_PACKAGE, test_it=text)
     result = pytester.runpytest("-k", "test_name_is_reported")

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import rdzv
+import rdzv_core
 
 ROOT = Path(__file__).parents[2]
 SAMPLE = ROOT / "examples" / "third-party"
@@ -27,8 +28,8 @@ def test_it_is_no_part_of_the_workspace() -> None:
 def test_it_imports_only_what_is_public(module: Path) -> None:
     for node in ast.walk(ast.parse(module.read_text())):
         if isinstance(node, ast.ImportFrom) and node.level == 0 and str(node.module).startswith("rdzv"):
-            assert node.module == "rdzv"
-            assert {name.name for name in node.names} <= set(rdzv.__all__)
+            assert node.module == "rdzv_core"
+            assert {name.name for name in node.names} <= set(rdzv_core.__all__)
 
 
 def test_its_entry_point_brings_a_handler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

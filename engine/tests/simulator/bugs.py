@@ -163,7 +163,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A node writes its record whatever is there: a request that comes too late undoes a later one.",
         {2, 4},
         RetryingClient.put,
-        {"previous.token if": '__import__("rdzv").ANY if key.startswith("nodes/") else previous.token if'},
+        {"previous.token if": '__import__("rdzv_core").ANY if key.startswith("nodes/") else previous.token if'},
         "fail_many",
         "partition",
         late=0.1,

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 _STARTED: Final[Mapping[str, Callable[[], Any]]] = {**CLUSTERS, "c10d": TcpStoreServer}
 """What is started for a backend, by its name."""
 
-_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}}
-"""Options that agents need for what is started: the store is the server's, also while an agent's proxy is down."""
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}, "sqlite": {"create": "true"}}
+"""Options that agents need, unless they are told otherwise: the store is the server's, also while an agent's proxy is
+down; and a file is made by who comes first, the look before the agents start among them."""
 
 
 @dataclass(frozen=True)
@@ -60,16 +61,17 @@ def find_service(backend: str, endpoint: str | None, server: str | None) -> Iter
     kind: Any = load_backend_plugin(backend).backend_type
     durable = Capability.DURABLE in getattr(kind, "capabilities", ())
     make: Any = _load(server) if server else _STARTED.get(backend)
+    options = _OPTIONS.get(backend, {})
     if endpoint is not None:
-        yield Service(endpoint, (), durable, _targets(endpoint))
+        yield Service(endpoint, (), durable, _targets(endpoint), options)
     elif make is not None:
         with _make(make, server) as running:
             there = running.get_endpoint()
-            members, options = tuple(getattr(running, "members", [running])), _OPTIONS.get(backend, {})
+            members = tuple(getattr(running, "members", [running]))
             yield Service(there, members, durable, _targets(there), options)
     elif backend == "sqlite":
         with tempfile.TemporaryDirectory(prefix="rdzv-chaos-") as folder:
-            yield Service(str(Path(folder, "rdzv.db")), (), durable, ())
+            yield Service(str(Path(folder, "rdzv.db")), (), durable, (), options)
     else:
         raise RendezvousParameterError(
             f"Nothing is known that could be started for the backend '{backend}'. Give --endpoint, if its service "
