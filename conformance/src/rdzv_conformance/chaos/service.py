@@ -21,7 +21,7 @@ _STARTED: Final[Mapping[str, Callable[[], Any]]] = {**CLUSTERS, "c10d": TcpStore
 """What is started for a backend, by its name."""
 
 _OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}, "sqlite": {"create": "true"}}
-"""Options that agents need, unless they are told otherwise: the store is the server's, also while an agent's proxy is
+"""Options that agents need, unless the user gives others: the store is the server's, also while an agent's proxy is
 down; and a file is made by who comes first, the look before the agents start among them."""
 
 
