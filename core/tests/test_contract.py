@@ -86,6 +86,16 @@ def test_a_plugin_that_was_published_once_loads_for_ever(path: Path, install: In
     assert plugin.describe_endpoint("me:secret@node1:1") == "***@node1:1"
 
 
+def test_a_contract_that_is_no_number_is_refused_in_words(install: Install) -> None:
+    install(
+        "acme-other",
+        "from rdzv_core import BackendPlugin\nBACKEND = BackendPlugin('', (), None, None, contract='1')",
+        {"rdzv": "other"},
+    )
+    with pytest.raises(RendezvousError, match=r"broken: TypeError: its contract is '1', and not a number such as \d"):
+        rdzv_core.load_backend_plugin("other")
+
+
 @pytest.mark.parametrize(
     ("contract", "advice"),
     [

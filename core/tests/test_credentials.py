@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from rdzv import RendezvousParameterError
 
-from rdzv_core import Option, parse_options
+from rdzv_core import Option, RendezvousParameterError, parse_options
 from rdzv_core.options import read_options
 
 KNOWN = (Option("user", "text", None, "Which."), Option("password", "text", None, "What.", secret=True))

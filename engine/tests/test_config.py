@@ -290,6 +290,15 @@ def test_what_does_not_count_need_not_be_right() -> None:
         config.merge(WHOLE, wrong)
 
 
+def test_what_is_empty_is_not_taken_from_a_layer_below() -> None:
+    """As in a script whose variable is not set: another run would be closed than the one that was meant."""
+    environment = config.environment(config.to_env(EXPECTED))
+    flags = Layer("The command line", {"run_id": ""}, lambda name: f"--{name.replace('_', '-')}")
+    with pytest.raises(RendezvousParameterError, match=r"^The command line gives no --run-id\.$"):
+        config.merge(flags, *environment)
+    assert config.merge(Layer("The command line", {"run_id": None}), *environment) == EXPECTED
+
+
 def test_a_message_names_the_layer() -> None:
     environment = config.environment({"RDZV_MIN_NODES": "two", "RDZV_OPTIONS": "x=1"})
     with pytest.raises(RendezvousParameterError, match=r"^The environment has 'two' as RDZV_MIN_NODES"):

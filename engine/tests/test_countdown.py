@@ -116,6 +116,14 @@ class TestQuarantine:
         mine.observe(quarantine(1, name="host.1"), 100.0)
         assert mine.quarantine is None
 
+    def test_it_is_in_words_for_as_long_as_it_lasts(self, mine: Countdown) -> None:
+        assert mine.quarantined(90.0) is None
+        mine.observe(quarantine(1), 100.0)
+        assert mine.quarantined(104.0) == "quarantined for another 6 s: it failed"
+        assert mine.quarantined(111.0) == "quarantined for another 0 s: it failed"
+        assert mine.serve(111.0)
+        assert mine.quarantined(112.0) is None
+
 
 class TestAlone:
     def test_it_waits_alone_from_when_it_knows(self, mine: Countdown) -> None:

@@ -1,6 +1,6 @@
 """The contract of rdzv: the handler, a backend, a round's store, the errors, and how a backend is found by its name.
 
-Who writes a backend or a launcher imports these names; who uses rdzv finds those that a user needs in `rdzv`, too.
+Authors of backends and launchers import these names; users find those that they need in `rdzv`.
 """
 
 from importlib.metadata import version

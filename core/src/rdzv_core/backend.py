@@ -27,6 +27,7 @@ from .parameters import RendezvousParameters
 __all__ = [
     "ABSENT",
     "ANY",
+    "CONTRACT",
     "MAX_PAYLOAD",
     "STATE_KEY",
     "BackendPlugin",
@@ -469,10 +470,11 @@ class BackendPlugin:
         check_shared: Raises `RendezvousParameterError` for parameters that give each process a service of its own, so
             that no other process finds it. The subcommands of ``rdzv`` about a run ask it: they start programs that use
             the same service, or look at one that others use.
-        as_client: The parameters of a client that only looks, made of those of a node: it serves nothing, and makes no
-            file that is not there. Options that the user has given stay.
+        as_client: The parameters of a client that only looks, made of those of a node: it serves nothing, and makes
+            nothing that it can do without. Options that the user has given stay.
         contract: The version of the contract (`CONTRACT`) that the plugin is written for, as a number: it says what its
-            author knew, and not what is installed. One for another version is refused, with the package to change.
+            author knew, and not what is installed. One for another version is refused, with the package to change. The
+            default stays 1: a plugin that names none was written for the first.
     """
 
     summary: str

@@ -45,7 +45,7 @@ class RendezvousStoreInfo:
 
         Args:
             rank: This node's rank.
-            store: The round's store, ours or torch's.
+            store: The round's store, rdzv's or torch's.
             local_addr: This node's address as the others reach it. None: the address from which
                 this machine sends to others; no resolver is asked for its name.
             server_port: The port on which rank 0 listens. None or 0: one that is free now (though

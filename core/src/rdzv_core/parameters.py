@@ -14,10 +14,10 @@ __all__ = ["ARGUMENTS", "SECRET_NAME", "SHORT_NAMES", "RendezvousParameters"]
 _T = TypeVar("_T")
 
 ARGUMENTS: Final = ("backend", "endpoint", "run_id", "min_nodes", "max_nodes", "local_addr")
-"""What is no option."""
+"""The arguments; every other name is an option."""
 
 SHORT_NAMES: Final = ("nnodes", "min", "max")
-"""What else says the two numbers."""
+"""Other names for the two numbers of nodes."""
 _TRUE: Final = ("1", "true", "t", "yes", "y")
 _FALSE: Final = ("0", "false", "f", "no", "n")
 SECRET_NAME: Final = re.compile(r"(pass(word|wd|phrase)|secret|token|credential)(?!.*_file$)", re.IGNORECASE)

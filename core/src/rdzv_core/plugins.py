@@ -62,6 +62,8 @@ def load_backend_plugin(name: str) -> BackendPlugin:
         plugin = entry.load()
         if not isinstance(plugin, BackendPlugin):
             raise TypeError(f"it leads to {plugin!r}, which is no BackendPlugin")
+        if type(plugin.contract) is not int:
+            raise TypeError(f"its contract is {plugin.contract!r}, and not a number such as {CONTRACT}")
     _check_contract(plugin, entry)
     return registered_backends.setdefault(name, plugin)
 
@@ -75,7 +77,7 @@ def create_backend(params: RendezvousParameters, others: Iterable[Option] = ()) 
 
     Raises:
         RendezvousParameterError: The backend is unknown, needs an endpoint, or one of the options is
-            none of its own and none of `others`.
+            neither the backend's nor among `others`.
         RendezvousError: The plugin is broken, or a library that it needs is missing.
     """
     plugin = load_backend_plugin(params.backend)

@@ -12,10 +12,10 @@ class Store(Protocol):
     """What PyTorch 2.13's ``torch.distributed.Store`` can do, method for method; its own stores qualify.
 
     Keys are any text, the empty one too. Values are bytes; text is stored as UTF-8. A value has at most
-    `MAX_PAYLOAD` bytes in a `KeyValueStore`.
+    `MAX_PAYLOAD` bytes in rdzv's own store.
 
     Every method raises `RendezvousConnectionError` if the service could not be reached within the
-    timeout, `RendezvousStateError` if what it holds is not ours, and TypeError for a key that is not
+    timeout, `RendezvousStateError` if what it holds was not written by rdzv, and TypeError for a key that is not
     text and a value that is neither text nor bytes. (PyTorch's stores raise their own errors.)
 
     Every method that writes, `set` too, raises `RendezvousTimeoutError` if others changed the same key

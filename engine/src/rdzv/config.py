@@ -74,11 +74,10 @@ def merge(*layers: Layer, secrets: Iterable[str] = ()) -> RendezvousParameters:
     pairs = [{name, file_option(name)} for name in secrets]
     for layer in layers:
         said = _said(layer, both_numbers=items.keys() >= {*_NUMBERS})
-        items |= {
-            name: _check_type(name, value, layer)
-            for name, value in said.items()
-            if name not in items and name not in hidden and not (name in _REQUIRED and value in (None, ""))
-        }
+        for name, value in said.items():
+            # What is empty is said, too: a layer below must not take its place.
+            if name not in items and name not in hidden and not (value is None and name in _REQUIRED):
+                items[name] = _check_type(name, value, layer)
         hidden = {each for pair in pairs if pair & items.keys() for each in pair}
     if missing := [name for name in _REQUIRED if items.get(name) in (None, "")]:
         raise RendezvousParameterError(_explain_missing(missing, layers[0], list(items)))
@@ -246,7 +245,7 @@ def _explain_missing(missing: list[str], layer: Layer, given: list[str]) -> str:
     if len(numbers) == len(_NUMBERS):
         wanted[-2:] = [f"{spell('nnodes')}, such as 2:4 or 2 (or {' and '.join(numbers)})"]
     spellings = {spell(name) for name in (*missing, *(SHORT_NAMES if numbers else ()))}
-    known = {spell(name) for name in (*ARGUMENTS, *SHORT_NAMES, "options")}
+    known = {*ARGUMENTS, *(spell(name) for name in (*ARGUMENTS, *SHORT_NAMES, "options"))}
     hints = [
         f" It has '{name}': did you mean '{near}'?"
         for name in (*map(str, given), *layer.others)
@@ -263,6 +262,8 @@ def _join(items: dict[str, Any], more: Mapping[str, Any], source: str) -> dict[s
 
 def _check_type(name: str, value: Any, layer: Layer) -> Any:
     source, spell = layer.source, layer.spell
+    if value == "" and name in _REQUIRED:
+        return value  # which `merge` refuses, as what is missing
     if not isinstance(name, str):
         raise RendezvousParameterError(f"{source} has the name {shown(name)}; every name must be text.")
     if name in _NUMBERS:

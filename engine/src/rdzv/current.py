@@ -9,13 +9,12 @@ from typing import Self
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.handler import Drain, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
-from rdzv_core.plugins import create_backend
 from rdzv_core.store import Store
 
 from .channel import ProcessEnd
 from .config import from_env, to_env
 from .engine.handler import round_store, run_store, with_keys
-from .settings import HANDLER_OPTIONS
+from .registry import create_backend
 
 __all__ = ["World", "current", "variables"]
 
@@ -100,7 +99,7 @@ class World:
     def store(self) -> Store:
         """The round's store, shared by all processes; connects when it is first used."""
         params = from_env()
-        backend, store = create_backend(params, HANDLER_OPTIONS)
+        backend, store = create_backend(params)
         # As the handlers, whose keys this store must find.
         return round_store(run_store(store, with_keys(backend)), params.run_id, self.round)
 

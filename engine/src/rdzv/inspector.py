@@ -9,7 +9,7 @@ from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
 from rdzv_core.keys import unescape
 from rdzv_core.parameters import RendezvousParameters
-from rdzv_core.plugins import create_backend, load_backend_plugin
+from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
 from .admission import Limits
@@ -30,7 +30,8 @@ from .engine.notices import (
 from .engine.purge import Purge
 from .engine.records import Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.worlds import with_world
-from .settings import HANDLER_OPTIONS, RendezvousSettings
+from .registry import create_backend
+from .settings import RendezvousSettings
 
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
@@ -129,7 +130,7 @@ class RunInspector:
             RendezvousParameterError: A parameter cannot be used.
         """
         settings = RendezvousSettings.from_parameters(params)
-        backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params), HANDLER_OPTIONS)
+        backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params))
         self._run_id = params.run_id
         keys = with_keys(backend)
         self._client = RetryingClient(with_leases(keys, settings), "observer")

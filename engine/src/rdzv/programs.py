@@ -1,4 +1,4 @@
-"""What an agent keeps from the programs that it starts: secrets, and what is none of a tool's business."""
+"""What an agent withholds: secrets from the programs that it starts, all RDZV_ variables from tools of the system."""
 
 import copy
 import os

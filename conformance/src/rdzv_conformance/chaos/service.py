@@ -20,9 +20,10 @@ if TYPE_CHECKING:
 _STARTED: Final[Mapping[str, Callable[[], Any]]] = {**CLUSTERS, "c10d": TcpStoreServer}
 """What is started for a backend, by its name."""
 
-_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}, "sqlite": {"create": "true"}}
-"""Options that agents need, unless the user gives others: the store is the server's, also while an agent's proxy is
-down; and a file is made by who comes first, the look before the agents start among them."""
+_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {"c10d": {"is_host": "false"}}
+"""Options that agents need for what is started: the store is the server's, also while an agent's proxy is down."""
+_OF_FILES: Final[Mapping[str, Mapping[str, str]]] = {"sqlite": {"create": "true"}}
+"""Options for a file: the first client makes it, which is the inspector that looks before the agents start."""
 
 
 @dataclass(frozen=True)
@@ -61,17 +62,16 @@ def find_service(backend: str, endpoint: str | None, server: str | None) -> Iter
     kind: Any = load_backend_plugin(backend).backend_type
     durable = Capability.DURABLE in getattr(kind, "capabilities", ())
     make: Any = _load(server) if server else _STARTED.get(backend)
-    options = _OPTIONS.get(backend, {})
     if endpoint is not None:
-        yield Service(endpoint, (), durable, _targets(endpoint), options)
+        yield Service(endpoint, (), durable, _targets(endpoint), _OF_FILES.get(backend, {}))
     elif make is not None:
         with _make(make, server) as running:
             there = running.get_endpoint()
-            members = tuple(getattr(running, "members", [running]))
+            members, options = tuple(getattr(running, "members", [running])), _OPTIONS.get(backend, {})
             yield Service(there, members, durable, _targets(there), options)
     elif backend == "sqlite":
         with tempfile.TemporaryDirectory(prefix="rdzv-chaos-") as folder:
-            yield Service(str(Path(folder, "rdzv.db")), (), durable, (), options)
+            yield Service(str(Path(folder, "rdzv.db")), (), durable, (), _OF_FILES["sqlite"])
     else:
         raise RendezvousParameterError(
             f"Nothing is known that could be started for the backend '{backend}'. Give --endpoint, if its service "

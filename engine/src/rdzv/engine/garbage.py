@@ -1,9 +1,8 @@
-"""What is garbage: what stands in the service, and no node will need any more. Pure.
+"""Which keys are garbage: no node will need them again. Pure functions.
 
-Three ask: the leader (`of_pending_rounds`, `of_notices`, `old_rounds`), the last node that leaves
-(`of_worldless_run`, `of_ended_round`, `of_closed_attempt`), and a purge (`folders_until`, `beside_state`). Each removes
-what it learns, in that order. Only names that are never used again: even a request that is applied too late does no
-harm. (At worst a leader of the next attempt publishes its status again, or another is elected.)
+Three ask: the leader, the last node that leaves, and a purge. Each removes what it learns, in that order. Only names
+that are never used again: even a request that is applied too late does no harm. (At worst a leader of the next
+attempt publishes its status again, or another is elected.)
 """
 
 from collections.abc import Collection, Iterable

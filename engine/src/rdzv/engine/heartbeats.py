@@ -1,10 +1,10 @@
 """Heartbeat leases, for services without leases: owners count, observers time them by their own clocks.
 
-An owner changes its heartbeat key once an interval, and makes it with the first heartbeat: until then what hangs on the
-lease shows that it lives. An observer that has seen no change for the lease's time to live, on its own monotonic clock,
-expires the lease: a compare-and-set that only succeeds if there was no heartbeat since, and after which the owner's
-next heartbeat fails. So the end of a lease is one event, the same for all, and no timestamp ever crosses the network.
-It stays in the key: no lease has the name of one that has ended, but what hung on it is still there.
+An owner changes its heartbeat key once an interval, and makes it with the first heartbeat: until then what belongs to
+the lease shows that it lives. An observer that has seen no change for the lease's time to live, on its own monotonic
+clock, expires the lease: a compare-and-set that only succeeds if there was no heartbeat since, and after which the
+owner's next heartbeat fails. So the end of a lease is one event, the same for all, and no timestamp ever crosses the
+network. It stays in the key: no lease has the name of one that has ended, but what belonged to it is still there.
 """
 
 import math
@@ -64,7 +64,7 @@ class Parsed:
 class HeartbeatLeases(KeyValueBackend):
     """A backend without leases, with leases.
 
-    Every value gets one line in front that names the lease it hangs on, if any.
+    Every value gets one line in front that names the lease that it belongs to, if any.
     """
 
     capabilities: ClassVar[frozenset[Capability]] = frozenset({Capability.LEASE})
@@ -170,7 +170,7 @@ class HeartbeatLeases(KeyValueBackend):
         return time_left(deadline, self._clock())
 
     def _alive_entries(self, parsed: Parsed, deadline: float, *, fresh: bool = True) -> Snapshot:
-        """What is there, but for what hangs on a lease that has ended (see `_alive`)."""
+        """All entries but those of a lease that has ended (see `_alive`)."""
         if not parsed.ttls:
             return Snapshot(parsed.entries, parsed)
         alive, leases = self._alive(parsed.ttls, deadline, fresh), parsed.leases
@@ -275,7 +275,7 @@ class _HeartbeatLease(Lease):
         return not self.ended
 
     def revoke(self, timeout: float) -> None:
-        # What hangs on it counts as absent from then on. It is not deleted by name: such a request may be
+        # What belongs to it counts as absent from then on. It is not deleted by name: such a request may be
         # applied late, when the owner is back and has written the same key on another lease.
         deadline, is_done = self._clock() + timeout, not self._is_used
         self.ended = True
@@ -295,7 +295,7 @@ class _HeartbeatLease(Lease):
         return put
 
     def _verify(self, deadline: float) -> None:
-        """Find out, once, whether the service has lost what hangs on it before there was any heartbeat to be missed."""
+        """Find out, once, whether the service has lost what belongs to it before a heartbeat could be missed."""
         there = self._inner.read(self.holds, timeout=time_left(deadline, self._clock()))
         self._is_verified = True
         if there is None or _parse_entry(there)[0] != self.id:

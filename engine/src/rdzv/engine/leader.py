@@ -79,12 +79,12 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
     one.
 
     A tombstone replaces this node's own claim, under the version that names it: a node that only believes to lead
-    takes nothing from another. It hangs on the same lease, so that nothing of it stays.
+    takes nothing from another. It belongs to the same lease, so that nothing of it stays.
 
     Args:
         node: The leader that resigns.
         deadline: Until when to try.
-        lease: What its claim hangs on; None: the lease that the node has.
+        lease: The lease of its claim; None: the lease that the node has.
     """
     lease = lease or node.registration.lease
     node.candidacy.step_down()

@@ -20,7 +20,7 @@ _LAST_LOOK: Final = 1.0
 """Seconds for the last look at the nodes of a run that is purged."""
 _CLOSED: Final = Closed("a purge", "its keys are being removed", done=False)
 _DIGITS: Final = 20
-"""A name with so many digits is no number of rdzv's."""
+"""A longer name is not a number that rdzv wrote."""
 
 
 @dataclass(frozen=True)

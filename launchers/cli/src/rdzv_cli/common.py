@@ -103,7 +103,8 @@ def parameters(
     }
     if address := getattr(arguments, "local_addr", None):
         beside["local_addr"] = address
-    layers = (Layer("The command line", {**beside, "options": given | options}), *environment())
+    given_here = {**beside, "options": given | options}
+    layers = (Layer("The command line", given_here, lambda name: f"--{name.replace('_', '-')}"), *environment())
     for layer in layers:
         _check_places(layer.given.get("options", {}), arguments)
     params = merge(*layers, secrets=secrets)

@@ -96,7 +96,12 @@ def _add_node_options(parser: argparse.ArgumentParser) -> None:
         help="how often CMD may fail on this node before it gives up (default: 0); a new world costs none",
     )
     parser.add_argument("--attempt", type=count, metavar="N", help="the scheduler's restart count (default: 0)")
-    parser.add_argument("--local-addr", metavar="ADDRESS", help="this node's address as the others reach it")
+    parser.add_argument(
+        "--local-addr",
+        metavar="ADDRESS",
+        help="this node's address as the others reach it (default: RDZV_LOCAL_ADDR, else the one from which it calls "
+        "the service)",
+    )
 
 
 def _add_ending_options(parser: argparse.ArgumentParser) -> None:
