@@ -151,7 +151,9 @@ GROUPS: Final = (
         ("rdzv.engine.garbage", "rdzv.engine.collector"),
         ("garbage", "lead_coroutine", "leave_coroutine", "worlds"),
     ),
-    Group(("rdzv.engine.handler",), ("dynamic_handler",)),
+    Group(
+        ("rdzv.engine.handler", "rdzv.engine.lifetime", "rdzv.engine.rounds", "rdzv.engine.view"), ("dynamic_handler",)
+    ),
     Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
 )
 

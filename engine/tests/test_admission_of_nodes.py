@@ -65,7 +65,7 @@ class TestNodes:
             for rack in "ba"
         ]
         infos = run.gather(*handlers)
-        ranks = {handler.node_id[:4]: info.rank for handler, info in zip(handlers, infos, strict=True)}
+        ranks = {handler.view.node_id[:4]: info.rank for handler, info in zip(handlers, infos, strict=True)}
         assert ranks == {"n0-a": 0, "n1-a": 1, "n0-b": 2, "n1-b": 3}
 
     def test_world_is_not_asked_to_grow_too_often(self, run: Run) -> None:
@@ -74,7 +74,7 @@ class TestNodes:
         run.gather(*members)
         formed = time.monotonic()
         waiting = run.join(*run.nodes(2, 2, 4, grow_delay=delay))
-        wait_until(lambda: all(node.status is not None and node.status.present == 4 for node in members))
+        wait_until(lambda: all(node.view.status is not None and node.view.status.present == 4 for node in members))
         wait_until(lambda: all(node.num_nodes_waiting() == 2 for node in members))
         # The leader has begun to count a little before the world was there.
         assert time.monotonic() - formed > 1.2

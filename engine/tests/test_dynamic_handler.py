@@ -78,14 +78,14 @@ class TestJoining:
         node = run.node(1, 1, address="127.0.0.7")
         info = node.next_rendezvous()
         assert (info.rank, info.world_size, info.round, info.run_id) == (0, 1, 1, "run")
-        assert info.nodes == (node.node_id,)
+        assert info.nodes == (node.view.node_id,)
         assert info.bootstrap_store_info.master_addr == "127.0.0.7"
 
     def test_the_nodes_of_a_small_world_are_known_also_after_the_end(self, run: Run) -> None:
         (node,) = run.nodes(1, 1, 1)
         info = node.next_rendezvous()
         node.leave()
-        assert info.nodes == (node.node_id,)
+        assert info.nodes == (node.view.node_id,)
 
     def test_the_nodes_of_a_large_world_are_read_when_they_are_asked_for(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -97,11 +97,11 @@ class TestJoining:
             deadlines.append(deadline - time.monotonic())
             return worlds.read_world(state, deadline)
 
-        monkeypatch.setattr("rdzv.engine.handler.read_world", read_world)
+        monkeypatch.setattr("rdzv.engine.rounds.read_world", read_world)
         nodes = run.nodes(2, 2, 2)
         info, again = (joined.result(5) for joined in run.join(*nodes))
         assert deadlines == []
-        assert set(info.nodes) == {node.node_id for node in nodes}
+        assert set(info.nodes) == {node.view.node_id for node in nodes}
         assert 0.0 < deadlines.pop() <= 5.0
         with run.service.changed:
             run.service.remove("run/rounds")
@@ -130,8 +130,8 @@ class TestJoining:
         node = run.node(2, 2)
         for _ in range(3):
             assert not node.is_closed()
-        loops = [thread.name for thread in threading.enumerate() if thread.name.endswith(node.node_id)]
-        assert sorted(loops) == [f"rdzv-{name}-{node.node_id}" for name in ("keep", "watch")]
+        loops = [thread.name for thread in threading.enumerate() if thread.name.endswith(node.view.node_id)]
+        assert sorted(loops) == [f"rdzv-{name}-{node.view.node_id}" for name in ("keep", "watch")]
 
     def test_a_store_of_the_callers_own_is_used_and_left_alone(self, run: Run) -> None:
         class Own:
@@ -168,7 +168,7 @@ class TestEnding:
         node = run.node(1, 1, on_shutdown=on_shutdown)
         node.next_rendezvous() if member else node.is_closed()
         assert node.shutdown() is True
-        assert closed(run) == (Closed(node.node_id, "the job is done", done=True) if closes else None)
+        assert closed(run) == (Closed(node.view.node_id, "the job is done", done=True) if closes else None)
 
     def test_leaving_closes_nothing(self, run: Run) -> None:
         node = run.node(1, 1)
@@ -185,7 +185,7 @@ class TestEnding:
         run.backends[0].fail("read", Fault.REQUEST_LOST)
         node.set_closed("enough")
         assert node.is_closed()
-        assert closed(run) == Closed(node.node_id, "enough", done=False)
+        assert closed(run) == Closed(node.view.node_id, "enough", done=False)
 
     def test_afterwards_it_answers_what_it_knew_and_does_nothing_else(self, run: Run) -> None:
         node = run.node(1, 1)
@@ -212,7 +212,7 @@ class TestEnding:
         node = run.node(1, 1)
         node.next_rendezvous()
         run.backends[0].disconnect()
-        wait_until(lambda: node.connection_error is not None)
+        wait_until(lambda: node.view.connection_error is not None)
         began = time.monotonic()
         assert node.shutdown() is False
         # For a keep-alive interval, not for the five seconds of the close timeout.
@@ -288,18 +288,18 @@ class TestAsking:
 
     def test_a_member_knows_until_when_it_is_certainly_one(self, run: Run) -> None:
         node = run.node(1, 1)
-        assert (node.record, node.member_until) == (None, None)
+        assert (node.view.record, node.view.member_until) == (None, None)
         info = node.next_rendezvous()
-        until = node.member_until
+        until = node.view.member_until
         assert until is not None
         assert time.monotonic() < until
-        record, where = node.record, info.bootstrap_store_info
+        record, where = node.view.record, info.bootstrap_store_info
         assert record is not None
         assert where is not None
-        assert (record.id, record.address, record.port) == (node.node_id, where.master_addr, where.master_port)
-        wait_until(lambda: (node.member_until or 0.0) > until)
+        assert (record.id, record.address, record.port) == (node.view.node_id, where.master_addr, where.master_port)
+        wait_until(lambda: (node.view.member_until or 0.0) > until)
         node.leave()
-        assert node.member_until is None
+        assert node.view.member_until is None
 
     def test_an_error_that_lasts_is_raised_until_the_run_is_closed(self, run: Run) -> None:
         node = run.node(1, 1)
@@ -354,18 +354,18 @@ class TestNotices:
         node = run.node(1, 1)
         run.gather(node)
         node.drain(seconds, "spot")
-        assert node.is_drained is (seconds == 0)
-        assert [(drain.node, drain.reason) for drain in node.drains] == [(node.node_id, "spot")]
+        assert node.view.is_drained is (seconds == 0)
+        assert [(drain.node, drain.reason) for drain in node.view.drains] == [(node.view.node_id, "spot")]
 
     def test_drains_are_in_the_order_in_which_nodes_go(self, run: Run) -> None:
         first, second = nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         first.drain(100.0, "later")
         second.drain(50.0, "sooner")
-        wait_until(lambda: all(len(node.drains) == 2 for node in nodes))
+        wait_until(lambda: all(len(node.view.drains) == 2 for node in nodes))
         for node in nodes:
-            assert [drain.reason for drain in node.drains] == ["sooner", "later"]
-            assert [40 < drain.seconds - more <= 50 for drain, more in zip(node.drains, (0, 50), strict=True)] == [
+            assert [drain.reason for drain in node.view.drains] == ["sooner", "later"]
+            assert [40 < drain.seconds - more <= 50 for drain, more in zip(node.view.drains, (0, 50), strict=True)] == [
                 True
             ] * 2
 
@@ -373,30 +373,30 @@ class TestNotices:
         node = run.node(1, 1)
         run.gather(node)
         node.drain(0.0, "now")
-        assert [drain.seconds for drain in node.drains] == [0.0]
+        assert [drain.seconds for drain in node.view.drains] == [0.0]
         assert node.num_nodes_waiting() == 1
-        assert node.drain_reason == "drained: now"
+        assert node.view.drain_reason == "drained: now"
 
     def test_a_node_goes_as_soon_as_all_are_ready(self, run: Run) -> None:
         nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         nodes[0].drain(600.0, "spot")
-        wait_until(lambda: all(node.drains for node in nodes))
+        wait_until(lambda: all(node.view.drains for node in nodes))
         for node in nodes:
             node.ready_to_drain()
-        wait_until(lambda: nodes[0].is_drained)
-        assert not nodes[1].is_drained
+        wait_until(lambda: nodes[0].view.is_drained)
+        assert not nodes[1].view.is_drained
 
     def test_a_node_is_ready_for_the_drains_that_it_names(self, run: Run) -> None:
         nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         for node in nodes:
             node.drain(600.0, "spot")
-        wait_until(lambda: all(len(node.drains) == 2 for node in nodes))
+        wait_until(lambda: all(len(node.view.drains) == 2 for node in nodes))
         for node in nodes:
-            node.ready_to_drain([nodes[0].node_id])
-        wait_until(lambda: nodes[0].is_drained)
-        assert not nodes[1].is_drained
+            node.ready_to_drain([nodes[0].view.node_id])
+        wait_until(lambda: nodes[0].view.is_drained)
+        assert not nodes[1].view.is_drained
 
     def test_members_see_no_drain_of_a_node_outside_their_world(self, run: Run) -> None:
         members, spare = run.nodes(2, 2, 2), run.node(2, 2)
@@ -404,33 +404,33 @@ class TestNotices:
         spare.drain(300.0, "rack")
         members[0].drain(600.0, "spot")
         wait_until(lambda: all(len(node._node.countdown.drains) == 2 for node in members))
-        assert [[drain.reason for drain in node.drains] for node in members] == [["spot"]] * 2
+        assert [[drain.reason for drain in node.view.drains] for node in members] == [["spot"]] * 2
         # A node in no world sees them all.
-        assert {drain.reason for drain in spare.drains} >= {"rack"}
+        assert {drain.reason for drain in spare.view.drains} >= {"rack"}
 
     def test_the_first_failure_of_a_round_is_known_to_all(self, run: Run) -> None:
         first, second = nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         assert second.report_failure("exit code 1")
         assert not first.report_failure("exit code 2", progressed=True)
-        wait_until(lambda: first.failures == second.failures and 1 in first.failures)
-        failure = first.failures[1]
-        assert (failure.node, failure.reason, failure.progressed) == (second.node_id, "exit code 1", False)
-        assert [number for number, _ in first.rounds_without_progress] == [1]
+        wait_until(lambda: first.view.failures == second.view.failures and 1 in first.view.failures)
+        failure = first.view.failures[1]
+        assert (failure.node, failure.reason, failure.progressed) == (second.view.node_id, "exit code 1", False)
+        assert [number for number, _ in first.view.rounds_without_progress] == [1]
 
     def test_a_run_may_be_given_up(self, run: Run) -> None:
         first, second = nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         first.set_closed("3 rounds without progress", gave_up=True)
         wait_until(second.is_closed)
-        assert second.closed == Closed(first.node_id, "3 rounds without progress", done=False, gave_up=True)
+        assert second.view.closed == Closed(first.view.node_id, "3 rounds without progress", done=False, gave_up=True)
 
     def test_a_run_that_is_closed_is_not_given_up(self, run: Run) -> None:
         node = run.node(1, 1)
         run.gather(node)
         node.set_closed()
-        assert node.closed is not None
-        assert not node.closed.gave_up
+        assert node.view.closed is not None
+        assert not node.view.closed.gave_up
 
     @pytest.mark.parametrize("seconds", [0.0, 60.0])
     def test_a_drain_is_announced_although_a_request_is_lost(self, run: Run, seconds: float) -> None:
@@ -438,11 +438,11 @@ class TestNotices:
         run.gather(*nodes)
         run.backends[0].fail("put", Fault.REQUEST_LOST)
         first.drain(seconds, "spot")
-        wait_until(lambda: len(second.drains) == 1)
+        wait_until(lambda: len(second.view.drains) == 1)
 
     def test_a_failure_is_reported_although_a_request_is_lost(self, run: Run) -> None:
         first, second = nodes = run.nodes(2, 2, 2)
         run.gather(*nodes)
         run.backends[0].fail("put", Fault.REQUEST_LOST)
         assert first.report_failure("exit code 1")
-        wait_until(lambda: 1 in second.failures)
+        wait_until(lambda: 1 in second.view.failures)

@@ -113,7 +113,7 @@ def shared(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 
 def crash(node: DynamicRendezvousHandler) -> None:
     """End a node as kill -9 does."""
-    node._stopped = True
+    node._lifetime.end()
     node._runner.stop(5.0)
 
 
@@ -218,7 +218,7 @@ class TestPurging:
         node = shared.node()
         node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
-            assert observer.purge(0.3) == (node.node_id,)
+            assert observer.purge(0.3) == (node.view.node_id,)
         assert not node.is_closed()
         node.shutdown()
 
@@ -261,7 +261,7 @@ class TestPurging:
 
         with pytest.raises(RendezvousParameterError, match="goes on with attempt 1"):
             self.during_purge(shared, at, come)
-        assert shared.service.under(f"run/nodes/1/{nodes[0].node_id}")
+        assert shared.service.under(f"run/nodes/1/{nodes[0].view.node_id}")
         assert shared.service.under("run/rounds/2/store/key")
         assert not nodes[0].is_closed()
         nodes[0].shutdown()
@@ -273,7 +273,7 @@ class TestPurging:
             def come() -> None:
                 node = shared.node(attempt=1, nodes=2)
                 waiting.append(pool.submit(node.next_rendezvous))
-                wait_until(lambda: shared.service.under(f"run/nodes/1/{node.node_id}"))
+                wait_until(lambda: shared.service.under(f"run/nodes/1/{node.view.node_id}"))
 
             assert self.during_purge(shared, ("delete", "control/status"), come) == ()
             waiting.append(pool.submit(shared.node(attempt=1, nodes=2).next_rendezvous))
@@ -390,7 +390,7 @@ def test_a_run_whose_nodes_have_died_is_abandoned(shared: Shared) -> None:
         crash(node)
     with RunInspector(shared.params()) as observer:
         status = wait_until(lambda: (now := observer.status(5.0)).phase == "abandoned" and now)
-    assert sorted(node.id for node in status.missing) == sorted(node.node_id for node in nodes)
+    assert sorted(node.id for node in status.missing) == sorted(node.view.node_id for node in nodes)
     assert all(node.left is None and node.doing.startswith("missing: its ") for node in status.missing)
 
 
@@ -400,12 +400,12 @@ def test_the_last_one_out_says_why_it_left_also_beside_one_that_died(shared: Sha
         for future in [pool.submit(node.next_rendezvous) for node in nodes]:
             future.result(15)
     crash(dies)
-    wait_until(lambda: leaves.status and leaves.status.departures)
+    wait_until(lambda: leaves.view.status and leaves.view.status.departures)
     leaves.leave("drained")
     with RunInspector(shared.params()) as observer:
         status = wait_until(lambda: not (now := observer.status(5.0)).nodes and now)
     assert status.phase == "abandoned"
-    assert {node.id: node.left for node in status.missing} == {dies.node_id: None, leaves.node_id: "drained"}
+    assert {node.id: node.left for node in status.missing} == {dies.view.node_id: None, leaves.view.node_id: "drained"}
 
 
 def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanwhile(shared: Shared) -> None:
@@ -419,10 +419,15 @@ def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanw
 
         def before(client: MemoryBackend, method: str, key: str) -> None:
             # Not the leader's own news, and only once.
-            if client is last and (method, key) == ("put", "control/status") and nodes[1]._stopped and not joining:
+            publishes = client is last and (method, key) == ("put", "control/status")
+            if publishes and nodes[1]._lifetime.has_ended and not joining:
                 joining.append(pool.submit(came.next_rendezvous))
                 wait_until(
-                    lambda: came.status and came.status.phase == "re-forming" and len(came.status.departures) == 2
+                    lambda: (
+                        came.view.status
+                        and came.view.status.phase == "re-forming"
+                        and len(came.view.status.departures) == 2
+                    )
                 )
 
         shared.before = before
@@ -431,8 +436,10 @@ def test_the_last_one_out_says_nothing_over_the_news_of_a_leader_that_came_meanw
         with RunInspector(shared.params()) as observer:
             status = observer.status(5.0)
         assert status.phase == "re-forming"
-        assert status.leader == came.node_id
-        wait_until(lambda: came.status and came.status.present == 1)  # heartbeat leases: seen one heartbeat later
+        assert status.leader == came.view.node_id
+        wait_until(
+            lambda: came.view.status and came.view.status.present == 1
+        )  # heartbeat leases: seen one heartbeat later
         came.leave("the test is over")
         with pytest.raises(RendezvousClosedError, match="has left"):
             joining[0].result(15)
@@ -458,7 +465,7 @@ class TestUnreadableRecord:
         node = shared.node(nodes=2, join_timeout=0.5)
         with pytest.raises(RendezvousTimeoutError) as raised:
             node.next_rendezvous()
-        assert f"1 of at least 2 nodes is here ({node.node_id}), 1 is missing." in str(raised.value)
+        assert f"1 of at least 2 nodes is here ({node.view.node_id}), 1 is missing." in str(raised.value)
         assert "last error" not in str(raised.value)
         assert node.leave()
 
@@ -497,13 +504,13 @@ class TestFitness:
         node = shared.node(node_name="rack 1/a")
         node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
-            for name, seconds in (("rack 1/a", 600.0), (node.node_id, 0.0)):
-                assert observer.drain(name, seconds, f"in {seconds:g} s", 5.0) == (node.node_id,)
+            for name, seconds in (("rack 1/a", 600.0), (node.view.node_id, 0.0)):
+                assert observer.drain(name, seconds, f"in {seconds:g} s", 5.0) == (node.view.node_id,)
                 assert [one.drains for one in observer.status(5.0).nodes] == [
                     f"drains within {seconds:g} s: in {seconds:g} s"
                 ]
-        wait_until(lambda: node.is_drained)
-        assert node.drain_reason == "drained: in 0 s"
+        wait_until(lambda: node.view.is_drained)
+        assert node.view.drain_reason == "drained: in 0 s"
         with pytest.raises(RendezvousGracefulExitError, match="drained: in 0 s"):
             node.next_rendezvous()
 
@@ -512,12 +519,12 @@ class TestFitness:
         node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
             with pytest.raises(
-                RendezvousParameterError, match=f"No node 'x' is in the run 'run'; here are: {node.node_id}"
+                RendezvousParameterError, match=f"No node 'x' is in the run 'run'; here are: {node.view.node_id}"
             ):
                 observer.drain("x", 1.0, "", 5.0)
             assert node.leave()
             with pytest.raises(RendezvousParameterError, match="here are: none"):
-                observer.drain(node.node_id, 1.0, "", 5.0)
+                observer.drain(node.view.node_id, 1.0, "", 5.0)
 
     def test_an_empty_text_names_no_node(self, shared: Shared) -> None:
         shared.node(node_name="a", quarantine_after=1).next_rendezvous()
@@ -537,10 +544,10 @@ class TestFitness:
             status = observer.status(5.0)
             assert (status.quarantines, status.failed_first) == (
                 (quarantine,),
-                (f"round 1: {node.node_id} (exit code 7)",),
+                (f"round 1: {node.view.node_id} (exit code 7)",),
             )
             assert not observer.pardon("good", "a test", 5.0)
-            assert observer.pardon(node.node_id, "a test", 5.0)
+            assert observer.pardon(node.view.node_id, "a test", 5.0)
             assert observer.status(5.0).quarantines == ()
             # It was quarantined before: a pardon may be said twice.
             assert observer.pardon("bad", "a test", 5.0)

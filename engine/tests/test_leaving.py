@@ -27,7 +27,8 @@ def leader(run: Run) -> int:
     """The number of the node that leads."""
 
     def find() -> list[int]:
-        return [number for number, node in enumerate(run.handlers) if node._node.leading and not node._stopped]
+        handlers = enumerate(run.handlers)
+        return [number for number, node in handlers if node._node.leading and not node._lifetime.has_ended]
 
     found: list[int] = wait_until(find)
     return found[0]
@@ -53,7 +54,7 @@ def cut_off_then_alone(run: Run) -> tuple[Any, Any]:
     for info in infos:
         info.store.set(f"rank{info.rank}", b"here")
     run.backends[0].disconnect("it is cut off")
-    wait_until(lambda: leaves.status and leaves.status.departures)
+    wait_until(lambda: leaves.view.status and leaves.view.status.departures)
     leaves.leave("drained")
     run.backends[0].reconnect()
     wait_until(stays._node.has_valid_lease)
@@ -115,7 +116,7 @@ def test_next_leader_removes_what_an_attempt_has_left_that_one_that_died_has_fol
         backend.fail("delete", *[Fault.REQUEST_LOST] * MANY)
     assert gather(run, *new) == 2
     run.crash(run.handlers[leader(run)])
-    alive = [node for node in new if not node._stopped]
+    alive = [node for node in new if not node._lifetime.has_ended]
     for backend in run.backends:
         backend._faults["delete"].clear()
     wait_until(
@@ -130,7 +131,7 @@ def test_node_that_has_left_does_not_count_as_here(run: Run) -> None:
     leaves.leave("python ended with exit code 1")
     with pytest.raises(RendezvousTimeoutError) as raised:
         waits.next_rendezvous()
-    assert f"1 of at least 2 nodes is here ({waits.node_id}), 1 is missing." in str(raised.value)
+    assert f"1 of at least 2 nodes is here ({waits.view.node_id}), 1 is missing." in str(raised.value)
     assert "is running" not in str(raised.value)
 
 
@@ -146,9 +147,8 @@ def test_node_whose_world_has_left_for_good_waits_no_longer_than_its_alone_timeo
     leaves, waits = nodes = run.nodes(2, 2, 2, join=300, alone=0.5)
     run.gather(*nodes)
     leaves.leave("python ended with exit code 1")
-    told = (
-        rf"'{leaves.node_id}' has left: python ended with exit code 1\. No other node has come for 0\.5 s: look at why "
-    )
+    gone = leaves.view.node_id
+    told = rf"'{gone}' has left: python ended with exit code 1\. No other node has come for 0\.5 s: look at why "
     with pytest.raises(RendezvousTimeoutError, match=told) as raised:
         run.join(waits)[0].result(30)
     assert re.fullmatch(r"gave up after \d\.\d s: 1 of at least 2 nodes", raised.value.summary)
@@ -161,7 +161,7 @@ def test_node_whose_world_is_lost_waits_as_long_as_joining_may_take(run: Run) ->
     with pytest.raises(RendezvousTimeoutError) as raised:
         run.join(waits)[0].result(30)
     # It may only be cut off, or be replaced.
-    assert f"'{dies.node_id}' is gone: " in str(raised.value)
+    assert f"'{dies.view.node_id}' is gone: " in str(raised.value)
     assert "alone_timeout" not in str(raised.value)
 
 

@@ -164,8 +164,8 @@ def test_an_outage_that_a_strange_error_tells_of_costs_nothing(
         raise error()
 
     value.breaks = fail
-    until(lambda: met >= {f"rdzv-{loop}-{old.node_id}" for loop in (WATCH, KEEP, LEAD)})
-    until(lambda: old.connection_error is not None)
+    until(lambda: met >= {f"rdzv-{loop}-{old.view.node_id}" for loop in (WATCH, KEEP, LEAD)})
+    until(lambda: old.view.connection_error is not None)
     value.breaks = lambda: None
     pool = ended.enter_context(ThreadPoolExecutor(2))
     joined = pool.submit(late.next_rendezvous)

@@ -137,13 +137,13 @@ class Run:
 
     def crash(self, handler: DynamicRendezvousHandler) -> None:
         """End a node without leaving, as kill -9 does."""
-        handler._stopped = True
+        handler._lifetime.end()
         handler._runner.stop(5.0)
 
     def end(self, *handlers: DynamicRendezvousHandler) -> None:
         """Shut down, one after the other. One whose last call failed would only take an interval, which is short."""
         for handler in handlers:
-            wait_until(lambda: handler.connection_error is None)  # noqa: B023
+            wait_until(lambda: handler.view.connection_error is None)  # noqa: B023
             assert handler.shutdown()
 
     def all_keys(self) -> set[str]:
@@ -226,7 +226,7 @@ class TestGathering:
         wait_until(lambda: all(node.num_nodes_waiting() == 1 for node in nodes))
         infos = run.gather(*nodes)
         assert late.result(10).nodes == infos[0].nodes
-        assert [info.rank for info in infos] == [infos[0].nodes.index(node.node_id) for node in nodes]
+        assert [info.rank for info in infos] == [infos[0].nodes.index(node.view.node_id) for node in nodes]
         assert {info.round for info in infos} == {2}
 
     def test_a_member_that_dies_is_named_and_the_others_go_on(self, run: Run) -> None:
@@ -238,7 +238,7 @@ class TestGathering:
             infos = run.gather(*nodes[1:])
         assert [info.world_size for info in infos] == [2, 2]
         lost = [event.node for event in events if event.kind is EventKind.NODE_LOST]
-        assert set(lost) == {nodes[0].node_id}
+        assert set(lost) == {nodes[0].view.node_id}
 
     def test_a_member_that_leaves_is_seen_at_once_with_its_reason(self, run: Run) -> None:
         nodes = run.nodes(3, 2, 3)
@@ -246,7 +246,7 @@ class TestGathering:
         with listening() as events:
             nodes[0].leave("drained")
             wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
-        assert ("drained", nodes[0].node_id) in {
+        assert ("drained", nodes[0].view.node_id) in {
             (event.cause, event.node) for event in events if event.kind is EventKind.NODE_LEFT
         }
         assert not nodes[1].is_closed()
@@ -264,10 +264,10 @@ class TestGathering:
         with plugged_in(Reader()):
             for number in range(3):
                 infos = run.gather(*nodes)
-                first = next(node for node in nodes if node.node_id == infos[0].nodes[0])
+                first = next(node for node in nodes if node.view.node_id == infos[0].nodes[0])
                 where = {str(info.bootstrap_store_info) for info in infos}
-                assert where == {str(RendezvousStoreInfo(*given[first.node_id]))}
-                assert given[first.node_id] == (first._local_addr, first._node.registration.record.port)
+                assert where == {str(RendezvousStoreInfo(*given[first.view.node_id]))}
+                assert given[first.view.node_id] == (first._local_addr, first._node.registration.record.port)
                 if end == "stays":
                     continue
                 first.leave("it makes room") if end == "leaves" else run.crash(first)
@@ -293,7 +293,7 @@ class TestGathering:
         first.set_closed("enough")
         second.set_closed("me too")
         wait_until(second.is_closed)
-        assert first.closed.reason == second.closed.reason == "enough"
+        assert first.view.closed.reason == second.view.closed.reason == "enough"
         with pytest.raises(errors.RendezvousClosedError, match="enough"):
             run.node(2, 2).next_rendezvous()
 
@@ -321,7 +321,7 @@ class TestGathering:
         missing = r"2 of at least 3 nodes are here.*1 is missing"
         with pytest.raises(errors.RendezvousTimeoutError, match=missing) as raised:
             hasty.next_rendezvous()
-        assert patient.node_id in str(raised.value)
+        assert patient.view.node_id in str(raised.value)
         assert not waiting.done()
         run.join(*run.nodes(2, 3, 3))
         assert waiting.result(10).world_size == 3
@@ -334,10 +334,12 @@ class TestGathering:
         dead, left = nodes = simple.nodes(2, 2, 2, join=1.5)
         simple.gather(*nodes)
         simple.crash(dead)
-        wait_until(lambda: left.status and left.status.departures)
-        with pytest.raises(errors.RendezvousTimeoutError, match=rf"Of round 1, '{dead.node_id}' is gone: ") as raised:
+        wait_until(lambda: left.view.status and left.view.status.departures)
+        with pytest.raises(
+            errors.RendezvousTimeoutError, match=rf"Of round 1, '{dead.view.node_id}' is gone: "
+        ) as raised:
             left.next_rendezvous()
-        assert f"1 of at least 2 nodes is here ({left.node_id}), 1 is missing." in str(raised.value)
+        assert f"1 of at least 2 nodes is here ({left.view.node_id}), 1 is missing." in str(raised.value)
         assert "running" not in str(raised.value)
 
     def test_nothing_is_left_behind_but_the_closed_state(self, run: Run) -> None:
@@ -353,7 +355,7 @@ class TestGathering:
         run.gather(*nodes)
         run.crash(dies)
         leaves.leave("it is not needed")
-        wait_until(lambda: all(node.status and len(node.status.departures) == 2 for node in stay))
+        wait_until(lambda: all(node.view.status and len(node.view.status.departures) == 2 for node in stay))
         run.gather(*stay)
         run.end(*stay)
         assert run.all_keys() == {"control/state"}
@@ -399,7 +401,7 @@ class TestFaults:
             simple.gather(*nodes[1:])
             simple.backends[0].reconnect()
             wait_until(nodes[0].num_nodes_waiting)
-        assert (EventKind.EVICTED, nodes[0].node_id) in {(event.kind, event.node) for event in events}
+        assert (EventKind.EVICTED, nodes[0].view.node_id) in {(event.kind, event.node) for event in events}
         back = simple.join(nodes[0])[0]
         wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
         simple.gather(*nodes[1:])
@@ -411,10 +413,12 @@ class TestFaults:
         with listening() as events:
             # It cannot renew its lease, and hears all news.
             simple.backends[0].refuse(errors.RendezvousConnectionError("it is cut off"), "keep_alive", "open_lease")
-            wait_until(lambda: all(node.status and node.status.departures for node in nodes))
+            wait_until(lambda: all(node.view.status and node.view.status.departures for node in nodes))
             simple.backends[0].accept()
-            wait_until(lambda: not any(node.status.departures for node in nodes))
-        assert [event.node for event in events if event.kind is EventKind.NODE_LOST] == len(others) * [lost.node_id]
+            wait_until(lambda: not any(node.view.status.departures for node in nodes))
+        assert [event.node for event in events if event.kind is EventKind.NODE_LOST] == len(others) * [
+            lost.view.node_id
+        ]
         assert EventKind.EVICTED not in {event.kind for event in events}
 
     def test_an_outage_changes_no_world(self, simple: Run) -> None:
@@ -533,7 +537,7 @@ class TestFaults:
         with simple.service.changed:
             simple.service.remove("run/control")
         wait_until(lambda: all(node.is_closed() for node in nodes))
-        assert "removed" in nodes[0].closed.reason
+        assert "removed" in nodes[0].view.closed.reason
 
     def test_a_service_that_lost_its_data_gets_the_state_again(self, simple: Run) -> None:
         nodes = simple.nodes(2, 2, 2)
@@ -607,7 +611,7 @@ class TestWhatANodeMayAsk:
         if closes:
             wait_until(second.is_closed)
         else:
-            wait_until(lambda: second.status is not None and second.status.departures)
+            wait_until(lambda: second.view.status is not None and second.view.status.departures)
             assert not second.is_closed()
 
     def test_a_handler_that_shut_down_says_so(self, simple: Run) -> None:
@@ -637,7 +641,7 @@ class TestWhatANodeMayAsk:
         simple.gather(first, second)
         with pytest.raises(ZeroDivisionError), first:
             1 / 0  # noqa: B018
-        wait_until(lambda: second.status is not None and second.status.departures)
+        wait_until(lambda: second.view.status is not None and second.view.status.departures)
         assert not second.is_closed()
 
 

@@ -59,7 +59,7 @@ def run() -> Iterator[Run]:
 
 def record_of(node: DynamicRendezvousHandler) -> str:
     """Where the record of a node stands."""
-    return f"run/nodes/0/{node.node_id}"
+    return f"run/nodes/0/{node.view.node_id}"
 
 
 def lose_lease(run: Run, node: DynamicRendezvousHandler) -> None:
@@ -247,7 +247,7 @@ class TestLeading:
         backend.always = OSError("a bug")
         wait_until(lambda: node._node.failures.lasting)
         other.set_closed("enough")
-        wait_until(lambda: node.closed)
+        wait_until(lambda: node.view.closed)
         assert node.is_closed()
         with pytest.raises(RendezvousClosedError, match="enough"):
             node.next_rendezvous()
@@ -376,7 +376,7 @@ class TestForeignErrors:
     def test_half_a_second_of_them_delays_who_joins(self, run: Run, shared: dict[str, Any]) -> None:
         first = run.node(2, 2)
         waiting = run.join(first)
-        wait_until(lambda: first.status)
+        wait_until(lambda: first.view.status)
         shared["away"] = True
         waiting += run.join(run.node(2, 2))
         time.sleep(0.5)
@@ -436,7 +436,7 @@ class TestJoinTimeout:
         with ends_within(0.5), pytest.raises(RendezvousTimeoutError) as late:
             node.next_rendezvous()
         said = str(late.value)
-        for part in ("'run'", "'memory'", node.node_id, "its disk is full"):
+        for part in ("'run'", "'memory'", node.view.node_id, "its disk is full"):
             assert part in said
         assert re.search(r"within \d+\.\d s", said)
         assert "could not be reached" not in said
@@ -465,7 +465,7 @@ class TestJoinTimeout:
         run.backends[0].refuse(NO_SPACE, "open_lease")
         with run.service.changed:
             lose_lease(run, node)
-        wait_until(lambda: node._node.registration.writing and node.connection_error)
+        wait_until(lambda: node._node.registration.writing and node.view.connection_error)
         return node
 
     def test_keep_alive_loop_that_registers_again(self, run: Run) -> None:

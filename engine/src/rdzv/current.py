@@ -13,7 +13,8 @@ from rdzv_core.store import Store
 
 from .channel import ProcessEnd
 from .config import from_env, to_env
-from .engine.handler import round_store, run_store, with_keys
+from .engine.handler import with_keys
+from .engine.rounds import round_store, run_store
 from .registry import create_backend
 
 __all__ = ["World", "current", "variables"]

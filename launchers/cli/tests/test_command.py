@@ -117,7 +117,7 @@ def test_a_waiting_node_reports_a_silent_service(
         assert "answered" not in waits(12.0)
         backend.disconnect("it is away")
         deadline = time.monotonic() + 10
-        while handler.connection_error is None:
+        while handler.view.connection_error is None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert re.search(r"\(no call to the service has succeeded for \d s: it is away\), 12 s of 600 s$", waits(12.0))
@@ -164,11 +164,11 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         for node in leave:
             node.leave("drained")
         world.join(stays)
-        wait_until(lambda: stays.alone is not None)
+        wait_until(lambda: stays.view.alone is not None)
         assert re.fullmatch(rf"rdzv: waiting for 3 nodes \(re-forming, 1 here\), {told}", waits(7.0))
         # Another one is too few for a world.
         world.join(world.node(3, 3))
-        wait_until(lambda: stays.alone is None)
+        wait_until(lambda: stays.view.alone is None)
         assert waits(7.0).endswith(f", 7 s of {join:.0f} s")
 
 

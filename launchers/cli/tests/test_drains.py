@@ -13,6 +13,7 @@ import pytest
 from engine.tests.memory import MemoryBackend
 from rdzv import Drain, DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
 from rdzv.channel import ProcessEnd
+from rdzv.engine.view import NodeView
 from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_cli.agent import Agent, ExitStatus
@@ -137,16 +138,25 @@ def test_without_room_for_the_files_the_command_runs_on(
         assert not DrainNotices(channels).are_answered([])
 
 
-class Draining(DynamicRendezvousHandler):
-    """A node that leaves its run in a minute; `answers` are its own."""
+class DrainingView(NodeView):
+    """Of a node that leaves its run in a minute."""
 
     _until = time.monotonic() + 60
-    answers: ClassVar[list[Collection[str] | None]] = []
 
     @property
     def drains(self) -> tuple[Drain, ...]:
         seconds = self._until - time.monotonic()
         return (Drain(self.node_id, seconds, "spot"),)
+
+
+class Draining(DynamicRendezvousHandler):
+    """A node that leaves its run in a minute; `answers` are its own."""
+
+    answers: ClassVar[list[Collection[str] | None]] = []
+
+    @property
+    def view(self) -> DrainingView:
+        return DrainingView(self._node, lambda: None)
 
     def ready_to_drain(self, nodes: Collection[str] | None = None) -> None:
         self.answers.append(nodes)
@@ -180,6 +190,6 @@ def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.C
     agent = Agent(handler, params, command, processes=2, on_drain=signal.SIGUSR1 if way == "signal" else 0)
     ending = agent.run()
     assert ending.exit_status is ExitStatus.DONE, ending.reason
-    assert capfd.readouterr().out.splitlines() == [f"saves for {handler.node_id} spot"] * 2
+    assert capfd.readouterr().out.splitlines() == [f"saves for {handler.view.node_id} spot"] * 2
     # The first was lost.
-    assert [list(nodes or ()) for nodes in handler.answers] == [[handler.node_id]] * 2
+    assert [list(nodes or ()) for nodes in handler.answers] == [[handler.view.node_id]] * 2

@@ -39,7 +39,7 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
         rank = {node: future.result(15).rank for node, future in joining.items()}
     leaves.leave("drained")
     # Its record goes with its lease: the others must have read it.
-    wait_until(lambda: stays.status and stays.status.departures)
+    wait_until(lambda: stays.view.status and stays.view.status.departures)
     crash(dies)
     with RunInspector(shared.params()) as observer:
 
@@ -49,25 +49,25 @@ def test_a_member_that_is_gone_is_shown_once(shared: Shared, capsys: pytest.Capt
             assert sorted(set(ids)) == sorted(ids)
             main(["status", *WHERE])
             said = capsys.readouterr().out
-            assert said.count(leaves.node_id) == 1, said
+            assert said.count(leaves.view.node_id) == 1, said
             return said if len(status.missing) == 2 else None
 
         said = wait_until(seen)
-    assert f"  rank {rank[leaves]:2}  {leaves.node_id}  left: drained\n" in said
-    assert f"  rank {rank[dies]:2}  {dies.node_id}  missing: its " in said
+    assert f"  rank {rank[leaves]:2}  {leaves.view.node_id}  left: drained\n" in said
+    assert f"  rank {rank[dies]:2}  {dies.view.node_id}  missing: its " in said
     before = datetime.now(UTC)
     assert main(["status", *WHERE, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert before - timedelta(milliseconds=1) <= datetime.fromisoformat(told["time"]) <= datetime.now(UTC)
     assert told["time"].endswith("+00:00")
     missing = {node["id"]: node for node in told["missing"]}
-    assert missing[leaves.node_id] == {
-        "id": leaves.node_id,
+    assert missing[leaves.view.node_id] == {
+        "id": leaves.view.node_id,
         "rank": rank[leaves],
         "doing": "left: drained",
         "left": "drained",
     }
-    assert missing[dies.node_id]["left"] is None
+    assert missing[dies.view.node_id]["left"] is None
     stays.leave()
 
 
@@ -109,7 +109,7 @@ def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys:
             "run run: abandoned, attempt 0, round 1\n  leader: none\n  nodes: 0 here; a world takes "
         )
         for number, node in enumerate(nodes):
-            assert f"  rank {rank[node]:2}  {node.node_id}  left: drained {number}\n" in said
+            assert f"  rank {rank[node]:2}  {node.view.node_id}  left: drained {number}\n" in said
         others = [shared.node(nodes=2) for _ in range(2)]
         with listening() as events:
             assert [future.result(15).round for future in [pool.submit(node.next_rendezvous) for node in others]] == [
@@ -209,7 +209,7 @@ def test_a_run_can_still_be_looked_at_closed_and_purged(shared: Shared, capsys: 
     node = shared.node()
     node.next_rendezvous().store.set("key", "value")
     assert main(["status", *WHERE]) == 0
-    assert f"{node.node_id}  127.0.0.1  in the round" in capsys.readouterr().out
+    assert f"{node.view.node_id}  127.0.0.1  in the round" in capsys.readouterr().out
     crash(node)
     assert main(["close", *WHERE, "--purge"]) == 0
     assert "is removed" in capsys.readouterr().out

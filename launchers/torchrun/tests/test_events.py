@@ -81,7 +81,7 @@ def test_the_events_are_those_of_torchs_own_handler(node: Node, log: Log) -> Non
         assert (event.hostname, event.pid, event.run_id) == ("127.0.0.1", os.getpid(), "job")
         assert event.local_id is not None
     assert told[0].name == "rendezvous.py:TorchrunHandler.next_rendezvous"
-    assert ours._handler.node_id in told[1].message
+    assert ours._handler.view.node_id in told[1].message
     assert told[1].rank == 0
     assert "RendezvousClosedError" in told[-1].error_trace
     theirs.shutdown()

@@ -209,7 +209,7 @@ class TestTheEnd:
         together(threads, *nodes)
         launch(nodes[0], lambda: None)
         eventually(nodes[1].is_closed, "the closing")
-        closed = nodes[1]._handler.closed
+        closed = nodes[1]._handler.view.closed
         assert closed is not None
         assert closed.done
 
@@ -231,7 +231,7 @@ class TestTheEnd:
         with pytest.raises(type(failure)):
             launch(failed, fail_with(failure))
         eventually(lambda: others[0]._broken() is not None, "the loss")
-        status = others[0]._handler.status
+        status = others[0]._handler.view.status
         assert status is not None
         assert [departure.cause for departure in status.departures] == [cause]
         agree(together(threads, *others, node(3, 3)))
@@ -296,7 +296,7 @@ def ended_spare(node: Node, threads: ThreadPoolExecutor) -> TorchrunHandler:
     nodes, spare = [node(), node()], node()
     together(threads, *nodes)
     waiting = threads.submit(spare.next_rendezvous)
-    eventually(lambda: (n := nodes[0]._handler.status) is not None and n.present == 3, "the spare")
+    eventually(lambda: (n := nodes[0]._handler.view.status) is not None and n.present == 3, "the spare")
     nodes[0].shutdown()
     with pytest.raises(rendezvous.RendezvousGracefulExitError, match="not needed"):
         waiting.result(timeout=30)

@@ -100,8 +100,8 @@ def test_nodes_outlive_an_outage_of_which_pytorchs_errors_tell(tmp_path: Path) -
             assert old.next_rendezvous().world_size == 1
             backends[0].away = True
             deadline = time.monotonic() + 30
-            loops = {f"rdzv-{loop}-{old.node_id}" for loop in (WATCH, KEEP, LEAD)}
-            while old.connection_error is None or not backends[0].met >= loops:
+            loops = {f"rdzv-{loop}-{old.view.node_id}" for loop in (WATCH, KEEP, LEAD)}
+            while old.view.connection_error is None or not backends[0].met >= loops:
                 assert time.monotonic() < deadline, f"only these have met it: {backends[0].met}"
                 time.sleep(0.01)
             backends[0].away = False

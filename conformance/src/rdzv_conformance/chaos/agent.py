@@ -213,7 +213,7 @@ class Agent:
                 return False
             self._event_log.write("joins")
         info = self._handler.next_rendezvous()
-        where, mine = info.bootstrap_store_info, self._handler.record
+        where, mine = info.bootstrap_store_info, self._handler.view.record
         self._event_log.write(
             "returns",
             round=info.round,
@@ -233,7 +233,7 @@ class Agent:
         info.store.set_timeout(timedelta(seconds=self._ttl))
         # A member that is cut off has nothing to say about the store.
         with contextlib.suppress(RendezvousConnectionError, RendezvousTimeoutError):
-            mark = info.store.compare_set("mark", b"", self._handler.node_id.encode()).decode()
+            mark = info.store.compare_set("mark", b"", self._handler.view.node_id.encode()).decode()
             self._event_log.write("shares", round=info.round, size=info.world_size, mark=mark)
 
     def _hold(self, info: RendezvousInfo) -> bool:
@@ -255,12 +255,12 @@ class Agent:
         """Write down until when the lease certainly lives, if that has changed; returns that moment."""
         # Before it is asked, for what is true then may be wrong a moment later.
         now = time.monotonic()
-        until = self._handler.member_until
+        until = self._handler.view.member_until
         if until is None or until == before:
             return before
         self._event_log.write("trusts", at=now, round=info.round, size=info.world_size, until=until)
         return until
 
     def _reason(self) -> dict[str, Any]:
-        closed = self._handler.closed
+        closed = self._handler.view.closed
         return {"by": closed.by, "reason": closed.reason} if closed else {"by": None, "reason": None}

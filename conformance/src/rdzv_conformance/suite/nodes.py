@@ -235,18 +235,18 @@ class _RunningNode:
             return inspector.status(CALL).leader
 
     def lost(self) -> list[str]:
-        status = self._handler.status
+        status = self._handler.view.status
         return [departure.cause for departure in status.departures] if status else []
 
     def drain(self, seconds: float, reason: str) -> None:
         self._handler.drain(seconds, reason)
 
     def drained(self) -> bool:
-        return self._handler.is_drained
+        return self._handler.view.is_drained
 
     def drains(self) -> list[str]:
         """Why nodes drain, as far as this one knows."""
-        return [drain.reason for drain in self._handler.drains]
+        return [drain.reason for drain in self._handler.view.drains]
 
     def ready(self) -> None:
         self._handler.ready_to_drain()
@@ -257,7 +257,7 @@ class _RunningNode:
 
     def failures(self) -> list[str]:
         """The first failure of each round that had any, as far as this node knows."""
-        return [failure.reason for _, failure in sorted(self._handler.failures.items())]
+        return [failure.reason for _, failure in sorted(self._handler.view.failures.items())]
 
     def quarantined(self) -> list[str]:
         """Which nodes are quarantined, as an inspector of the run sees it."""
@@ -276,7 +276,7 @@ class _RunningNode:
 
     def trouble(self) -> str | None:
         """Why the service cannot be reached."""
-        return str(self._handler.connection_error) if self._handler.connection_error else None
+        return str(self._handler.view.connection_error) if self._handler.view.connection_error else None
 
     def calls(self) -> dict[str, int]:
         """What rdzv has asked of the backend so far, and how often; a put of the state counts as ``state``."""
@@ -314,10 +314,10 @@ class _RunningNode:
         self._handler.set_closed(reason, gave_up=True)
 
     def gave_up(self) -> bool:
-        return self._handler.is_closed() and self._handler.closed is not None and self._handler.closed.gave_up
+        return self._handler.is_closed() and self._handler.view.closed is not None and self._handler.view.closed.gave_up
 
     def closed(self) -> str | None:
-        return self._handler.closed.reason if self._handler.is_closed() and self._handler.closed else None
+        return self._handler.view.closed.reason if self._handler.is_closed() and self._handler.view.closed else None
 
     def leave(self, reason: str) -> bool:
         return self._handler.leave(reason)

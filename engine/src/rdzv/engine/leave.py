@@ -31,6 +31,21 @@ from .rules import MembershipState
 from .worlds import read_world
 
 
+def end(node: Node, reason: str, closes: bool) -> Coroutine[None]:
+    """Leave for good, and close the run before if it `closes`: within the close timeout.
+
+    If the service cannot be reached, within one keep-alive interval.
+
+    Raises:
+        Exception: As `leave`.
+    """
+    reachable = node.connection.error is None
+    deadline = node.clock() + (node.settings.timeout.close.total_seconds() if reachable else node.interval)
+    if closes:
+        yield from close(node, "the job is done", True, deadline)
+    yield from leave(node, reason, deadline)
+
+
 def close(node: Node, reason: str, done: bool, deadline: float, *, gave_up: bool = False) -> Coroutine[None]:
     """Close this node's attempt, unless it is closed already: the first reason stands."""
     while True:

@@ -226,7 +226,7 @@ def _take_part(
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
         raise RendezvousParameterError(f"The backend '{params.backend}' brings a handler that `rdzv run` cannot watch.")
-    speak_as(handler.node_id)
+    speak_as(handler.view.node_id)
     say(_who_we_are(handler, params, load_backend_plugin(params.backend)))
     progress = _Progress(handler)
     agent = Agent(
@@ -258,7 +258,7 @@ def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters,
     endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
     return (
         f"run '{handler.settings.run}', backend {params.backend}, endpoint {printable(endpoint, 200)}, "
-        f"{handler.settings.limits}, node {handler.node_id}"
+        f"{handler.settings.limits}, node {handler.view.node_id}"
     )
 
 
@@ -285,13 +285,13 @@ class _Progress:
         if seconds < self._due:
             return
         self._due = seconds + (0.5 if self._terminal else min(seconds, _MOST))
-        status = self._handler.status
+        status = self._handler.view.status
         here = f"{status.phase}, {status.present} here" if status else "nothing known of the others yet"
-        trouble, silence = self._handler.connection_error, self._handler.since_last_contact
+        trouble, silence = self._handler.view.connection_error, self._handler.view.since_last_contact
         if trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
             here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
-        quarantine = f"{found}, " if (found := self._handler.quarantine) else ""
+        quarantine = f"{found}, " if (found := self._handler.view.quarantine) else ""
         line = f"waiting for {self._wanted} ({quarantine}{here}), {self._how_long(seconds)}"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
@@ -303,7 +303,7 @@ class _Progress:
 
     def _how_long(self, seconds: float) -> str:
         """How long it has waited, and how long it will: by what ends the wait first."""
-        timeout, alone = self._handler.settings.timeout, self._handler.alone
+        timeout, alone = self._handler.settings.timeout, self._handler.view.alone
         join, patience = timeout.join.total_seconds(), timeout.alone.total_seconds()
         if alone is not None and patience - alone < join - seconds:
             return f"alone for {alone:.0f} s of {patience:.0f} s"

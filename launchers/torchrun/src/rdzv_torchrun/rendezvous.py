@@ -132,7 +132,7 @@ class TorchrunHandler(RendezvousHandler):
                 the job was done. The agent asks nothing else while its workers run.
         """
         with self._failures_recorded("num_nodes_waiting"), as_rendezvous_errors():
-            closed = self._handler.closed
+            closed = self._handler.view.closed
             if closed is not None and not closed.done:
                 raise rdzv.RendezvousClosedError(
                     f"The rendezvous '{self._run}' was closed by {closed.by or 'others'}: {closed.reason}."
@@ -165,7 +165,7 @@ class TorchrunHandler(RendezvousHandler):
 
     def _report_failure(self) -> None:
         """Report that the workers of this node have failed, if nothing else makes torchrun ask for another world."""
-        if not self._round or self._handler.closed is not None:
+        if not self._round or self._handler.view.closed is not None:
             return
         try:
             if not self._handler.num_nodes_waiting() and self._broken() is None:
@@ -220,7 +220,7 @@ class TorchrunHandler(RendezvousHandler):
 
     def _log_lost_members(self) -> None:
         """Log each member of the round that is gone, and what comes of it."""
-        status = self._handler.status
+        status = self._handler.view.status
         if status is None or status.round != self._round:
             return
         left, limits = self._size - status.gone, self._handler.settings.limits
@@ -239,9 +239,9 @@ class TorchrunHandler(RendezvousHandler):
 
     def _broken(self) -> str | None:
         """Why this node's round will not be completed; None as long as it may be."""
-        if (closed := self._handler.closed) is not None:
+        if (closed := self._handler.view.closed) is not None:
             return f"The run is closed: {closed.reason}."
-        status = self._handler.status
+        status = self._handler.view.status
         if status is None or status.round < self._round or (status.round == self._round and status.phase == "running"):
             return None
         lost = ", ".join(f"'{departure.node}' is gone ({departure.cause})" for departure in status.departures)
@@ -249,14 +249,14 @@ class TorchrunHandler(RendezvousHandler):
 
     def _unfinished(self, error: BaseException | None) -> str | None:
         """Why the job is not done, although this node ends; None if it is."""
-        if self._handler.is_drained:
-            return self._handler.drain_reason
+        if self._handler.view.is_drained:
+            return self._handler.view.drain_reason
         if isinstance(error, ChildFailedError):
             rank, failure = error.get_first_failure()
             return f"its worker with rank {rank} has failed for good, with exit code {failure.exitcode}"
         if error is not None:
             return f"{type(error).__name__}: {error}".partition("\n")[0]
-        return None if self._handler.closed is not None else self._broken()
+        return None if self._handler.view.closed is not None else self._broken()
 
     @property
     def _run(self) -> str:
@@ -264,7 +264,7 @@ class TorchrunHandler(RendezvousHandler):
 
     def _record(self, method: str, message: str, state: NodeState = NodeState.RUNNING, rank: int | None = None) -> None:
         """Tell torch's event log, which is switched off unless the user has set it up."""
-        self._record_event(method, f"The node '{self._handler.node_id}' {message}.", state, rank)
+        self._record_event(method, f"The node '{self._handler.view.node_id}' {message}.", state, rank)
 
     @contextmanager
     def _failures_recorded(self, method: str) -> Iterator[None]:

@@ -156,11 +156,11 @@ class Agent:
 
     def _has_ended(self, info: RendezvousInfo) -> bool:
         """Whether this world is over, as far as this node knows."""
-        return bool(self.handler.closed or self.handler.num_nodes_waiting() or self._has_lost_member(info))
+        return bool(self.handler.view.closed or self.handler.num_nodes_waiting() or self._has_lost_member(info))
 
     def _has_lost_member(self, info: RendezvousInfo) -> bool:
         """Whether a member of this world is gone, even if the others are too few for another one."""
-        status = self.handler.status
+        status = self.handler.view.status
         return status is not None and status.round == info.round and bool(status.departures)
 
     def _watch(
@@ -195,17 +195,17 @@ class Agent:
         """
         if self._signals.number:
             return self._signalled()
-        if closed := self.handler.closed:
+        if closed := self.handler.view.closed:
             if closed.done and finished:
                 return AgentResult(ExitStatus.DONE, closed.reason)
             kind = ExitStatus.GAVE_UP if closed.gave_up else ExitStatus.CLOSED
             return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
-        return self._drained() if self.handler.is_drained else None
+        return self._drained() if self.handler.view.is_drained else None
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
         """Say that the workers of this node have finished, and see whether all others have."""
         count = until_signalled(
-            self._speaker, lambda: info.store.add("rdzv.finished", 1), is_over=lambda: self.handler.is_drained
+            self._speaker, lambda: info.store.add("rdzv.finished", 1), is_over=lambda: self.handler.view.is_drained
         )
         return count == info.world_size
 
@@ -230,13 +230,13 @@ class Agent:
 
     def _loses_drained(self, info: RendezvousInfo) -> bool:
         """Whether a node that drains goes now: the workers of the others fail when its workers end."""
-        status = self.handler.status
+        status = self.handler.view.status
         released = status.drained if status is not None and status.round == info.round else ()
-        return bool(released) or any(not drain.seconds for drain in self.handler.drains)
+        return bool(released) or any(not drain.seconds for drain in self.handler.view.drains)
 
     def _gives_up(self) -> AgentResult | None:
         """Close the run if it makes no progress."""
-        rounds = self.handler.rounds_without_progress
+        rounds = self.handler.view.rounds_without_progress
         if not self.give_up_after or len(rounds) < self.give_up_after:
             return None
         first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
@@ -245,9 +245,9 @@ class Agent:
         return AgentResult(ExitStatus.GAVE_UP, reason)
 
     def _ended_by(self, error: rdzv.RendezvousError) -> AgentResult:
-        if self.handler.is_drained:
+        if self.handler.view.is_drained:
             return self._drained()
-        closed = self.handler.closed
+        closed = self.handler.view.closed
         has_given_up = isinstance(error, rdzv.RendezvousClosedError) and closed is not None and closed.gave_up
         kind = ExitStatus.GAVE_UP if has_given_up else ExitStatus.of(error)
         return AgentResult(kind, str(error), summary=error.summary)
@@ -260,7 +260,7 @@ class Agent:
         return AgentResult(ExitStatus.SIGNALLED, signal_name(number), number)
 
     def _drained(self) -> AgentResult:
-        return AgentResult(ExitStatus.DRAINED, self.handler.drain_reason)
+        return AgentResult(ExitStatus.DRAINED, self.handler.view.drain_reason)
 
     def _shut_down(self, ending: AgentResult) -> None:
         if ending.exit_status is ExitStatus.DONE:

@@ -58,7 +58,7 @@ class Speaker:
 
     def pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
         """Tell the workers of the drains, and the run once all of them are ready."""
-        notices.send(seen, notices.show(self.handler.drains))
+        notices.send(seen, notices.show(self.handler.view.drains))
         is_answering = self._answering is not None and self._answering.is_alive()
         if is_answering or time.monotonic() < self._answers_from or not notices.are_answered(seen):
             return
