@@ -7,7 +7,7 @@ import pytest
 from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv.engine import leave, register
+from rdzv.engine import leader, leave, register
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
@@ -184,6 +184,21 @@ class TestLeaving:
         assert not node.leading
         assert LEADER_KEY not in harness.names()
 
+    @pytest.mark.parametrize("there", ["nothing", "a tombstone"])
+    def test_a_claim_on_its_way_elects_no_node_that_has_left(self, harness: Harness, there: str) -> None:
+        node = harness.registered()
+        if there == "a tombstone":
+            other = harness.registered("b")
+            harness.lead(other)
+            harness.run(leader.resign(other, harness.now + 5.0))
+            harness.show(node)
+            node.candidacy.stands_from = harness.now
+        claim = harness.stepper(leader.elect(node, harness.now + 5.0))
+        claim.to_write(LEADER_KEY)
+        self.leave(node, harness).end()
+        claim.go()
+        assert LEADER_KEY not in harness.names()
+
     def test_while_another_leads_nothing_is_removed(self, harness: Harness) -> None:
         node = harness.registered()
         harness.publish(running("a"))
@@ -325,6 +340,22 @@ class TestCleaningUp:
         harness.forget()
         leaving.end()
         assert harness.names() == set()
+
+    def test_a_member_that_closes_the_run_before_it_goes_is_not_said_to_be_lost(
+        self, harness: Harness, node: Node
+    ) -> None:
+        harness.publish(running("a", "b"))
+        write(harness, record("b"))
+        harness.show(node)
+        leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
+        # It has read that the run is open, and looks at the nodes.
+        leaving.to(ReadAll)
+        leaving.go()
+        harness.publish(running("a", "b", closed=ENOUGH))
+        with harness.memory.changed:
+            harness.memory.remove(f"run/{node_key(0, 'b')}")
+        leaving.end()
+        assert STATUS_KEY not in harness.names()
 
     def test_a_closed_run_gets_no_last_status(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b", closed=ENOUGH))

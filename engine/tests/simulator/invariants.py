@@ -223,8 +223,8 @@ class Invariants:
 
     def _look_at(self, key: str, envelope: Envelope) -> None:
         if envelope.deleted:
-            if key == LEADER_KEY and self._leads not in ("", envelope.writer):
-                raise Violation(7, f"{envelope.writer} resigns, and takes the lead from {self._leads}")
+            if key == LEADER_KEY and envelope.writer != self._leads:
+                self._check_resigning(envelope.writer)
             if key == STATE_KEY:
                 self.state = None
             return
@@ -234,7 +234,15 @@ class Invariants:
             self._wrote_status(decode(RunStatus, envelope.payload))
         else:
             self._leads, self.terms = decode(LeaderRecord, envelope.payload).node, self.terms + 1
+            if any(machine.name == self._leads and machine.ended for machine in self._context.machines):
+                raise Violation(7, f"{self._leads} is elected although it has left")
             self._context.trace.log("{} leads", self._leads)
+
+    def _check_resigning(self, writer: str) -> None:
+        """A node that resigns takes the lead from no other; one whose lease has ended does not have it any more."""
+        for machine in self._context.machines:
+            if machine.name == self._leads and machine.node.has_valid_lease():
+                raise Violation(7, f"{writer} resigns, and takes the lead from {self._leads}")
 
     def whole(self, state: State) -> State:
         """The same state with all members of its world."""
@@ -461,6 +469,15 @@ class Invariants:
     def _is_over_for(self, machine: Machine) -> bool:
         state = self.state
         return state is not None and (state.closed is not None or state.attempt > machine.settings.attempt)
+
+    def left(self, machine: Machine) -> None:
+        """See `Watcher`: the others need not wait for the lease of a leader that has gone."""
+        value = self._context.service.everything().get(LEADER_KEY) if self._context.plan.level == "leases" else None
+        envelope = None if value is None else Envelope.unpack(value)
+        if envelope is None or envelope.deleted or self._context.corrupt:
+            return
+        if decode(LeaderRecord, envelope.payload).node == machine.name:
+            raise Violation(7, f"{machine.name} is elected although it has left")
 
     def heard(self, machine: Machine, event: Event) -> None:
         """See `Watcher`."""

@@ -56,6 +56,9 @@ class Watcher(Protocol):
     def stays_waiting(self, machine: "Machine") -> None:
         """The program still waits for a world although its drain is over."""
 
+    def left(self, machine: "Machine") -> None:
+        """The node has left, and the service has confirmed all of that."""
+
     def heard(self, machine: "Machine", event: Event) -> None:
         """The node has announced an event."""
 
@@ -268,6 +271,8 @@ class Machine:
         _tolerate(result, error)
         self.ended, self.unheard = error is None, error is not None
         self.runner.stop()
+        if self.ended:
+            self._watcher.left(self)
 
     def _soon(self) -> float:
         return self.clock() + 5.0

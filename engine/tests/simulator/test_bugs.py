@@ -14,10 +14,12 @@ from .shrink import Failure, shrink, try_out
 RARE: Final = {
     "drain-again": 147,
     "drowsy-observer": 41,
+    "elected-when-gone": 420,
     "forgotten-election": 107,
     "hasty-removal": 98,
     "keep-ends": 35,
     "late-closing": 79,
+    "late-decision": 1260,
     "leader-without-grace-period": 95,
     "pardon-unheard": 185,
     "shared-pages-removed": 301,

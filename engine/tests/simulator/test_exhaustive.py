@@ -171,6 +171,7 @@ BEYOND = {
     ),
     "more nodes, more rounds, or more faults in one run": (
         *("scattered-group", "forgotten-leftovers", "quarantine-twice", "unconditional-record", "unfenced-rejoin"),
+        *("elected-when-gone", "late-decision"),
     ),
 }
 """The other bugs, by what they need that no search has."""

@@ -55,10 +55,12 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
     if node.run.leader is None:
         before = node.run.snapshot.raw(LEADER_KEY)
         claim = Put(LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.registration.lease)
+        candidacy.claims = True
         _, versioned = yield claim
         if versioned is None and before is not None:
             # The key is gone. The watch of a node that was cut off may not say so before it is made again.
             _, versioned = yield replace(claim, previous=None)
+        candidacy.claims = False
         there = read_record(LeaderRecord, versioned)
         if there is not None and (events := node.apply_leader(there)):
             yield Emit(tuple(events))
@@ -79,7 +81,8 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
     one.
 
     A tombstone replaces this node's own claim, under the version that names it: a node that only believes to lead
-    takes nothing from another. It belongs to the same lease, so that nothing of it stays.
+    takes nothing from another. It belongs to the same lease, so that nothing of it stays. Of a claim that is on its way
+    it takes the place, so that a node that has left is not elected.
 
     Args:
         node: The leader that resigns.
@@ -89,20 +92,22 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
     lease = lease or node.registration.lease
     node.candidacy.step_down()
     versioned = yield Read(LEADER_KEY, deadline)
-    while (leads := read_record(LeaderRecord, versioned)) is not None:
-        if leads.node != node.id:
+    while True:
+        leads = read_record(LeaderRecord, versioned)
+        if leads is not None and leads.node != node.id:
             return leads
-        if lease is None:
-            # Its claim ends with the lease that it had, which could not be revoked.
+        if lease is None or (leads is None and not node.candidacy.claims):
+            # Without a lease its claim ends with the one that it had, which could not be revoked.
             return None
         before = versioned
-        _, versioned = yield Put(LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
+        resigned, versioned = yield Put(LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
+        if resigned:
+            return None
         if same_version(before, versioned):
             # The lease is over, and the key with it; or it is being revoked by the call that waited, which would end
             # unfinished if this node went: the others would still see a leader, and leave the garbage to it.
             yield Revoke(lease, deadline)
             return None
-    return None
 
 
 def lead(node: Node, term: int) -> Coroutine[None]:
@@ -234,7 +239,7 @@ class _LeaderTerm:
                 is_same = state is not None and state.world == again.state.world
                 yield from _publish(node, again, versioned, self.pages if is_same else None)
             return snapshot
-        status_due_in = yield from self.status.publish(decision.status)
+        status_due_in = yield from self.status.publish(decision.status, versioned)
         yield from self.garbage.collect(self.known)
         since, self.done_at = snapshot, node.clock()
         snapshot = yield Wait(NODES, since, node.clock() + min(status_due_in, self.recheck_after(decision)))

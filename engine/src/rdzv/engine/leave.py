@@ -135,7 +135,7 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         records = nodes_in(snapshot)
         if any(record.left is None for record in records):
             return
-        state = node.run.state
+        state, version = node.run.state, node.run.version
         if state is None or node.closed() is not None:
             break
         if control.get(STATE_KEY) is None:
@@ -143,6 +143,10 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         known = read_record(RunStatus, status)
         state = yield from read_world(state, deadline)
         last = rules.last_status(state, records, known, node.id, reason).encode()
+        # A node that has just gone may have closed the run before, and removed its status.
+        yield from apply_and_emit(node, (yield Read(STATE_KEY, deadline)), deadline)
+        if not same_version(node.run.version, version):
+            continue
         applied, _ = yield Put(STATUS_KEY, last, deadline, previous=status)
         if applied:
             break

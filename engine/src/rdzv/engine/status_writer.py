@@ -4,7 +4,7 @@ from enum import Enum
 
 from rdzv_core.backend import STATE_KEY
 
-from .client import VersionedValue
+from .client import VersionedValue, same_version
 from .effects import Coroutine, Put, Read
 from .node import Node
 from .pace import Pace
@@ -37,8 +37,13 @@ class StatusWriter:
         self._version: VersionedValue | None = None
         self._written = Standing.STANDS
 
-    def publish(self, status: RunStatus) -> Coroutine[float]:
-        """Publish the status if it is worth waking every node; returns seconds until it may be."""
+    def publish(self, status: RunStatus, version: VersionedValue | None) -> Coroutine[float]:
+        """Publish the status if it is worth waking every node; returns seconds until it may be.
+
+        Args:
+            status: What was decided.
+            version: The value of the state on which it was decided.
+        """
         node, known, now = self._node, self._known(status), self._node.clock()
         standing = self._standing(now)
         # That a run is closed the state says; a status might be written after the last node has removed it.
@@ -49,7 +54,7 @@ class StatusWriter:
             return due
         new = set(status.departures) - set(known.departures)
         # A member may have closed the run before it left, and the watch be late.
-        if any(not departure.left for departure in new) and (yield from self._refresh_state()):
+        if any(not departure.left for departure in new) and (yield from self._is_outdated(version)):
             return 0.0
         return (yield from self._write(status, self._previous(standing)))
 
@@ -75,11 +80,11 @@ class StatusWriter:
         snapshot = self._node.run.snapshot
         return self._version or (snapshot.raw(STATUS_KEY) if snapshot else None)
 
-    def _refresh_state(self) -> Coroutine[bool]:
-        """Read the state again; returns whether what was decided is outdated, or this node leads no more."""
-        node, before, deadline = self._node, self._node.run.state, self._node.background_deadline()
+    def _is_outdated(self, version: VersionedValue | None) -> Coroutine[bool]:
+        """Read the state again; returns whether it is another than what was decided on, or this node leads no more."""
+        node, deadline = self._node, self._node.background_deadline()
         yield from apply_and_emit(node, (yield Read(STATE_KEY, deadline)), deadline)
-        return node.run.state is not before or not node.leading
+        return not same_version(node.run.version, version) or not node.leading
 
     def _write(self, status: RunStatus, previous: VersionedValue | None) -> Coroutine[float]:
         node = self._node

@@ -362,6 +362,9 @@ class _Watching:
     def refused(self, machine: Machine, error: BaseException) -> None:
         self.told.append(("refused", error))
 
+    def left(self, machine: Machine) -> None:
+        """What the service holds then is not known here."""
+
     def heard(self, machine: Machine, event: Event) -> None:
         self.told.append(("heard", event))
 
