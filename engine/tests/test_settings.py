@@ -19,8 +19,8 @@ def seconds(number: float) -> timedelta:
 
 def test_timeouts_have_pytorchs_defaults() -> None:
     timeout = RendezvousTimeout()
-    assert (timeout.join, timeout.last_call, timeout.close, timeout.heartbeat) == (
-        seconds(600), seconds(30), seconds(30), seconds(5),
+    assert (timeout.join, timeout.last_call, timeout.close, timeout.heartbeat, timeout.alone) == (
+        seconds(600), seconds(30), seconds(30), seconds(5), seconds(60),
     )  # fmt: skip
     assert RendezvousTimeout(None, seconds(1)) == RendezvousTimeout(last_call=seconds(1))
     assert timeout != RendezvousTimeout(last_call=seconds(1))
@@ -97,28 +97,43 @@ def test_impossible_settings_are_refused(change: dict[str, Any], message: str) -
 
 def test_without_options_everything_has_its_default() -> None:
     assert read() == RendezvousSettings("job-7", 2, 4, RendezvousTimeout(), seconds(5), 3)
+    assert read() == RendezvousSettings("job-7", 2, 4, RendezvousTimeout())
+    assert (read().wanted_timeout, read().grow_delay) == (seconds(120), seconds(0))
+    assert (read().quarantine_after, read().quarantine_cooldown) == (3, seconds(60))
     assert read(join_timeout=None, keep_alive_interval=None, labels=None) == read()
 
 
-def test_every_option_of_the_core_is_read() -> None:
-    settings = read(
-        join_timeout="50",
-        last_call_timeout="0.5",
-        close_timeout=70,
-        heartbeat_timeout=1.5,
-        keep_alive_interval="0.25",
-        keep_alive_max_attempt="4",
-        cas_backoff_max_seconds="0.5",
-        attempt="2",
-        on_shutdown="leave",
-        node_name="node2",
-        labels="rack=7;zone=a",
-    )
-    assert settings == RendezvousSettings(
+def test_every_option_of_rdzv_is_read() -> None:
+    given: dict[str, Any] = {
+        "join_timeout": "50",
+        "last_call_timeout": "0.5",
+        "close_timeout": 70,
+        "heartbeat_timeout": 1.5,
+        "alone_timeout": 20,
+        "keep_alive_interval": "0.25",
+        "keep_alive_max_attempt": "4",
+        "cas_backoff_max_seconds": "0.5",
+        "attempt": "2",
+        "on_shutdown": "leave",
+        "node_name": "node2",
+        "labels": "rack=7;zone=a",
+        "node_unit": "2",
+        "sizes": "4/2",
+        "group_by": "rack",
+        "group_size": "1",
+        "wanted": "4",
+        "wanted_timeout": "7",
+        "grow_delay": "3",
+        "quarantine_after": "2",
+        "quarantine_cooldown": "1.5",
+        "timeout": None,
+    }
+    assert given.keys() == {option.name for option in HANDLER_OPTIONS}
+    assert read(**given) == RendezvousSettings(
         "job-7",
         2,
         4,
-        RendezvousTimeout(seconds(50), seconds(0.5), seconds(70), seconds(1.5)),
+        RendezvousTimeout(seconds(50), seconds(0.5), seconds(70), seconds(1.5), seconds(20)),
         seconds(0.25),
         4,
         0.5,
@@ -126,6 +141,15 @@ def test_every_option_of_the_core_is_read() -> None:
         "leave",
         "node2",
         {"rack": "7", "zone": "a"},
+        2,
+        (2, 4),
+        "rack",
+        1,
+        4,
+        seconds(7),
+        seconds(3),
+        2,
+        seconds(1.5),
     )
 
 

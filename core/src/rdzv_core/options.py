@@ -17,6 +17,9 @@ from .text import shown
 
 __all__ = ["PREFIX", "Option", "parse_options", "read_options", "secret_names", "with_files"]
 
+Kind = Literal["text", "integer", "seconds", "boolean", "path", "pairs", "numbers"]
+"""See `Option`."""
+
 _MAX_SECONDS = 1_000_000_000
 """Locks, sockets and `timedelta` overflow somewhere above this, each in its own way."""
 
@@ -40,7 +43,7 @@ class Option:
     """
 
     name: str
-    kind: Literal["text", "integer", "seconds", "boolean", "path", "pairs", "numbers"]
+    kind: Kind
     default: Any
     help: str
     choices: tuple[str, ...] = ()

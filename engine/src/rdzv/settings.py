@@ -1,14 +1,14 @@
 """How the engine itself behaves: its options, and the values they become."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cached_property
-from typing import Final, Literal, Self
+from typing import Any, Final, Literal, Self
 
 from rdzv_core.errors import RendezvousParameterError
-from rdzv_core.options import Option, parse_options
+from rdzv_core.options import Kind, Option, parse_options
 from rdzv_core.parameters import RendezvousParameters, check_limits
 from rdzv_core.text import printable
 
@@ -19,100 +19,74 @@ __all__ = ["HANDLER_OPTIONS", "ROUNDS_KEPT", "RendezvousSettings", "RendezvousTi
 ROUNDS_KEPT: Final = 10
 """The last rounds whose first failures a run knows."""
 
-HANDLER_OPTIONS: Final = (
-    Option("join_timeout", "seconds", 600.0, "How long joining may take in all, connecting included."),
-    Option(
-        "last_call_timeout",
-        "seconds",
-        30.0,
-        "How long a world that has its minimum waits for more nodes; up to twice as long while they arrive.",
-    ),
-    Option("close_timeout", "seconds", 30.0, "How long closing may take."),
-    Option("heartbeat_timeout", "seconds", 5.0, "How long one keep-alive may take."),
-    Option(
-        "alone_timeout",
-        "seconds",
-        60.0,
-        "How long a node waits for others once all others of its world have left and no other is there; "
-        "as long as join_timeout: no wait ends early.",
-    ),
-    Option("keep_alive_interval", "seconds", 5.0, "The time between two keep-alives of a node."),
-    Option("keep_alive_max_attempt", "integer", 3, "How many intervals without a keep-alive make a node dead."),
-    Option(
-        "attempt", "integer", 0, "The scheduler's restart count: a higher one supersedes the run's earlier attempts."
-    ),
-    Option(
-        "on_shutdown",
-        "text",
-        "auto",
-        "What shutdown() does: close ends the run for all, leave only removes this node, "
-        "auto closes if this node is in the current round and leaves if not.",
-        choices=("auto", "close", "leave"),
-    ),
-    Option("node_name", "text", None, "What this node is called in messages and in the order of ranks."),
-    Option("labels", "pairs", None, "What else others may know of this node, as name=value;name=value."),
-    Option("node_unit", "integer", 1, "A world's number of nodes is a multiple of this."),
-    Option("sizes", "numbers", None, "The only numbers of nodes that a world has, as 8/16/32."),
-    Option("group_by", "text", None, "The label that says to which group (an NVLink domain, a rack) a node belongs."),
-    Option("group_size", "integer", None, "How many nodes of a group take part in a world: so many, or none."),
-    Option("wanted", "integer", None, "The number of nodes for which a world waits longer than the last call."),
-    Option("wanted_timeout", "seconds", 120.0, "How long it waits for them; then it takes what there is."),
-    Option(
-        "grow_delay",
-        "seconds",
-        0.0,
-        "How long a world runs at least before it is asked to let more nodes in; a loss is never delayed.",
-        zero=True,
-    ),
-    Option(
-        "quarantine_after",
-        "integer",
-        3,
-        "In how many consecutive rounds a node's program fails first until the node is quarantined; 0: it never is.",
-    ),
-    Option(
-        "quarantine_cooldown",
-        "seconds",
-        60.0,
-        "How long a first quarantine takes; each further one takes twice as long, up to eight times.",
-    ),
-    Option(
-        "cas_backoff_max_seconds",
-        "seconds",
-        0.0,
-        "PyTorch's pause after a lost write; accepted, and used for nothing: only one node writes the state.",
-        zero=True,
-    ),
-    Option(
-        "timeout",
-        "seconds",
-        None,
-        "Torchrun adds it to every configuration; only its rdzv-etcd uses it, as join_timeout.",
-    ),
+_CAS_BACKOFF: Final = Option(
+    "cas_backoff_max_seconds",
+    "seconds",
+    0.0,
+    "PyTorch's pause after a lost write; accepted, and used for nothing: only one node writes the state.",
+    zero=True,
 )
-"""The options that rdzv understands whatever the backend."""
 
-_DEFAULTS: Final = {option.name: option.default for option in HANDLER_OPTIONS}
+_TIMEOUT: Final = Option(
+    "timeout", "seconds", None, "Torchrun adds it to every configuration; only its rdzv-etcd uses it, as join_timeout."
+)
+
+
+def _option(kind: Kind, default: Any, help: str, *, held: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """A field that an option sets. The option has the field's name if it is given no other.
+
+    Args:
+        kind: See `Option`. A field holds seconds as a `timedelta`.
+        default: The option's default; the field's, too, without `held`.
+        help: One sentence.
+        held: The default of the field, and whether it is hashed, for `dataclasses.field`.
+        more: More arguments of `Option`.
+    """
+    option = {"kind": kind, "default": default, "help": help, **more}
+    return field(metadata=option, **(held or {"default": _value(kind, default)}))
+
+
+def _value(kind: Kind, parsed: Any) -> Any:
+    """What a field holds for what its option was parsed to."""
+    return timedelta(seconds=parsed) if kind == "seconds" else parsed
+
+
+def _options(settings: type) -> Iterator[tuple[str, Option]]:
+    """The fields that an option sets, and the options."""
+    return ((each.name, Option(**{"name": each.name, **each.metadata})) for each in fields(settings) if each.metadata)
+
+
+def _given(settings: type, parsed: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of the fields, but for those whose option is neither given nor has a default."""
+    options = _options(settings)
+    return {name: _value(option.kind, value) for name, option in options if (value := parsed[option.name]) is not None}
 
 
 @dataclass(frozen=True, init=False)
 class RendezvousTimeout:
     """How long the steps of a rendezvous may take. None, for any of them, means its default.
 
-    Attributes:
-        join: From calling ``next_rendezvous`` to holding a world, connecting included (600 s).
-        last_call: How long a world that has its minimum waits for more nodes (30 s), up to twice as long while they
-            arrive.
-        close: For closing (30 s).
-        heartbeat: For one keep-alive (5 s).
-        alone: How long a member of a world waits for others once all the others have left (60 s).
+    `HANDLER_OPTIONS` says what each of them means: ``join`` is the value of ``join_timeout``, and so on.
     """
 
-    join: timedelta
-    last_call: timedelta
-    close: timedelta
-    heartbeat: timedelta
-    alone: timedelta
+    join: timedelta = _option(
+        "seconds", 600.0, "How long joining may take in all, connecting included.", name="join_timeout"
+    )
+    last_call: timedelta = _option(
+        "seconds",
+        30.0,
+        "How long a world that has its minimum waits for more nodes; up to twice as long while they arrive.",
+        name="last_call_timeout",
+    )
+    close: timedelta = _option("seconds", 30.0, "How long closing may take.", name="close_timeout")
+    heartbeat: timedelta = _option("seconds", 5.0, "How long one keep-alive may take.", name="heartbeat_timeout")
+    alone: timedelta = _option(
+        "seconds",
+        60.0,
+        "How long a node waits for others once all others of its world have left and no other is there; "
+        "as long as join_timeout: no wait ends early.",
+        name="alone_timeout",
+    )
 
     def __init__(
         self,
@@ -122,67 +96,84 @@ class RendezvousTimeout:
         heartbeat: timedelta | None = None,
         alone: timedelta | None = None,
     ) -> None:
-        """See the attributes.
+        """The order of the first four is PyTorch's.
 
         Raises:
             RendezvousParameterError: A timeout is not above zero.
         """
-        given = {"join": join, "last_call": last_call, "close": close, "heartbeat": heartbeat, "alone": alone}
-        for name, timeout in given.items():
-            if timeout is None:
-                timeout = timedelta(seconds=_DEFAULTS[f"{name}_timeout"])
+        for each, given in zip(fields(self), (join, last_call, close, heartbeat, alone), strict=True):
+            # The defaults are attributes of the class.
+            timeout = getattr(self, each.name) if given is None else given
             if timeout <= timedelta(0):
-                raise RendezvousParameterError(f"The {name} timeout ({timeout}) must be positive.")
-            object.__setattr__(self, name, timeout)
+                raise RendezvousParameterError(f"The {each.name} timeout ({timeout}) must be positive.")
+            object.__setattr__(self, each.name, timeout)
 
 
 @dataclass(frozen=True)
 class RendezvousSettings:
-    """The settings of a handler.
+    """The settings of a handler. Those after ``timeout`` are the values of the options of their names.
+
+    `HANDLER_OPTIONS` says what these mean.
 
     Attributes:
         run_id: Which run.
         min_nodes: The smallest world.
         max_nodes: The largest world.
         timeout: How long the steps may take.
-        keep_alive_interval: The time between two keep-alives of a node.
-        keep_alive_max_attempt: How many intervals without one make a node dead.
-        cas_backoff_max_seconds: PyTorch's; used for nothing.
-        attempt: The scheduler's restart count of this run.
-        on_shutdown: Whether ``shutdown`` closes the run, leaves it, or decides by itself.
-        node_name: What this node is called; None leaves the choice to the handler.
-        labels: What else others may know of this node.
-        node_unit: A world's number of nodes is a multiple of this.
-        sizes: The only numbers of nodes that a world has; empty: any.
-        group_by: The label that says to which group a node belongs; None: there are no groups.
-        group_size: How many nodes of a group take part: so many, or none.
-        wanted: The number of nodes for which a world waits longer than the last call.
-        wanted_timeout: How long it waits for them.
-        grow_delay: How long a world runs at least before it is asked to let more nodes in.
-        quarantine_after: In how many consecutive rounds a node fails first until it is quarantined; 0: it never is.
-        quarantine_cooldown: How long a first quarantine takes.
     """
 
     run_id: str
     min_nodes: int
     max_nodes: int
     timeout: RendezvousTimeout
-    keep_alive_interval: timedelta
-    keep_alive_max_attempt: int
-    cas_backoff_max_seconds: float = 0.0
-    attempt: int = 0
-    on_shutdown: Literal["auto", "close", "leave"] = "auto"
-    node_name: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict, hash=False)
-    node_unit: int = 1
-    sizes: tuple[int, ...] = ()
-    group_by: str | None = None
-    group_size: int | None = None
-    wanted: int | None = None
-    wanted_timeout: timedelta = timedelta(seconds=_DEFAULTS["wanted_timeout"])
-    grow_delay: timedelta = timedelta(0)
-    quarantine_after: int = 3
-    quarantine_cooldown: timedelta = timedelta(seconds=_DEFAULTS["quarantine_cooldown"])
+    keep_alive_interval: timedelta = _option("seconds", 5.0, "The time between two keep-alives of a node.")
+    keep_alive_max_attempt: int = _option("integer", 3, "How many intervals without a keep-alive make a node dead.")
+    cas_backoff_max_seconds: float = _CAS_BACKOFF.default
+    attempt: int = _option(
+        "integer", 0, "The scheduler's restart count: a higher one supersedes the run's earlier attempts."
+    )
+    on_shutdown: Literal["auto", "close", "leave"] = _option(
+        "text",
+        "auto",
+        "What shutdown() does: close ends the run for all, leave only removes this node, "
+        "auto closes if this node is in the current round and leaves if not.",
+        choices=("auto", "close", "leave"),
+    )
+    node_name: str | None = _option("text", None, "What this node is called in messages and in the order of ranks.")
+    labels: Mapping[str, str] = _option(
+        "pairs",
+        None,
+        "What else others may know of this node, as name=value;name=value.",
+        held={"default_factory": dict, "hash": False},
+    )
+    node_unit: int = _option("integer", 1, "A world's number of nodes is a multiple of this.")
+    sizes: tuple[int, ...] = _option(
+        "numbers", None, "The only numbers of nodes that a world has, as 8/16/32.", held={"default": ()}
+    )
+    group_by: str | None = _option(
+        "text", None, "The label that says to which group (an NVLink domain, a rack) a node belongs."
+    )
+    group_size: int | None = _option(
+        "integer", None, "How many nodes of a group take part in a world: so many, or none."
+    )
+    wanted: int | None = _option(
+        "integer", None, "The number of nodes for which a world waits longer than the last call."
+    )
+    wanted_timeout: timedelta = _option("seconds", 120.0, "How long it waits for them; then it takes what there is.")
+    grow_delay: timedelta = _option(
+        "seconds",
+        0.0,
+        "How long a world runs at least before it is asked to let more nodes in; a loss is never delayed.",
+        zero=True,
+    )
+    quarantine_after: int = _option(
+        "integer",
+        3,
+        "In how many consecutive rounds a node's program fails first until the node is quarantined; 0: it never is.",
+    )
+    quarantine_cooldown: timedelta = _option(
+        "seconds", 60.0, "How long a first quarantine takes; each further one takes twice as long, up to eight times."
+    )
 
     def __post_init__(self) -> None:
         if not self.run_id:
@@ -245,21 +236,19 @@ class RendezvousSettings:
             RendezvousParameterError: An option has an impossible value.
         """
         options = parse_options(params.config, HANDLER_OPTIONS)
-        steps = {
-            each.name: timedelta(seconds=options.pop(f"{each.name}_timeout")) for each in fields(RendezvousTimeout)
-        }
-        # What torchrun adds is not a setting.
-        del options["timeout"]
         return cls(
             params.run_id,
             params.min_nodes,
             params.max_nodes,
-            RendezvousTimeout(**steps),
-            timedelta(seconds=options.pop("keep_alive_interval")),
-            labels=options.pop("labels") or {},
-            sizes=options.pop("sizes") or (),
-            wanted_timeout=timedelta(seconds=options.pop("wanted_timeout")),
-            grow_delay=timedelta(seconds=options.pop("grow_delay")),
-            quarantine_cooldown=timedelta(seconds=options.pop("quarantine_cooldown")),
-            **options,
+            RendezvousTimeout(**_given(RendezvousTimeout, options)),
+            cas_backoff_max_seconds=options[_CAS_BACKOFF.name],
+            **_given(cls, options),
         )
+
+
+HANDLER_OPTIONS: Final = (
+    *(option for settings in (RendezvousTimeout, RendezvousSettings) for _, option in _options(settings)),
+    _CAS_BACKOFF,
+    _TIMEOUT,
+)
+"""The options that rdzv understands whatever the backend."""
