@@ -12,7 +12,7 @@ from rdzv import DynamicRendezvousHandler, RendezvousInfo, RendezvousParameters,
 from rdzv.engine.records import ROUNDS
 from rdzv_core.backend import Snapshot
 
-from rdzv_cli.agent import Agent, AgentResult, ExitStatus
+from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus
 
 
 class Rank0:
@@ -73,7 +73,7 @@ def _run(rank_0: Rank0, then: Callable[[RendezvousInfo], None], seconds: float) 
         How it ended, and how often it asked about the store while it waited.
     """
     backend = Asked(rank_0.service)
-    agent = Agent(_handler(backend, "b"), _params("b"), ["true"])
+    agent = Agent(_handler(backend, "b"), _params("b"), ["true"], AgentOptions())
     asked = 0
 
     def wait() -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from rdzv_cli.agent import Checks, parse_check
+from rdzv_cli.agent import Checks
 from rdzv_cli.agent import checks as module
+from rdzv_cli.agent.checks import parse_check
 
 
 def run(*texts: str, timeout: float = 30.0) -> str:

@@ -20,8 +20,8 @@ from rdzv_core import BackendPlugin
 from rdzv_core.text import printable
 
 from rdzv_cli import log, main, run
+from rdzv_cli.agent.devices import processes
 from rdzv_cli.common import signal_number
-from rdzv_cli.devices import processes
 
 RUN = ["--backend", "memory", "--run-id", "job", "--nnodes", "1"]
 RUN_ID = "red\x1b[31m\n" + 5000 * "x"

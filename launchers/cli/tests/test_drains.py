@@ -16,7 +16,7 @@ from rdzv.channel import ProcessEnd
 from rdzv.engine.view import NodeView
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv_cli.agent import Agent, ExitStatus
+from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
 from rdzv_cli.agent.workers import Guard, Worker, Workers
@@ -187,7 +187,8 @@ def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.C
     handler = Draining(RendezvousSettings.from_parameters(params), MemoryBackend())
     # There is a drain from the start: until the program has a handler, the signal would kill it.
     command = [sys.executable, "-c", SAVES, way]
-    agent = Agent(handler, params, command, processes=2, on_drain=signal.SIGUSR1 if way == "signal" else 0)
+    options = AgentOptions(nproc_per_node=2, on_drain=signal.SIGUSR1 if way == "signal" else 0)
+    agent = Agent(handler, params, command, options)
     ending = agent.run()
     assert ending.exit_status is ExitStatus.DONE, ending.reason
     assert capfd.readouterr().out.splitlines() == [f"saves for {handler.view.node_id} spot"] * 2

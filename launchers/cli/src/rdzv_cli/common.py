@@ -104,7 +104,7 @@ def parameters(
     if address := getattr(arguments, "local_addr", None):
         beside["local_addr"] = address
     given_here = {**beside, "options": given | options}
-    layers = (Layer("The command line", given_here, _flag), *environment())
+    layers = (Layer("The command line", given_here, as_flag), *environment())
     for layer in layers:
         _check_places(layer.given.get("options", {}), arguments)
     params = merge(*layers, secrets=secrets)
@@ -112,14 +112,15 @@ def parameters(
     return params
 
 
-def _flag(argument: str) -> str:
+def as_flag(argument: str) -> str:
+    """The flag of an argument: --run-id for run_id."""
     return f"--{argument.replace('_', '-')}"
 
 
 def _check_places(options: Collection[str], arguments: argparse.Namespace) -> None:
     if misplaced := next((name for name in (*ARGUMENTS, *SHORT_NAMES) if name in options), None):
         flag = "nnodes" if misplaced in SHORT_NAMES or misplaced.endswith("_nodes") else misplaced
-        way = f"give {_flag(flag)}" if hasattr(arguments, flag) else "leave it out"
+        way = f"give {as_flag(flag)}" if hasattr(arguments, flag) else "leave it out"
         raise RendezvousParameterError(f"'{misplaced}' belongs neither in --option nor in RDZV_OPTIONS: {way}.")
 
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from rdzv import DynamicRendezvousHandler
@@ -23,9 +23,8 @@ from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
-from .agent import Agent, AgentResult, Checks, ExitStatus, parse_check
-from .common import add_needed, add_run_options, count, parameters, rounds, seconds, signal_number, some_seconds
-from .devices import processes
+from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus
+from .common import add_needed, add_run_options, parameters
 from .exits import EXIT_CODES
 from .log import say, speak_as, write
 
@@ -62,14 +61,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_run_options(parser)
-    _add_node_options(parser)
-    _add_ending_options(parser)
-    _add_check_options(parser)
-    parser.add_argument(
-        "--pass-secrets",
-        action="store_true",
-        help="let CMD see the passwords and tokens, too; it needs none if they are in files",
-    )
+    add_needed(parser, "--nnodes", "RDZV_NNODES", "MIN:MAX", "how many nodes a world has, as 2:4 or 4")
+    AgentOptions.add_to(parser)
     program = parser.add_argument("program", metavar="-- CMD", help="the program")
     arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
     # The parser says that it is missing: argparse would ask for "-- CMD, ARG".
@@ -77,118 +70,26 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser.set_defaults(run=run)
 
 
-def _add_node_options(parser: argparse.ArgumentParser) -> None:
-    """What this node brings, and asks of a world."""
-    add_needed(parser, "--nnodes", "RDZV_NNODES", "MIN:MAX", "how many nodes a world has, as 2:4 or 4")
-    parser.add_argument(
-        "--nproc-per-node",
-        type=processes,
-        default=1,
-        metavar="N",
-        help="processes per node (default: 1); gpu: one for each NVIDIA GPU; cpu: one for each CPU; auto: gpu if there "
-        "is any, else cpu",
-    )
-    parser.add_argument(
-        "--max-restarts",
-        type=count,
-        default=0,
-        metavar="N",
-        help="how often CMD may fail on this node before it gives up (default: 0); a new world costs none",
-    )
-    parser.add_argument("--attempt", type=count, metavar="N", help="the scheduler's restart count (default: 0)")
-    parser.add_argument(
-        "--local-addr",
-        metavar="ADDRESS",
-        help="this node's address as the others reach it (default: RDZV_LOCAL_ADDR, else the one from which it calls "
-        "the service)",
-    )
-
-
-def _add_ending_options(parser: argparse.ArgumentParser) -> None:
-    """When the program, this node and the run end."""
-    parser.add_argument(
-        "--grace",
-        type=seconds,
-        default=10.0,
-        metavar="SECONDS",
-        help="between asking CMD to end and killing it (default: 10)",
-    )
-    parser.add_argument(
-        "--drain",
-        type=some_seconds,
-        metavar="SECONDS",
-        help="after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all "
-        "can save their work (default: go at once, as after a second one)",
-    )
-    parser.add_argument(
-        "--give-up-after",
-        type=rounds,
-        default=0,
-        metavar="N",
-        help="close the run after so many consecutive rounds, up to 10, in which CMD failed and progress() came no "
-        "further than before; --max-restarts has to allow for them (default: never)",
-    )
-    parser.add_argument(
-        "--hang-timeout",
-        type=some_seconds,
-        metavar="SECONDS",
-        help="how long a process that has called rdzv.current().progress() may take until it calls it again; then it "
-        "counts as failed (default: any time)",
-    )
-    parser.add_argument(
-        "--on-drain",
-        type=signal_number,
-        default=0,
-        metavar="SIGNAL",
-        help="what CMD is sent when a node of its world is about to leave, such as SIGUSR1 (default: none)",
-    )
-
-
-def _add_check_options(parser: argparse.ArgumentParser) -> None:
-    """What this node must be fit for."""
-    parser.add_argument(
-        "--check",
-        action="append",
-        default=[],
-        type=parse_check,
-        metavar="CHECK",
-        help="what this node must be fit for to take part: a command line, disk:PATH:SIZE, port, port:NUMBER, gpu or "
-        "host:NAME:PORT; may be repeated",
-    )
-    parser.add_argument(
-        "--check-timeout",
-        type=some_seconds,
-        default=60.0,
-        metavar="SECONDS",
-        help="how long each check may take (default: 60)",
-    )
-    parser.add_argument(
-        "--check-cooldown",
-        type=some_seconds,
-        metavar="SECONDS",
-        help="after a check has failed, wait so long and try again; twice as long each time, up to 8 times as long "
-        "(default: end)",
-    )
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
+    options = AgentOptions.of(arguments)
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
-    attempt = {} if arguments.attempt is None else {"attempt": arguments.attempt}
+    attempt = {} if options.attempt is None else {"attempt": options.attempt}
     params = parameters(arguments, low, high, **attempt)
+    command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.
     if shutil.which(arguments.program) is None:
         say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
         return ExitStatus.FAILED.value
     plugin = load_backend_plugin(params.backend)
-    public, environment = withhold(params, None if arguments.pass_secrets else secret_names(plugin.options))
-    checks = Checks(arguments.check, arguments.check_timeout, environment)
+    public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options))
+    checks = Checks(options.check or (), options.check_timeout, environment)
     restarts = 0
-    for cooldown in _cooldowns(arguments.check_cooldown):
+    for cooldown in _cooldowns(options.check_cooldown):
         if unfit := checks.run():
             ending = AgentResult(ExitStatus.UNFIT, unfit)
         else:
-            ending, restarts = _take_part(arguments, params, public, checks, restarts)
+            ending, restarts = _take_part(params, public, command, options, checks, restarts)
         if ending.exit_status is not ExitStatus.DONE:
             say(f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason)
         if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
@@ -205,18 +106,20 @@ def _cooldowns(first: float | None) -> Iterator[float]:
 
 
 def _take_part(
-    arguments: argparse.Namespace,
     params: RendezvousParameters,
     public: RendezvousParameters,
+    command: Sequence[str],
+    options: AgentOptions,
     checks: Checks,
     restarts: int,
 ) -> tuple[AgentResult, int]:
     """Be a node of the run until it ends, or this node leaves it.
 
     Args:
-        arguments: The command line.
         params: How the node is made.
         public: What the command may know of that.
+        command: The program and its arguments.
+        options: What the user has decided.
         checks: What the node must be fit for.
         restarts: How often the command has failed on this machine and was to be started again.
 
@@ -232,14 +135,8 @@ def _take_part(
     agent = Agent(
         handler,
         public,
-        [arguments.program, *arguments.arguments],
-        processes=arguments.nproc_per_node,
-        max_restarts=arguments.max_restarts,
-        grace=arguments.grace,
-        drain=arguments.drain,
-        give_up_after=arguments.give_up_after,
-        hang_timeout=arguments.hang_timeout,
-        on_drain=arguments.on_drain,
+        command,
+        options,
         check=checks.run,
         environment=checks.environment,
         waiting=progress.waiting,

@@ -1,7 +1,8 @@
 """The elastic agent: one node that runs a command in every world it gets."""
 
 from .agent import Agent
-from .checks import Checks, parse_check
+from .checks import Checks
 from .ending import AgentResult, ExitStatus
+from .options import AgentOptions
 
-__all__ = ["Agent", "AgentResult", "Checks", "ExitStatus", "parse_check"]
+__all__ = ["Agent", "AgentOptions", "AgentResult", "Checks", "ExitStatus"]

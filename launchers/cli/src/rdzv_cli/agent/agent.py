@@ -20,6 +20,7 @@ from .channels import Channels
 from .drains import DrainNotices
 from .ending import AgentResult, ExitStatus
 from .failures import FailureDetection
+from .options import AgentOptions
 from .processes import PROCESSES, processes_of_rank_0
 from .progress import HangDetection
 from .signals import Asked, Signals
@@ -40,14 +41,7 @@ class Agent:
         handler: This node's handler; the agent shuts it down at the end.
         params: What the command may know of how the handler was made.
         command: The program and its arguments.
-        processes: How many of it each node runs.
-        max_restarts: How often it may fail here before this node gives up. A new world costs none.
-        grace: Seconds between asking the command to end and killing it.
-        drain: Seconds for which this node stays in its world after the first SIGTERM or SIGUSR1; None: it goes at once.
-        give_up_after: Consecutive rounds without progress after which the run is closed; 0: it never is.
-        hang_timeout: Seconds after which a worker that has reported progress, and does so no more, has failed; None:
-            it may take any time.
-        on_drain: The signal that the workers are sent when another drain is known; 0: none.
+        options: What the user has decided.
         check: Called after the command has failed here, before this node takes part again; with a function that says
             whether to end at once. It returns why the node is not fit to, or None.
         environment: The variables of every process that is started, to which those of its world are added.
@@ -59,14 +53,8 @@ class Agent:
     handler: rdzv.DynamicRendezvousHandler
     params: RendezvousParameters
     command: Sequence[str]
+    options: AgentOptions
     _: KW_ONLY
-    processes: int = 1
-    max_restarts: int = 0
-    grace: float = 10.0
-    drain: float | None = None
-    give_up_after: int = 0
-    hang_timeout: float | None = None
-    on_drain: int = 0
     check: Callable[[Callable[[], bool]], str | None] = lambda is_over: None
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     waiting: Callable[[float], None] = lambda seconds: None
@@ -79,8 +67,8 @@ class Agent:
 
     def __post_init__(self) -> None:
         """Have taken no signal yet."""
-        self._signals = Signals(drains=self.drain is not None)
-        self._speaker = Speaker(self.handler, self._signals, self.drain, self.say)
+        self._signals = Signals(drains=self.options.drain is not None)
+        self._speaker = Speaker(self.handler, self._signals, self.options.drain, self.say)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
@@ -105,17 +93,17 @@ class Agent:
             return self._signalled()
         if not self._agree_on_processes(info):
             return None
-        with contextlib.closing(Channels(self.processes, keeper)) as channels:
+        with contextlib.closing(Channels(self.options.nproc_per_node, keeper)) as channels:
             return self._run_command(info, channels, keeper)
 
     def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
-        own = {"processes": self.processes, "restarts": self.restarts}
+        own = {"processes": self.options.nproc_per_node, "restarts": self.restarts}
         environments = [
             {**self.environment, **variables(self.params, info, local_rank=rank, channel=channels.path(rank), **own)}
-            for rank in range(self.processes)
+            for rank in range(self.options.nproc_per_node)
         ]
-        notices = DrainNotices(channels, self.on_drain)
-        self.say(_place_in(info, self.processes))
+        notices = DrainNotices(channels, self.options.on_drain)
+        self.say(_place_in(info, self.options.nproc_per_node))
         try:
             workers = Workers(self.command, environments, keeper)
         except OSError as error:
@@ -127,7 +115,7 @@ class Agent:
             return self._watch(workers, channels, notices, info)
         finally:
             self._signals.in_world = False
-            workers.stop(self.grace, self._signals.number or signal.SIGTERM, force=self._is_urgent)
+            workers.stop(self.options.grace, self._signals.number or signal.SIGTERM, force=self._is_urgent)
 
     def _agree_on_processes(self, info: RendezvousInfo) -> bool:
         """See to it that every node has as many processes, else the global ranks would not add up.
@@ -136,7 +124,7 @@ class Agent:
             False if the world ended before it was known.
         """
         if info.rank == 0:
-            until_signalled(self._speaker, lambda: info.store.set(PROCESSES, str(self.processes)))
+            until_signalled(self._speaker, lambda: info.store.set(PROCESSES, str(self.options.nproc_per_node)))
             return not self._signals.number
         ended = threading.Event()
         try:
@@ -147,9 +135,9 @@ class Agent:
             ended.set()
         if first is None:
             return False
-        if first != self.processes:
+        if first != self.options.nproc_per_node:
             raise rdzv.RendezvousParameterError(
-                f"This node runs {self.processes} processes, but the node of rank 0 runs {first}: "
+                f"This node runs {self.options.nproc_per_node} processes, but the node of rank 0 runs {first}: "
                 "give all nodes the same --nproc-per-node."
             )
         return True
@@ -167,8 +155,10 @@ class Agent:
         self, workers: Workers, channels: Channels, notices: DrainNotices, info: RendezvousInfo
     ) -> AgentResult | None:
         """Watch one round; None when it is time for another."""
-        hangs = HangDetection(self.hang_timeout)
-        failures = FailureDetection(self.command[0], info.rank * self.processes, hangs, self.say, self._is_urgent)
+        hangs = HangDetection(self.options.hang_timeout)
+        failures = FailureDetection(
+            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent
+        )
         finished = False
         while (ending := self._ended_from_outside(finished)) is None:
             self._speaker.drain_if_asked()
@@ -221,11 +211,11 @@ class Agent:
         self._speaker.report_failure(what, progressed=progressed)
         if ending := self._gives_up():
             return ending
-        if self.restarts >= self.max_restarts:
+        if self.restarts >= self.options.max_restarts:
             return AgentResult(ExitStatus.FAILED, f"{what}, after {self.restarts} restart{'s' * (self.restarts != 1)}")
         self.restarts += 1
         self._has_failed = True
-        logger.warning("%s; restart %d of %d", what, self.restarts, self.max_restarts)
+        logger.warning("%s; restart %d of %d", what, self.restarts, self.options.max_restarts)
         return None
 
     def _loses_drained(self, info: RendezvousInfo) -> bool:
@@ -237,7 +227,7 @@ class Agent:
     def _gives_up(self) -> AgentResult | None:
         """Close the run if it makes no progress."""
         rounds = self.handler.view.rounds_without_progress
-        if not self.give_up_after or len(rounds) < self.give_up_after:
+        if not self.options.give_up_after or len(rounds) < self.options.give_up_after:
             return None
         first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
         reason = f"{len(rounds)} rounds without progress: {first}"

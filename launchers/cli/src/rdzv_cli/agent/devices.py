@@ -9,8 +9,8 @@ from typing import Final
 from rdzv.programs import public_environment
 from rdzv_core.text import printable
 
-from .agent.probes import gpu_devices, listed_gpus
-from .common import MOST, is_count
+from ..common import MOST, is_count
+from .probes import gpu_devices, listed_gpus
 
 _PATIENCE: Final = 60.0
 """Seconds that ``nvidia-smi`` may take; without its daemon it initialises every GPU first."""

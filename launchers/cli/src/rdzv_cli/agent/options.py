@@ -1,0 +1,103 @@
+"""What the user decides about the agent: each option of `rdzv run` once, as a field and as a flag."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from ..common import as_flag, count, rounds, seconds, signal_number, some_seconds
+from .checks import Check, parse_check
+from .devices import processes
+
+
+def _flag(help: str, *, default: Any = None, **more: Any) -> Any:
+    """A field that the flag of its name sets; the arguments are those of `add_argument`."""
+    return field(default=default, metadata={"help": help, **more})
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgentOptions:
+    """The options of one agent. The help of each says what it means."""
+
+    nproc_per_node: int = _flag(
+        "processes per node (default: %(default)s); gpu: one for each NVIDIA GPU; cpu: one for each CPU; auto: gpu if "
+        "there is any, else cpu",
+        type=processes,
+        default=1,
+        metavar="N",
+    )
+    max_restarts: int = _flag(
+        "how often CMD may fail on this node before it gives up (default: %(default)s); a new world costs none",
+        type=count,
+        default=0,
+        metavar="N",
+    )
+    attempt: int | None = _flag("the scheduler's restart count (default: 0)", type=count, metavar="N")
+    local_addr: str | None = _flag(
+        "this node's address as the others reach it (default: RDZV_LOCAL_ADDR, else the one from which it calls the "
+        "service)",
+        metavar="ADDRESS",
+    )
+    grace: float = _flag(
+        "between asking CMD to end and killing it (default: %(default)g)",
+        type=seconds,
+        default=10.0,
+        metavar="SECONDS",
+    )
+    drain: float | None = _flag(
+        "after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all can "
+        "save their work (default: go at once, as after a second one)",
+        type=some_seconds,
+        metavar="SECONDS",
+    )
+    give_up_after: int = _flag(
+        "close the run after so many consecutive rounds, up to 10, in which CMD failed and progress() came no further "
+        "than before; --max-restarts has to allow for them (default: never)",
+        type=rounds,
+        default=0,
+        metavar="N",
+    )
+    hang_timeout: float | None = _flag(
+        "how long a process that has called rdzv.current().progress() may take until it calls it again; then it counts "
+        "as failed (default: any time)",
+        type=some_seconds,
+        metavar="SECONDS",
+    )
+    on_drain: int = _flag(
+        "what CMD is sent when a node of its world is about to leave, such as SIGUSR1 (default: none)",
+        type=signal_number,
+        default=0,
+        metavar="SIGNAL",
+    )
+    check: Sequence[Check] | None = _flag(
+        "what this node must be fit for to take part: a command line, disk:PATH:SIZE, port, port:NUMBER, gpu or "
+        "host:NAME:PORT; may be repeated",
+        action="append",
+        type=parse_check,
+        metavar="CHECK",
+    )
+    check_timeout: float = _flag(
+        "how long each check may take (default: %(default)g)", type=some_seconds, default=60.0, metavar="SECONDS"
+    )
+    check_cooldown: float | None = _flag(
+        "after a check has failed, wait so long and try again; twice as long each time, up to 8 times as long "
+        "(default: end)",
+        type=some_seconds,
+        metavar="SECONDS",
+    )
+    pass_secrets: bool = _flag(
+        "let CMD see the passwords and tokens, too; it needs none if they are in files",
+        action="store_true",
+        default=False,
+    )
+
+    @classmethod
+    def add_to(cls, parser: argparse.ArgumentParser) -> None:
+        """Add a flag for each."""
+        for each in fields(cls):
+            parser.add_argument(as_flag(each.name), default=each.default, **each.metadata)
+
+    @classmethod
+    def of(cls, arguments: argparse.Namespace) -> Self:
+        """The options that such a parser has read."""
+        return cls(**{each.name: getattr(arguments, each.name) for each in fields(cls)})
