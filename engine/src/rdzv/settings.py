@@ -19,6 +19,7 @@ __all__ = ["HANDLER_OPTIONS", "ROUNDS_KEPT", "RendezvousSettings", "RendezvousTi
 ROUNDS_KEPT: Final = 10
 """The last rounds whose first failures a run knows."""
 
+# These two are accepted, and a handler uses neither: they are listed last.
 _CAS_BACKOFF: Final = Option(
     "cas_backoff_max_seconds",
     "seconds",
