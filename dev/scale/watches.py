@@ -7,7 +7,7 @@ from typing import Any
 
 from rdzv.engine.client import DecodedSnapshot
 from rdzv_core import Snapshot
-from rdzv_etcd_v3.watch import Watch, _is_news
+from rdzv_etcd_v3.watch import Watch
 
 __all__ = ["LoopWatch", "wait"]
 
@@ -18,7 +18,7 @@ class LoopWatch(Watch):
     def news(self, since: Snapshot) -> Snapshot | None:
         """What is known and differs from what the caller knows; None: nothing."""
         self._adopt(since)
-        return self._now if not self._doubtful and _is_news(self._now, since) else None
+        return self._news(since)
 
     def is_open(self) -> bool:
         """Whether the next step only receives; if not, it makes a call, which takes its time."""
@@ -26,7 +26,7 @@ class LoopWatch(Watch):
 
     def step(self, deadline: float) -> None:
         """Read the prefix, or open the watch, or receive what has come; what is missing is waited for."""
-        self._read(deadline)
+        self._step(deadline)
 
     def fileno(self) -> int:
         """The socket of the watch; -1: it was closed, which the next step finds out."""

@@ -15,10 +15,11 @@ from rdzv_conformance.proxy import FaultProxy as AnyProxy
 from rdzv_conformance.servers import EtcdServer
 from rdzv_conformance.suite.network import NetworkConformance
 from rdzv_conformance.suite.server import ConnectTo
+from rdzv_core import turns
 from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD
 from rdzv_core.endpoints import parse_endpoints
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousTimeoutError
-from rdzv_transport import prefixes, turns
+from rdzv_transport import prefixes
 
 from rdzv_etcd_v3 import EtcdV3Backend, events, watch
 from rdzv_etcd_v3.events import Change, Events

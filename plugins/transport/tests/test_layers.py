@@ -1,7 +1,6 @@
-"""The layers below HTTP: sockets with deadlines, failover, turns, and what is kept of prefixes."""
+"""The layers below HTTP: sockets with deadlines, failover, and what is kept of prefixes."""
 
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,7 +9,7 @@ import pytest
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
-from rdzv_transport import EndpointError, FailoverClient, Member, Prefixes, ReplyLostError, TimedSocket, Turns
+from rdzv_transport import EndpointError, FailoverClient, Member, Prefixes, ReplyLostError, TimedSocket
 
 
 def _client(*endpoints: Endpoint, request_timeout: float = 1.0) -> FailoverClient:
@@ -131,38 +130,6 @@ class TestFailoverClient:
         client.close()
         with pytest.raises(RendezvousConnectionError), client.forgiving(_soon(0)):
             raise RendezvousConnectionError
-
-
-def test_one_of_the_threads_that_wait_fetches_for_all() -> None:
-    turns, news, fetching = Turns(), threading.Event(), list[int]()
-
-    def fetch() -> None:
-        fetching.append(len(fetching))
-        assert fetching == [0], "two threads fetch at once"
-        news.wait(5)
-
-    def wait() -> None:
-        while not turns.take(news.is_set, fetch, _soon()):
-            assert not turns.is_taken() or not news.is_set()
-
-    with ThreadPoolExecutor(4) as threads:
-        waits = [threads.submit(wait) for _ in range(4)]
-        time.sleep(0.1)
-        news.set()
-        for one in waits:
-            one.result(5)
-    assert fetching == [0]
-
-
-def test_a_turn_that_fails_goes_to_the_next_thread() -> None:
-    def fail() -> None:
-        raise KeyError
-
-    turns = Turns()
-    for _ in range(2):
-        with pytest.raises(KeyError):
-            turns.take(lambda: False, fail, _soon())
-        assert not turns.is_taken()
 
 
 def test_prefixes_in_use_are_kept_and_of_the_others_those_that_were_used_last() -> None:

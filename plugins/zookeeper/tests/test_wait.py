@@ -9,9 +9,10 @@ from rdzv_conformance.deadlines import eventually
 from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.servers import ZooKeeperServer
+from rdzv_core import turns
 from rdzv_core.backend import ABSENT, ANY, PutOutcome, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_transport import prefixes, turns
+from rdzv_transport import prefixes
 
 from rdzv_zookeeper import cache, channel, session, wire
 

@@ -6,7 +6,8 @@ from typing import Final, NamedTuple
 
 from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError
-from rdzv_transport import Prefixes, Turns
+from rdzv_core.turns import Turns
+from rdzv_transport import Prefixes
 
 from .layout import is_quiet
 from .pool import Check, ConnectionPool
@@ -101,13 +102,12 @@ class _Watch:
         self._quiet = is_quiet(prefix)
 
     def wait(self, since: Snapshot, deadline: float, check_open: Check) -> Snapshot:
-        news: Snapshot | None = None
         session = self._current_session()
         # Of what another service has said, nothing is known.
         known = since.revision if isinstance(since.revision, Moment) else Moment(-1.0, time.monotonic())
 
-        def done() -> bool:
-            nonlocal news, session
+        def news() -> Snapshot | None:
+            nonlocal session
             check_open()
             taken: Moment = self._now.revision
             if taken.began < known.ended and taken != known:
@@ -117,14 +117,12 @@ class _Watch:
                     # Unless both were at the same time: then that look may have heard the ring.
                     self._wakeup.wake()
             elif self._now.entries != since.entries:
-                news = self._now
-                return True
+                return self._now
             self._check_session(session)
             session = self._current_session()
-            return time.monotonic() >= deadline
+            return None
 
-        self.turns.take_until(done, lambda: self._look_for_news(deadline, check_open), deadline)
-        return news or since
+        return self.turns.wait(news, lambda: self._look_for_news(deadline, check_open), deadline) or since
 
     def forget(self, connection: Connection) -> None:
         """Have no client ring for this prefix any more."""

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
-from rdzv_transport import Turns, contains
+from rdzv_core.turns import Turns
+from rdzv_transport import contains
 
 from .client import Client
 from .events import Change, Events, GapError
@@ -50,22 +51,7 @@ class Watch:
         """See `KeyValueBackend.wait`."""
         with self._turns.changed:
             self._adopt(since)
-        news: Snapshot | None = None
-
-        def done() -> bool:
-            nonlocal news
-            if not self._doubtful and _is_news(self._now, since):
-                news = self._now
-                return True
-            self._client.http.check_open()
-            return time.monotonic() >= deadline
-
-        def fetch() -> None:
-            with self._client.http.forgiving(deadline):
-                self._read(deadline)
-
-        self._turns.take_until(done, fetch, deadline)
-        return news or since
+        return self._turns.wait(lambda: self._news(since), lambda: self._step(deadline), deadline) or since
 
     def close(self) -> None:
         """End the watch, if there is one; the next wait opens another."""
@@ -84,15 +70,24 @@ class Watch:
         else:
             self._doubtful = True
 
-    def _read(self, deadline: float) -> None:
+    def _news(self, since: Snapshot) -> Snapshot | None:
+        """What a caller who knows `since` should see, if it differs, or the service has lost what he knows."""
+        fell_back = type(since.revision) is int and self._now.revision < since.revision
+        if not self._doubtful and (fell_back or self._now.entries != since.entries):
+            return self._now
+        self._client.http.check_open()
+        return None
+
+    def _step(self, deadline: float) -> None:
         """One step towards news: read the prefix, or open the watch, or receive from it."""
         timeout = min(deadline - time.monotonic(), self._client.http.patience)
-        if self._doubtful:
-            self._read_again(timeout)
-        elif self._events is None:
-            self._events = Events(self._client, self._keys, self._prefix, self._now.revision + 1, timeout)
-        else:
-            self._receive(self._events, deadline)
+        with self._client.http.forgiving(deadline):
+            if self._doubtful:
+                self._read_again(timeout)
+            elif self._events is None:
+                self._events = Events(self._client, self._keys, self._prefix, self._now.revision + 1, timeout)
+            else:
+                self._receive(self._events, deadline)
 
     def _read_again(self, timeout: float) -> None:
         before = self._now.revision
@@ -140,9 +135,3 @@ class Watch:
                     entries[change.name] = change.entry
             if revision != self._now.revision:
                 self._now = Snapshot(entries, revision)
-
-
-def _is_news(now: Snapshot, since: Snapshot) -> bool:
-    """Whether a caller who knows `since` should see `now`: it differs, or the service has lost what he knows."""
-    fell_back = type(since.revision) is int and now.revision < since.revision
-    return fell_back or now.entries != since.entries

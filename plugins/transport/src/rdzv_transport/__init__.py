@@ -2,8 +2,8 @@
 
 A `NetworkBackend` has a link to its service in each process. For a service that speaks HTTP, `Client` makes calls and
 streams over the standard library's sockets; the plugin brings what is asked (`Request`), what the answers mean,
-and how to follow a prefix (`Watches`). For one with a protocol of its own there are the layers below: `FailoverClient`,
-the sockets that it makes, and `Turns`.
+and how to follow a prefix (`Watches`). For one with a protocol of its own there are the layers below: `FailoverClient`
+and the sockets that it makes.
 """
 
 from .backend import NetworkBackend
@@ -18,7 +18,6 @@ from .process_local import ProcessLocal
 from .sockets import LONGEST, EndpointError, TimedSocket
 from .stream import Stream
 from .tls import pop_tls_context, tls_context
-from .turns import Turns
 from .watches import Revision, Watches
 
 __all__ = [
@@ -37,7 +36,6 @@ __all__ = [
     "Revision",
     "Stream",
     "TimedSocket",
-    "Turns",
     "Watches",
     "contains",
     "keep_in_children",

@@ -7,16 +7,17 @@ still, and the next wait goes on with it.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rdzv_core.backend import Snapshot
+from rdzv_core.turns import Turns
 
 from .client import Client
 from .connection import ResponseTimeoutError
 from .poll import Poll
 from .prefixes import Prefixes
 from .sockets import LONGEST, EndpointError
-from .turns import Turns
 
 _IDLE_WATCHES: Final = 4
 """How many prefixes keep their poll though no call waits for them now."""
@@ -48,6 +49,10 @@ class Revision:
     received: float
 
 
+_UNKNOWN: Final = Revision(0, float("-inf"), float("-inf"))
+"""That of a snapshot from elsewhere."""
+
+
 class Watches:
     """The watches of one client.
 
@@ -58,9 +63,8 @@ class Watches:
     """
 
     def __init__(self, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll) -> None:
-        self._watches = Prefixes(
-            lambda prefix: _Watch(prefix, client, read_all, open_poll), _Watch.close, idle=_IDLE_WATCHES
-        )
+        watch = partial(_Watch, client, read_all, open_poll)
+        self._watches = Prefixes(watch, _Watch.close, idle=_IDLE_WATCHES)
 
     def wait(self, prefix: str, since: Snapshot, timeout: float) -> Snapshot:
         """See `KeyValueBackend.wait`."""
@@ -77,12 +81,12 @@ class _Watch:
     """What is known of one prefix, and the poll that keeps it up to date."""
 
     def __init__(
-        self, prefix: str, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll
+        self, client: Client, read_all: Callable[[str, float], Snapshot], open_poll: OpenPoll, prefix: str
     ) -> None:
-        self._prefix = prefix
         self._client = client
         self._read_all = read_all
         self._open_poll = open_poll
+        self._prefix = prefix
         self._turns = Turns()
         # None: it must be read before anything else.
         self._now: Snapshot | None = None
@@ -91,24 +95,18 @@ class _Watch:
         self._next_poll = 0.0
 
     def wait(self, since: Snapshot, deadline: float) -> Snapshot:
-        known = since.revision if isinstance(since.revision, Revision) else Revision(0, float("-inf"), float("-inf"))
+        known = since.revision if isinstance(since.revision, Revision) else _UNKNOWN
         with self._turns.changed:
-            self._adopt(since, known)
-        news: Snapshot | None = None
+            # After a failure the service may have lost what it had, and what is newer never come.
+            if self._now is None and not self._has_failed and time.monotonic() - known.received < _REUSE_WINDOW:
+                self._now = since
 
-        def done() -> bool:
-            nonlocal news
+        def news() -> Snapshot | None:
             self._client.check_open()
-            if self._now is not None and _is_newer(self._now, since, known):
-                news = self._now
-            return news is not None or time.monotonic() >= deadline
+            now = self._now
+            return now if now is not None and _is_newer(now, since, known) else None
 
-        def fetch() -> None:
-            with self._client.forgiving(deadline):
-                self._step(deadline)
-
-        self._turns.take_until(done, fetch, deadline)
-        return news or since
+        return self._turns.wait(news, lambda: self._step(deadline), deadline) or since
 
     def close(self) -> None:
         """Give up the poll, if there is one; the next wait opens another."""
@@ -116,29 +114,23 @@ class _Watch:
         if poll is not None:
             poll.close()
 
-    def _adopt(self, since: Snapshot, known: Revision) -> None:
-        """Begin with what the caller has just read."""
-        # After a failure the service may have lost what it had, and what is newer never come.
-        is_fresh = time.monotonic() - known.received < _REUSE_WINDOW
-        if self._now is None and is_fresh and not self._has_failed:
-            self._now = since
-
     def _step(self, deadline: float) -> None:
         """One step towards news: read the prefix, or begin a poll, or receive its answer."""
         timeout = min(deadline - time.monotonic(), self._client.patience)
-        try:
-            if self._now is None:
-                self._now = self._read_all(self._prefix, timeout)
-                self._has_failed = False
-            elif self._poll is None:
-                self._begin(self._now, timeout)
-            else:
-                self._receive(self._poll, self._now, deadline)
-        except BaseException:
-            # An interrupt, too: what was received and not taken in does not come again.
-            self._now, self._has_failed = None, True
-            self.close()
-            raise
+        with self._client.forgiving(deadline):
+            try:
+                if self._now is None:
+                    self._now = self._read_all(self._prefix, timeout)
+                    self._has_failed = False
+                elif self._poll is None:
+                    self._begin(self._now, timeout)
+                else:
+                    self._receive(self._poll, self._now, deadline)
+            except BaseException:
+                # An interrupt, too: what was received and not taken in does not come again.
+                self._now, self._has_failed = None, True
+                self.close()
+                raise
 
     def _begin(self, now: Snapshot, timeout: float) -> None:
         if (pause := self._next_poll - time.monotonic()) > 0:

@@ -14,7 +14,8 @@ from typing import Final
 
 from kazoo import exceptions  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import Ping, Watch  # type: ignore[import-untyped]
-from rdzv_transport import EndpointError, FailoverClient, Turns
+from rdzv_core.turns import Turns
+from rdzv_transport import EndpointError, FailoverClient
 
 from . import wire
 from .failures import NotZooKeeperError, SessionEndedError, name_of

@@ -3,10 +3,15 @@
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["Turns"]
+
+_T = TypeVar("_T")
 
 
 class Turns:
-    """Whose turn it is.
+    """Whose turn it is. No thread besides those that wait: one that leaves, for whatever reason, hands its turn over.
 
     Attributes:
         changed: The condition under which what is waited for changes.
@@ -15,6 +20,30 @@ class Turns:
     def __init__(self) -> None:
         self.changed = threading.Condition()
         self._taken = False
+
+    def wait(self, news: Callable[[], _T | None], fetch: Callable[[], None], deadline: float) -> _T | None:
+        """Take turns until there is news.
+
+        Args:
+            news: What is news to this thread; None: nothing is. Asked under the condition, so it returns at once. What
+                it raises is raised, such as that the backend was closed.
+            fetch: One step towards news, without the condition. After each, every thread asks for its news. What it
+                raises is raised in this thread, and another goes on.
+            deadline: On the monotonic clock.
+
+        Returns:
+            The news; None if there was none until the deadline.
+        """
+        found: _T | None = None
+
+        def done() -> bool:
+            nonlocal found
+            found = news()
+            return found is not None or time.monotonic() >= deadline
+
+        while not self.take(done, fetch, deadline):
+            pass
+        return found
 
     def take(self, done: Callable[[], bool], fetch: Callable[[], None], deadline: float) -> bool:
         """Unless it is done: fetch for all, or wait for the thread that does, until `deadline` at most.
@@ -33,7 +62,7 @@ class Turns:
                 if done():
                     return True
                 if self._taken:
-                    self.changed.wait(max(0.0, deadline - time.monotonic()))
+                    self.changed.wait(min(deadline - time.monotonic(), threading.TIMEOUT_MAX))
                     return False
                 my_turn = self._taken = True
             fetch()
@@ -43,11 +72,6 @@ class Turns:
                 # First of all: an interrupt of the rest must not leave a turn that no thread has.
                 self._taken = False
                 self.wake()
-
-    def take_until(self, done: Callable[[], bool], fetch: Callable[[], None], deadline: float) -> None:
-        """Take turns (see `take`) until it is done, as it must be from the deadline on."""
-        while not self.take(done, fetch, deadline):
-            pass
 
     def is_taken(self) -> bool:
         """Whether a thread fetches now."""
