@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 from rdzv_conformance.processes import Link, Processes
-from rdzv_core.backend import ANY, Snapshot
+from rdzv_core.backend import ANY, Entry, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_sqlite import SqliteBackend, lookout
 from rdzv_sqlite.database import Database, Transaction
+from rdzv_sqlite.lookout import Lookout
+from rdzv_sqlite.notifier import FifoNotifier
 
 Connect = Callable[[], SqliteBackend]
 
@@ -183,6 +185,33 @@ def test_change_without_a_ring_is_noticed(connect: Connect, path: Path, threads:
         connection.execute("UPDATE meta SET revision = revision + 1")
         connection.execute("UPDATE entry SET value = CAST('new' AS BLOB), version = (SELECT revision FROM meta)")
     assert waiting.result(5).entries["key"].value == b"new"
+
+
+def test_what_comes_and_goes_between_two_looks_is_no_news_to_them_alone(
+    tmp_path: Path, threads: ThreadPoolExecutor
+) -> None:
+    # A key that another thread has seen is gone before the next look, which finds what the one before it found.
+    present, looking, may_look, asked = Snapshot({}, 7), threading.Event(), threading.Event(), threading.Event()
+
+    def look(before: Snapshot | None) -> Snapshot:
+        looking.set()
+        may_look.wait(5)
+        return before if before is not None and before.revision == present.revision else present
+
+    def soon() -> float:
+        return time.monotonic() + 60
+
+    lookout = Lookout(FifoNotifier(str(tmp_path / "fifo")), 0)
+    first = threads.submit(lookout.wait, present, look, lambda: None, soon())
+    assert looking.wait(5)
+    seen, present = Snapshot({"key": Entry(b"", 8, 8)}, 8), Snapshot({}, 9)
+    # It asks under the lock under which the first tells what it has found.
+    second = threads.submit(lookout.wait, seen, look, asked.set, soon())
+    assert asked.wait(5)
+    may_look.set()
+    assert second.result(5) is present
+    present = Snapshot({"key": Entry(b"", 10, 10)}, 10)
+    assert first.result(5) is present
 
 
 def test_fifo_that_was_removed_is_made_again(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:

@@ -4,12 +4,12 @@ So a change costs a process one reading of the prefix, however many handlers it 
 of its waiters.
 """
 
-import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from rdzv_core.backend import Snapshot
+from rdzv_core.turns import Turns
 
 from .notifier import FifoNotifier
 
@@ -22,6 +22,9 @@ _CALM: Final = 0.005
 
 _EPOCH: Final = 32
 """The bits above these tell one file from its successor, see `schema`."""
+
+_NOTHING: Final = Snapshot()
+"""What is known before the first snapshot."""
 
 Look = Callable[[Snapshot | None], Snapshot]
 """Returns the present entries: the snapshot that it is given, if the file has not changed since."""
@@ -42,9 +45,10 @@ class Lookout:
         self.users = 0
         self._notifier = notifier
         self._fifo = fifo
-        self._changed = threading.Condition()
-        self._latest: Snapshot | None = None
-        self._looks: Any = None
+        self._turns = Turns()
+        self._latest = _NOTHING
+        # The backend of the thread that looks, or was the last to do so, by its function that raises when it is closed.
+        self._looks: Callable[[], None] | None = None
         self._looked = 0.0
 
     def wait(self, since: Snapshot, look: Look, check_open: Callable[[], None], deadline: float) -> Snapshot:
@@ -59,84 +63,65 @@ class Lookout:
         Raises:
             RendezvousError: What `look` and `check_open` raise.
         """
-        with self._changed:
-            if self._latest is None and isinstance(since.revision, int):
-                self._latest = since
+        if isinstance(since.revision, int):
+            self._learn(since, _NOTHING)
         known = since
         if not _is_of_one_file(self._latest, since):
-            known = self._learn(look(None))
+            before = self._latest
+            known = look(None)
+            self._learn(known, before)
             if known.entries != since.entries:
                 return known
-        with self._changed:
-            try:
-                while True:
-                    check_open()
-                    if self._latest is not None and _is_newer(self._latest, known):
-                        return self._latest
-                    if (remaining := deadline - time.monotonic()) <= 0:
-                        return since
-                    if self._looks:
-                        self._changed.wait(remaining)
-                    else:
-                        self._keep_looking(look, check_open, deadline)
-            finally:
-                if not self._looks:
-                    # Another must take over.
-                    self._changed.notify()
+
+        def news() -> Snapshot | None:
+            check_open()
+            return self._latest if _is_news(self._latest, known) else None
+
+        def look_for_news() -> None:
+            self._looks = check_open
+            # What happens elsewhere wakes none of the others.
+            while news() is None and time.monotonic() < deadline:
+                self._look(look, deadline)
+
+        return self._turns.wait(news, look_for_news, deadline) or since
 
     def wake(self, check_open: Callable[[], None]) -> None:
         """Have those threads leave whose backend was closed."""
-        with self._changed:
-            self._changed.notify_all()
-            looks = self._looks == check_open
-        if looks:
+        self._turns.wake()
+        if self._looks == check_open:
             self._notifier.notify(self._fifo)
 
-    def _learn(self, now: Snapshot) -> Snapshot:
-        with self._changed:
-            self._latest = now
-            self._changed.notify_all()
-        return now
-
-    def _keep_looking(self, look: Look, check_open: Callable[[], None], deadline: float) -> None:
-        """Look until there may be news, without the lock."""
+    def _look(self, look: Look, deadline: float) -> None:
+        """Look until something has changed, or after a ring, or until the deadline."""
         before = self._latest
-        self._looks = check_open
-        self._changed.release()
-        try:
-            now = self._look_until(before, look, deadline)
-        finally:
-            self._changed.acquire()
-            self._looks = None
-        if now is before or self._latest is not before:
-            return
-        self._looked = time.monotonic()
-        if before is not None and before.entries == now.entries:
-            self._latest = Snapshot(before.entries, now.revision)
-        else:
-            self._latest = now
-            self._changed.notify_all()
-
-    def _look_until(self, before: Snapshot | None, look: Look, deadline: float) -> Snapshot:
-        """What differs from `before` as soon as something does; `before` itself after a ring, or at the deadline."""
         time.sleep(max(0.0, min(deadline, self._looked + _CALM) - time.monotonic()))
         # Listening begins before looking, so that no change falls between the two.
         with self._notifier.listen(self._fifo) as hear:
             while (now := look(before)) is before:
                 remaining = deadline - time.monotonic()
                 if remaining <= 0 or hear(min(remaining, _LOOK)):
-                    break
-        return now
+                    return
+        self._looked = time.monotonic()
+        self._learn(now, before)
+
+    def _learn(self, now: Snapshot, before: Snapshot) -> None:
+        """Take in what is newer than `before`, unless something newer was taken in meanwhile."""
+        with self._turns.changed:
+            latest = self._latest
+            if latest is before or (_is_of_one_file(latest, now) and latest.revision < now.revision):
+                self._latest = now
+                if latest.entries != now.entries:
+                    self._turns.wake()
 
 
-def _is_of_one_file(one: Snapshot | None, other: Snapshot) -> bool:
+def _is_of_one_file(one: Snapshot, other: Snapshot) -> bool:
     """Whether the revisions of two snapshots can be compared."""
-    if one is None or not isinstance(other.revision, int):
+    if not isinstance(one.revision, int) or not isinstance(other.revision, int):
         return False
-    return bool(one.revision >> _EPOCH == other.revision >> _EPOCH)
+    return one.revision >> _EPOCH == other.revision >> _EPOCH
 
 
-def _is_newer(latest: Snapshot, known: Snapshot) -> bool:
+def _is_news(latest: Snapshot, known: Snapshot) -> bool:
     """Whether there is news in `latest`, if the file is that of `known` or came after it."""
     if _is_of_one_file(latest, known) and latest.revision <= known.revision:
         return False
