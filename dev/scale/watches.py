@@ -25,8 +25,13 @@ class LoopWatch(Watch):
         return self._events is not None and not self._doubtful and self.fileno() >= 0
 
     def step(self, deadline: float) -> None:
-        """Read the prefix, or open the watch, or receive what has come; what is missing is waited for."""
+        """Read the prefix, or open the watch."""
         self._step(deadline)
+
+    def receive(self) -> None:
+        """Receive what has come to the watch, which is open."""
+        events: Any = self._events
+        self._receive(events, 0.0)
 
     def fileno(self) -> int:
         """The socket of the watch; -1: it was closed, which the next step finds out."""
@@ -49,7 +54,7 @@ async def wait(watch: LoopWatch, since: DecodedSnapshot, deadline: float, pool: 
         if not watch.is_open():
             await asyncio.get_running_loop().run_in_executor(pool, watch.step, deadline)
         elif await _readable(watch.fileno(), deadline):
-            watch.step(0.0)
+            watch.receive()
     return DecodedSnapshot(news, since)
 
 

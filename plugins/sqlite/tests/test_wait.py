@@ -10,7 +10,9 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import pytest
+from rdzv_conformance.interrupts import check_interrupted_waits
 from rdzv_conformance.processes import Link, Processes
+from rdzv_core import turns
 from rdzv_core.backend import ANY, Entry, Snapshot
 from rdzv_core.errors import RendezvousConnectionError
 
@@ -212,6 +214,10 @@ def test_what_comes_and_goes_between_two_looks_is_no_news_to_them_alone(
     assert second.result(5) is present
     present = Snapshot({"key": Entry(b"", 10, 10)}, 10)
     assert first.result(5) is present
+
+
+def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(connect: Connect) -> None:
+    assert check_interrupted_waits(connect(), connect(), (lookout, turns), 5) > 10
 
 
 def test_fifo_that_was_removed_is_made_again(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:
