@@ -7,7 +7,7 @@ import pytest
 from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 
-from rdzv.engine import leader, pace
+from rdzv.engine import leader, pace, records
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
 from rdzv.engine.failures import LASTING, LEAD
@@ -21,21 +21,7 @@ from rdzv.engine.notices import (
     failure_key,
     quarantine_key,
 )
-from rdzv.engine.records import (
-    LEADER_KEY,
-    NODES,
-    STATUS_KEY,
-    Closed,
-    Departure,
-    LeaderRecord,
-    NodeRecord,
-    Phase,
-    RunStatus,
-    State,
-    node_key,
-    pending_key,
-    round_folder,
-)
+from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
 from rdzv.engine.run_view import Presence
 from rdzv.hooks import EventKind
 from rdzv.settings import ROUNDS_KEPT
@@ -71,7 +57,7 @@ def write(harness: Harness, names: Iterable[str], last_round: int = 0, **more: A
 
 def notice_of(harness: Harness) -> RunStatus:
     """The statuses that are published."""
-    held = harness.read(STATUS_KEY)
+    held = harness.read(records.STATUS_KEY)
     assert held is not None
     return decode(RunStatus, held.payload)
 
@@ -86,7 +72,7 @@ def state_of(harness: Harness) -> State:
 def take_away(harness: Harness, *names: str) -> None:
     """Let records go, as when leases end."""
     for name in names:
-        harness.client.delete(node_key(0, name), harness.now)
+        harness.client.delete(records.node_key(0, name), harness.now)
 
 
 class TestElection:
@@ -96,7 +82,7 @@ class TestElection:
     def test_who_writes_the_key_first_leads(self, harness: Harness) -> None:
         node = harness.registered()
         coroutine = self.elect(harness, node)
-        put = coroutine.to_write(LEADER_KEY)
+        put = coroutine.to_write(records.LEADER_KEY)
         assert (put.deadline, put.previous, put.lease) == (harness.now + 3.0, None, node.registration.lease)
         told = coroutine.go()
         assert isinstance(told, Emit)
@@ -118,31 +104,31 @@ class TestElection:
     def test_who_is_second_knows_who_leads(self, harness: Harness) -> None:
         node = harness.registered()
         coroutine = self.elect(harness, node)
-        harness.put(LEADER_KEY, claim("b").encode())
+        harness.put(records.LEADER_KEY, claim("b").encode())
         coroutine.to(Emit)
         assert coroutine.go() is None
         assert node.run.leader == claim("b")
         assert not node.leading
 
     def test_who_is_second_over_a_tombstone_tries_no_more(self, harness: Harness) -> None:
-        tombstone = harness.put(LEADER_KEY, b"", deleted=True)
+        tombstone = harness.put(records.LEADER_KEY, b"", deleted=True)
         coroutine = self.elect(harness, harness.registered())
-        harness.put(LEADER_KEY, claim("b").encode(), previous=tombstone)
+        harness.put(records.LEADER_KEY, claim("b").encode(), previous=tombstone)
         assert isinstance(coroutine.go(), Emit)
 
     def test_a_tombstone_is_written_over(self, harness: Harness) -> None:
-        tombstone = harness.put(LEADER_KEY, b"", deleted=True)
+        tombstone = harness.put(records.LEADER_KEY, b"", deleted=True)
         node = harness.registered()
-        assert self.elect(harness, node).to_write(LEADER_KEY).previous == tombstone
+        assert self.elect(harness, node).to_write(records.LEADER_KEY).previous == tombstone
 
     def test_claim_that_is_gone_unseen_is_no_obstacle(self, harness: Harness) -> None:
         node = harness.registered()
-        gone = harness.put(LEADER_KEY, claim("b").encode())
+        gone = harness.put(records.LEADER_KEY, claim("b").encode())
         harness.show(node)
         node.run.leader = None
-        harness.client.delete(LEADER_KEY, harness.now)
+        harness.client.delete(records.LEADER_KEY, harness.now)
         coroutine, lease = self.elect(harness, node), node.registration.lease
-        assert coroutine.to_write(LEADER_KEY).previous == gone
+        assert coroutine.to_write(records.LEADER_KEY).previous == gone
         # What comes second belongs to the lease that it had, whatever has become of that.
         node.registration.lose_lease()
         again = coroutine.go()
@@ -155,14 +141,14 @@ class TestElection:
     def test_who_cannot_write_does_not_lead(self, harness: Harness, there: str) -> None:
         node = harness.registered()
         coroutine = self.elect(harness, node)
-        tombstone = harness.put(LEADER_KEY, b"", deleted=True)
+        tombstone = harness.put(records.LEADER_KEY, b"", deleted=True)
         assert coroutine.send((False, None if there == "nothing" else tombstone)) is None
         assert not node.leading
         assert node.run.leader is None
 
     def test_a_write_whose_reply_was_lost_has_won_too(self, harness: Harness) -> None:
         node = harness.registered()
-        harness.put(LEADER_KEY, claim("a").encode(), lease=node.registration.lease)
+        harness.put(records.LEADER_KEY, claim("a").encode(), lease=node.registration.lease)
         harness.show(node)
         assert isinstance(self.elect(harness, node).effect, SpawnLeader)
         assert node.leading
@@ -186,7 +172,7 @@ class TestElection:
     def test_who_need_not_or_may_not_lead_asks_for_nothing(self, harness: Harness, why: str) -> None:
         node = harness.registered()
         if why == "another leads":
-            harness.put(LEADER_KEY, claim("b").encode())
+            harness.put(records.LEADER_KEY, claim("b").encode())
             harness.show(node)
         elif why == "it leads":
             harness.lead(node)
@@ -214,18 +200,18 @@ class TestResigning:
         harness.lead(node)
         coroutine = self.resign(harness, node)
         assert not node.leading
-        assert coroutine.effect == Read(LEADER_KEY, harness.now + 3.0)
-        put = coroutine.to_write(LEADER_KEY)
+        assert coroutine.effect == Read(records.LEADER_KEY, harness.now + 3.0)
+        put = coroutine.to_write(records.LEADER_KEY)
         assert (put.deadline, put.lease, put.deleted) == (harness.now + 3.0, node.registration.lease, True)
         assert coroutine.end() is None
-        assert LEADER_KEY not in harness.names()
+        assert records.LEADER_KEY not in harness.names()
 
     def test_a_claim_that_belongs_to_an_earlier_lease_stays_there(self, harness: Harness) -> None:
         node = harness.registered()
         harness.lead(node)
         earlier, node.registration.lease = node.registration.lease, None
         coroutine = harness.stepper(leader.resign(node, harness.now + 3.0, earlier))
-        assert coroutine.to_write(LEADER_KEY).lease is earlier
+        assert coroutine.to_write(records.LEADER_KEY).lease is earlier
 
     def test_a_claim_whose_lease_could_not_be_revoked_ends_with_it(self, harness: Harness) -> None:
         node = harness.registered()
@@ -233,23 +219,23 @@ class TestResigning:
         node.registration.lease = None
         assert self.resign(harness, node).end() is None
         # A tombstone without a lease would stay for ever.
-        assert harness.writes(LEADER_KEY) == 1
+        assert harness.writes(records.LEADER_KEY) == 1
 
     def test_the_claim_of_another_stays(self, harness: Harness) -> None:
         node = harness.registered()
-        harness.put(LEADER_KEY, claim("b").encode())
+        harness.put(records.LEADER_KEY, claim("b").encode())
         assert self.resign(harness, node).end() == claim("b")
-        assert harness.writes(LEADER_KEY) == 1
+        assert harness.writes(records.LEADER_KEY) == 1
 
     def test_a_later_claim_of_its_own_is_taken_back_too(self, harness: Harness) -> None:
         node = harness.registered()
         harness.lead(node)
         coroutine = self.resign(harness, node)
         coroutine.to(Put)
-        harness.put(LEADER_KEY, claim("a").encode(), lease=node.registration.lease)
+        harness.put(records.LEADER_KEY, claim("a").encode(), lease=node.registration.lease)
         assert isinstance(coroutine.go(), Put)
         assert coroutine.end() is None
-        assert LEADER_KEY not in harness.names()
+        assert records.LEADER_KEY not in harness.names()
 
     @pytest.mark.parametrize("there", ["nothing", "a tombstone"])
     def test_there_may_be_nothing_to_take_back_any_more(self, harness: Harness, there: str) -> None:
@@ -257,7 +243,7 @@ class TestResigning:
         harness.lead(node)
         coroutine = self.resign(harness, node)
         coroutine.to(Put)
-        now = harness.put(LEADER_KEY, b"", deleted=True)
+        now = harness.put(records.LEADER_KEY, b"", deleted=True)
         assert coroutine.send((False, None if there == "nothing" else now)) is None
         assert coroutine.end() is None
 
@@ -267,20 +253,20 @@ class TestResigning:
         coroutine = self.resign(harness, node)
         coroutine.to(Put)
         # The same value, and yet it has lost. Where leases are heartbeats, the others see it until that is removed.
-        coroutine.send((False, harness.read(LEADER_KEY)))
+        coroutine.send((False, harness.read(records.LEADER_KEY)))
         assert node.registration.lease is not None
         assert coroutine.effect == Revoke(node.registration.lease, harness.now + 3.0)
         assert coroutine.end() is None
-        assert LEADER_KEY not in harness.names()
+        assert records.LEADER_KEY not in harness.names()
 
     def test_another_may_have_taken_over_already(self, harness: Harness) -> None:
         node = harness.registered()
         harness.lead(node)
         coroutine = self.resign(harness, node)
         coroutine.to(Put)
-        harness.put(LEADER_KEY, claim("b").encode())
+        harness.put(records.LEADER_KEY, claim("b").encode())
         assert coroutine.end() == claim("b")
-        assert harness.writes(LEADER_KEY) == 2
+        assert harness.writes(records.LEADER_KEY) == 2
 
 
 class Leader:
@@ -323,12 +309,12 @@ class Leader:
 class TestGathering:
     def test_it_reads_the_nodes_and_waits_for_others(self, harness: Harness) -> None:
         coroutine = Leader(harness).coroutine
-        assert coroutine.effect == ReadAll(NODES, harness.now + TTL)
+        assert coroutine.effect == ReadAll(records.NODES, harness.now + TTL)
         arrived = coroutine.to(Emit)
         assert [(event.kind, event.node, event.cause) for event in arrived.events] == [
             (EventKind.NODE_ARRIVED, "a", "it waits at a.host")
         ]
-        put = coroutine.to_write(STATUS_KEY)
+        put = coroutine.to_write(records.STATUS_KEY)
         assert (put.previous, put.deadline) == (None, harness.now + TTL)
         coroutine.go()
         assert notice_of(harness) == RunStatus(0, Phase.GATHERING, 1, 0)
@@ -357,10 +343,10 @@ class TestGathering:
     def test_a_record_that_did_not_change_is_not_parsed_again(self, harness: Harness) -> None:
         desk = leader._LeaderTerm(harness.registered())
         write(harness, "b")
-        before = harness.client.read_all(NODES, harness.now)
+        before = harness.client.read_all(records.NODES, harness.now)
         first = desk.read(before)
         write(harness, "b", last_round=1)
-        again = desk.read(harness.client.read_all(NODES, harness.now, before))
+        again = desk.read(harness.client.read_all(records.NODES, harness.now, before))
         assert [one is other for one, other in zip(first, again, strict=True)] == [True, False]
 
     def test_many_who_come_together_are_read_together(self, harness: Harness) -> None:
@@ -427,7 +413,10 @@ class TestGathering:
         assert harness.now == began
         assert (put.previous, put.deadline) == (None, began + TTL)
         # It reads the nodes a second time, after the token of the state was known.
-        assert [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, ReadAll)] == [NODES, NODES]
+        assert [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, ReadAll)] == [
+            records.NODES,
+            records.NODES,
+        ]
         assert not any(isinstance(effect, Put) and "pending" in effect.key for effect in lead.coroutine.taken)
 
     def test_who_goes_between_the_two_looks_is_in_no_world(self, harness: Harness) -> None:
@@ -443,7 +432,7 @@ class TestGathering:
         assert STATE_KEY not in harness.names()
 
     def test_a_record_that_cannot_be_read_is_no_nodes(self, harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
-        harness.put(f"{NODES}/0/evil", b"[]")
+        harness.put(f"{records.NODES}/0/evil", b"[]")
         write(harness, "bc")
         lead = Leader(harness)
         lead.until(2.0)
@@ -481,7 +470,7 @@ class TestReforming:
         while not (isinstance(put, Put) and "pending" in put.key):
             lead.go()
             put = lead.coroutine.to(Put, Wait)
-        assert (put.key, put.previous, put.deadline) == (pending_key(2), None, harness.now + TTL)
+        assert (put.key, put.previous, put.deadline) == (records.pending_key(2), None, harness.now + TTL)
         assert decode(LeaderRecord, put.payload) == claim("a")
         lead.coroutine.go()
         assert isinstance(lead.coroutine.effect, ReadAll)
@@ -529,14 +518,14 @@ class TestReforming:
             if isinstance(lead.coroutine.effect, Put):
                 writes.append(lead.coroutine.effect.key)
             lead.coroutine.go()
-        assert writes[-2:] == [pending_key(2), STATE_KEY]
+        assert writes[-2:] == [records.pending_key(2), STATE_KEY]
         assert state_of(harness).world == ("a", "b")
 
     def test_a_higher_attempt_that_takes_over_is_announced_under_the_one_before(self, harness: Harness) -> None:
         write(harness, "bcd", attempt=1)
         over = running("x", "y", closed=Closed("a", "superseded", done=False))
         lead = Leader(harness, state=over, attempt=1)
-        put = lead.coroutine.to_write(pending_key(2))
+        put = lead.coroutine.to_write(records.pending_key(2))
         assert decode(LeaderRecord, put.payload) == LeaderRecord("a", 0, 2, 4)
         lead.coroutine.to_write(STATE_KEY)
         lead.go()
@@ -579,7 +568,9 @@ class TestNews:
         before = len(lead.coroutine.taken)
         lead.until(seconds)
         writes = [
-            effect for effect in lead.coroutine.taken[before:] if isinstance(effect, Put) and effect.key == STATUS_KEY
+            effect
+            for effect in lead.coroutine.taken[before:]
+            if isinstance(effect, Put) and effect.key == records.STATUS_KEY
         ]
         return [decode(RunStatus, effect.payload) for effect in writes]
 
@@ -605,11 +596,11 @@ class TestNews:
         # Its watch has not shown the leader yet that the run is closed.
         harness.publish(running("a", "b", "c", closed=Closed("c", "done", done=True)))
         take_away(harness, "c")
-        before = harness.writes(STATUS_KEY)
+        before = harness.writes(records.STATUS_KEY)
         assert isinstance(lead.coroutine.to(Read), Read)
         lead.until(60.0)
         assert lead.node.closed() is not None
-        assert harness.writes(STATUS_KEY) == before
+        assert harness.writes(records.STATUS_KEY) == before
 
     @pytest.mark.parametrize(("wakes", "seconds"), [(1000.0, 0.0), (4.0, 0.5), (0.01, pace.INTERVAL_MOST)])
     def test_of_many_that_go_the_first_is_news_at_once_and_the_others_as_soon_as_all_can_bear(
@@ -622,11 +613,11 @@ class TestNews:
         lead.until(60.0)
         began = harness.now
         take_away(harness, "c")
-        lead.coroutine.to_write(STATUS_KEY)
+        lead.coroutine.to_write(records.STATUS_KEY)
         assert harness.now == pytest.approx(began, abs=0.01)
         lead.coroutine.go()
         take_away(harness, "b")
-        lead.coroutine.to_write(STATUS_KEY)
+        lead.coroutine.to_write(records.STATUS_KEY)
         assert harness.now == pytest.approx(began + seconds, abs=0.02)
 
     def test_the_first_that_goes_is_news_at_once_also_where_too_few_are_left(
@@ -637,17 +628,17 @@ class TestNews:
         lead = Leader(harness, state=running("a", "b"))
         write(harness, "b", left="drained")
         began = harness.now
-        lead.coroutine.to_write(STATUS_KEY)
+        lead.coroutine.to_write(records.STATUS_KEY)
         assert harness.now == pytest.approx(began, abs=0.01)
 
     def test_a_status_whose_write_failed_may_stand_there_all_the_same(self, harness: Harness, lead: Leader) -> None:
         lead.until(60.0)
         write(harness, "d")
-        harness.put(STATUS_KEY, lead.coroutine.to_write(STATUS_KEY).payload)
+        harness.put(records.STATUS_KEY, lead.coroutine.to_write(records.STATUS_KEY).payload)
         lead.coroutine.throw(OSError("a bug"))
         take_away(harness, "d")
         lead.until(60.0)
-        status = harness.read(STATUS_KEY)
+        status = harness.read(records.STATUS_KEY)
         assert status is not None
         assert decode(RunStatus, status.payload).waiting == 0
 
@@ -657,9 +648,9 @@ class TestNews:
         take_away(harness, "c")
         assert isinstance(lead.coroutine.to(Read), Read)
         lead.node.apply_leader(claim("b"))
-        before = harness.writes(STATUS_KEY)
+        before = harness.writes(records.STATUS_KEY)
         lead.coroutine.end()
-        assert harness.writes(STATUS_KEY) == before
+        assert harness.writes(records.STATUS_KEY) == before
 
     def test_the_state_is_read_again_for_a_loss_and_not_for_a_reason(self, harness: Harness, lead: Leader) -> None:
         before = len(lead.coroutine.taken)
@@ -688,7 +679,7 @@ class TestNews:
         assert self.published(lead, 60.0) == []
 
     def test_what_a_leader_before_has_posted_is_posted_over(self, harness: Harness, lead: Leader) -> None:
-        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 9, 0).encode())
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RUNNING, 9, 0).encode())
         harness.show(lead.node)
         write(harness, "d")
         assert [one.waiting for one in self.published(lead, 0.5)] == [1]
@@ -696,9 +687,9 @@ class TestNews:
 
     def test_what_was_posted_meanwhile_is_known_and_posted_over(self, harness: Harness, lead: Leader) -> None:
         take_away(harness, "c")
-        lead.coroutine.to_write(STATUS_KEY)
+        lead.coroutine.to_write(records.STATUS_KEY)
         known = Departure("c", 2, True, "drained")
-        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 9, 1, (known,)).encode())
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 9, 1, (known,)).encode())
         began = harness.now
         published = self.published(lead, 1.5)
         # It was the first to know why.
@@ -708,7 +699,7 @@ class TestNews:
     def test_what_was_posted_and_is_taken_away_is_posted_again(self, harness: Harness, lead: Leader) -> None:
         write(harness, "d")
         assert len(self.published(lead, 1.0)) == 1
-        harness.client.delete(STATUS_KEY, harness.now)
+        harness.client.delete(records.STATUS_KEY, harness.now)
         harness.show(lead.node)
         # A snapshot may be older than the published status: an interval later it is not.
         write(harness, "b")
@@ -718,28 +709,28 @@ class TestNews:
 
     def test_a_status_that_cannot_be_written_is_written_as_soon_as_it_can(self, harness: Harness, lead: Leader) -> None:
         take_away(harness, "c")
-        lead.coroutine.to_write(STATUS_KEY)
+        lead.coroutine.to_write(records.STATUS_KEY)
         # That is no failure of the leader.
         assert isinstance(lead.coroutine.send((False, None)), Wait)
         assert len(self.published(lead, 2.0)) == 1
 
     def test_the_news_of_a_leader_before_are_not_posted_again(self, harness: Harness) -> None:
         write(harness, "bcd")
-        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c"))
         assert self.published(lead, 60.0) == []
 
     def test_the_news_of_a_leader_before_that_the_service_has_lost_are_posted_again(self, harness: Harness) -> None:
         write(harness, "bcd")
-        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c"))
-        harness.client.delete(STATUS_KEY, harness.now)
+        harness.client.delete(records.STATUS_KEY, harness.now)
         harness.show(lead.node)
         assert self.published(lead, 3 * INTERVAL) == [RunStatus(1, Phase.RUNNING, 4, 1)]
 
     def test_those_of_another_round_are_not_kept(self, harness: Harness) -> None:
         write(harness, "bc")
-        harness.put(STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RUNNING, 4, 1).encode())
         lead = Leader(harness, state=running("a", "b", "c", round=2))
         # No node waits, and that is what nodes take for granted.
         assert self.published(lead, 60.0) == []
@@ -748,10 +739,10 @@ class TestNews:
         for number, name in enumerate("def"):
             write(harness, name)
             harness.now += 2.0
-            put = lead.coroutine.to_write(STATUS_KEY)
-            assert put.previous == harness.read(STATUS_KEY)
+            put = lead.coroutine.to_write(records.STATUS_KEY)
+            assert put.previous == harness.read(records.STATUS_KEY)
             lead.coroutine.go()
-            assert harness.writes(STATUS_KEY) == number + 1
+            assert harness.writes(records.STATUS_KEY) == number + 1
 
 
 class TestRemoving:
@@ -771,7 +762,7 @@ class TestRemoving:
     ) -> None:
         write(harness, "b")
         lead = Leader(harness, state=running("a", "b", round=number))
-        assert self.removed(lead) == [round_folder(store) for store in stores]
+        assert self.removed(lead) == [records.round_folder(store) for store in stores]
         lead.until(60.0)
         assert len([effect for effect in lead.coroutine.taken if isinstance(effect, Delete)]) == len(stores)
 
@@ -783,7 +774,7 @@ class TestRemoving:
         harness.show(lead.node)
         lead.until(60.0)
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores == [round_folder(number) for number in (1, 2, 3)]
+        assert stores == [records.round_folder(number) for number in (1, 2, 3)]
 
     def test_what_could_not_be_removed_is_tried_again(self, harness: Harness) -> None:
         write(harness, "b")
@@ -792,7 +783,7 @@ class TestRemoving:
         lead.coroutine.throw(AWAY)
         lead.until(60.0)
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores == [round_folder(number) for number in (1, 1, 2)]
+        assert stores == [records.round_folder(number) for number in (1, 1, 2)]
 
     def test_rounds_that_begin_anew_are_removed_as_well(self, harness: Harness) -> None:
         write(harness, "b")
@@ -803,7 +794,7 @@ class TestRemoving:
             harness.show(lead.node)
             lead.until(60.0)
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores[7:] == [round_folder(1)]
+        assert stores[7:] == [records.round_folder(1)]
 
     def test_rounds_that_jump_are_not_removed_one_by_one(self, harness: Harness) -> None:
         write(harness, "b")
@@ -813,32 +804,32 @@ class TestRemoving:
         harness.show(lead.node)
         lead.until(60.0)
         stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores[2:] == [round_folder(number) for number in range(991, 999)]
+        assert stores[2:] == [records.round_folder(number) for number in range(991, 999)]
 
     def test_the_attempt_before_goes_with_its_pending_round_last(self, harness: Harness) -> None:
         write(harness, "b", attempt=1)
-        harness.put(pending_key(2), claim("x").encode())
+        harness.put(records.pending_key(2), claim("x").encode())
         lead = Leader(harness, state=running("a", "b", round=2, attempt=1), attempt=1)
-        assert self.removed(lead) == ["nodes/0", "heartbeats/0", pending_key(2)]
+        assert self.removed(lead) == ["nodes/0", "heartbeats/0", records.pending_key(2)]
         lead.until(60.0)
         assert len([effect for effect in lead.coroutine.taken if isinstance(effect, Delete)]) == 3
 
     def test_of_its_own_attempt_only_the_pending_round_goes(self, harness: Harness) -> None:
         write(harness, "b")
-        harness.put(pending_key(1), claim("x").encode())
-        harness.put(pending_key(2), claim("x").encode())
-        assert self.removed(Leader(harness, state=running("a", "b"))) == [pending_key(1)]
+        harness.put(records.pending_key(1), claim("x").encode())
+        harness.put(records.pending_key(2), claim("x").encode())
+        assert self.removed(Leader(harness, state=running("a", "b"))) == [records.pending_key(1)]
 
     def test_what_is_no_pending_round_stays(self, harness: Harness) -> None:
         write(harness, "b")
-        harness.put(pending_key(1).replace("1", "what?"), claim("x").encode())
-        harness.put(f"{pending_key(1)}/0", claim("x").encode())
+        harness.put(records.pending_key(1).replace("1", "what?"), claim("x").encode())
+        harness.put(f"{records.pending_key(1)}/0", claim("x").encode())
         assert self.removed(Leader(harness, state=running("a", "b"))) == []
 
     def test_a_pending_round_that_cannot_be_read_goes_alone(self, harness: Harness) -> None:
         write(harness, "b", attempt=1)
-        harness.put(pending_key(1), b"[]")
-        assert self.removed(Leader(harness, state=running("a", "b", attempt=1), attempt=1)) == [pending_key(1)]
+        harness.put(records.pending_key(1), b"[]")
+        assert self.removed(Leader(harness, state=running("a", "b", attempt=1), attempt=1)) == [records.pending_key(1)]
 
 
 class TestNotices:
@@ -966,11 +957,11 @@ class TestNotices:
         assert (state_of(harness).round, state_of(harness).world) == (8, ("a", "c"))
         assert lead.node.run.notices.quarantines.get("b") == before
         # No member hears of a node that waits.
-        status = harness.read(STATUS_KEY)
+        status = harness.read(records.STATUS_KEY)
         assert status is None or decode(RunStatus, status.payload).waiting == 0
         harness.show(lead.node)
         lead.until(2 * INTERVAL)
-        assert harness.read(STATUS_KEY) is None or notice_of(harness).waiting == 0
+        assert harness.read(records.STATUS_KEY) is None or notice_of(harness).waiting == 0
         # What an operator has written since counts as soon as the watch shows it.
         harness.put(quarantine_key("b"), Quarantine(0, 8, 0.0, "pardoned", over=True).encode())
         harness.show(lead.node)
@@ -999,7 +990,7 @@ class TestNotices:
         harness.show(lead.node)
         lead.until(2.0)
         # The members know of it already.
-        assert harness.read(STATUS_KEY) is None
+        assert harness.read(records.STATUS_KEY) is None
         record = NodeRecord("b", 0, 0, 2, 4, "b.host", 1, goes=True)
         harness.put(record.key, record.encode())
         lead.until(0.1)
@@ -1043,7 +1034,7 @@ class TestFailing:
         lead.coroutine.to(Wait)
         for _ in range(5):
             assert isinstance(lead.coroutine.throw(AWAY), Sleep)
-            assert lead.coroutine.to(ReadAll, Wait) == ReadAll(NODES, harness.now + TTL)
+            assert lead.coroutine.to(ReadAll, Wait) == ReadAll(records.NODES, harness.now + TTL)
         assert lead.node.leading
 
     def test_a_leader_that_fails_resigns_and_rests(self, harness: Harness) -> None:
@@ -1055,7 +1046,7 @@ class TestFailing:
         assert not lead.node.candidacy.may_lead(lead.node.clock())
         lead.coroutine.end()
         assert not lead.node.leading
-        assert LEADER_KEY not in harness.names()
+        assert records.LEADER_KEY not in harness.names()
 
     def test_a_failure_now_and_then_costs_no_lead(self, harness: Harness) -> None:
         lead = Leader(harness)
@@ -1151,7 +1142,7 @@ class TestFailing:
         lead = Leader(harness)
         lead.coroutine.to(Wait)
         if why == "another leads":
-            harness.put(LEADER_KEY, claim("b").encode())
+            harness.put(records.LEADER_KEY, claim("b").encode())
             harness.show(lead.node)
         elif why == "a later term":
             lead.node.candidacy.term += 1
@@ -1160,7 +1151,7 @@ class TestFailing:
         lead.coroutine.go()
         assert lead.coroutine.effect is None
         assert lead.node.leading is (why == "a later term")
-        assert harness.read(LEADER_KEY) is not None
+        assert harness.read(records.LEADER_KEY) is not None
 
     def test_an_error_ends_with_the_next_turn_that_goes_well(self, harness: Harness) -> None:
         lead = Leader(harness)

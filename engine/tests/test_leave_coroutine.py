@@ -7,24 +7,12 @@ import pytest
 from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv.engine import leader, leave, register
+from rdzv.engine import leader, leave, records, register
 from rdzv.engine.codec import decode
 from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
 from rdzv.engine.notices import drain_key, failure_key, quarantine_key
-from rdzv.engine.records import (
-    LEADER_KEY,
-    STATUS_KEY,
-    Closed,
-    Departure,
-    LeaderRecord,
-    NodeRecord,
-    Phase,
-    RunStatus,
-    State,
-    node_key,
-    pending_key,
-)
+from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
 
 from .coroutines import Harness
 
@@ -54,9 +42,9 @@ def record(name: str, attempt: int = 0, left: str | None = None) -> NodeRecord:
     return NodeRecord(name, attempt, 0, 2, 4, f"{name}.host", 1, left=left)
 
 
-def write(harness: Harness, *records: NodeRecord) -> None:
+def write(harness: Harness, *others: NodeRecord) -> None:
     """Let the service hold what nodes say of themselves."""
-    for one in records:
+    for one in others:
         harness.put(one.key, one.encode())
 
 
@@ -169,12 +157,12 @@ class TestLeaving:
         leaving.throw(RendezvousConnectionError("away"))
         with pytest.raises(RendezvousConnectionError, match="away"):
             leaving.end()
-        assert LEADER_KEY not in harness.names()
+        assert records.LEADER_KEY not in harness.names()
 
     def test_a_record_without_a_lease_is_not_written_again(self, harness: Harness) -> None:
         node = harness.registered()
         node.registration.lease = None
-        assert self.leave(node, harness).effect == Read(LEADER_KEY, harness.now + 30.0)
+        assert self.leave(node, harness).effect == Read(records.LEADER_KEY, harness.now + 30.0)
 
     def test_a_leader_resigns_and_another_may_be_elected_at_once(self, harness: Harness) -> None:
         node = harness.registered()
@@ -182,7 +170,7 @@ class TestLeaving:
         write(harness, record("b"))
         self.leave(node, harness).end()
         assert not node.leading
-        assert LEADER_KEY not in harness.names()
+        assert records.LEADER_KEY not in harness.names()
 
     @pytest.mark.parametrize("there", ["nothing", "a tombstone"])
     def test_a_claim_on_its_way_elects_no_node_that_has_left(self, harness: Harness, there: str) -> None:
@@ -194,21 +182,21 @@ class TestLeaving:
             harness.show(node)
             node.candidacy.stands_from = harness.now
         claim = harness.stepper(leader.elect(node, harness.now + 5.0))
-        claim.to_write(LEADER_KEY)
+        claim.to_write(records.LEADER_KEY)
         self.leave(node, harness).end()
         claim.go()
-        assert LEADER_KEY not in harness.names()
+        assert records.LEADER_KEY not in harness.names()
 
     def test_while_another_leads_nothing_is_removed(self, harness: Harness) -> None:
         node = harness.registered()
         harness.publish(running("a"))
         harness.put("rounds/1/store/key", b"value")
-        harness.put(LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
+        harness.put(records.LEADER_KEY, LeaderRecord("b", 0, 2, 4).encode())
         harness.show(node)
         leaving = self.leave(node, harness)
         leaving.to(Read)
         assert leaving.go() is None
-        assert {LEADER_KEY, "rounds/1/store/key"} <= harness.names()
+        assert {records.LEADER_KEY, "rounds/1/store/key"} <= harness.names()
 
     def test_a_superseded_node_removes_what_it_has_written_itself(self, harness: Harness) -> None:
         node = harness.registered()
@@ -216,7 +204,7 @@ class TestLeaving:
         harness.put("rounds/1/store/key", b"value")
         harness.show(node)
         leaving = self.leave(node, harness)
-        assert leaving.to(Delete) == Delete(node_key(0, "a"), harness.now + 30.0)
+        assert leaving.to(Delete) == Delete(records.node_key(0, "a"), harness.now + 30.0)
         leaving.end()
         assert harness.names() == {STATE_KEY, "rounds/1/store/key"}
 
@@ -228,15 +216,15 @@ class TestCleaningUp:
     def node(self, harness: Harness) -> Node:
         return harness.registered()
 
-    def leave(self, harness: Harness, node: Node, *records: NodeRecord, **more: Any) -> set[str]:
+    def leave(self, harness: Harness, node: Node, *others: NodeRecord, **more: Any) -> set[str]:
         """What the service holds after a node has left beside others, with stores of every round."""
         state: State | None = more.get("state")
         if state is not None:
             harness.publish(state)
             for number in range(state.round + 1):
                 harness.put(f"rounds/{number}/store/key", b"value")
-        write(harness, *records)
-        harness.put(STATUS_KEY, more.get("status", RunStatus(0, Phase.GATHERING, 1, 0)).encode())
+        write(harness, *others)
+        harness.put(records.STATUS_KEY, more.get("status", RunStatus(0, Phase.GATHERING, 1, 0)).encode())
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.end()
@@ -270,73 +258,81 @@ class TestCleaningUp:
 
     def test_beside_another_node_nothing_goes(self, harness: Harness, node: Node) -> None:
         there = self.leave(harness, node, record("b"))
-        assert there == {STATUS_KEY, node_key(0, "a"), node_key(0, "b")}
+        assert there == {records.STATUS_KEY, records.node_key(0, "a"), records.node_key(0, "b")}
 
     def test_who_leaves_last_removes_the_stores_too(self, harness: Harness, node: Node) -> None:
         state = running("a", "b", round=5)
         there = self.leave(harness, node, record("b", left="drained"), state=state)
         # A leader removes the earlier ones.
-        assert there == {STATE_KEY, STATUS_KEY, *(f"rounds/{number}/store/key" for number in (0, 1, 2))}
+        assert there == {STATE_KEY, records.STATUS_KEY, *(f"rounds/{number}/store/key" for number in (0, 1, 2))}
 
     def test_the_stores_of_the_first_rounds_have_low_numbers(self, harness: Harness, node: Node) -> None:
         there = self.leave(harness, node, record("b", left="drained"), state=running("a", "b"))
-        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key"}
+        assert there == {STATE_KEY, records.STATUS_KEY, "rounds/0/store/key"}
 
     def test_a_member_without_a_record_keeps_its_store(self, harness: Harness, node: Node) -> None:
         there = self.leave(harness, node, state=running("a", "b"))
-        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key", "rounds/1/store/key", node_key(0, "a")}
+        assert there == {
+            STATE_KEY,
+            records.STATUS_KEY,
+            "rounds/0/store/key",
+            "rounds/1/store/key",
+            records.node_key(0, "a"),
+        }
 
     def test_a_member_that_is_known_to_have_left_keeps_nothing(self, harness: Harness, node: Node) -> None:
         status = RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "drained"),))
         there = self.leave(harness, node, state=running("a", "b"), status=status)
-        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key"}
+        assert there == {STATE_KEY, records.STATUS_KEY, "rounds/0/store/key"}
 
     def test_the_last_status_says_who_has_left_and_why(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
-        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "too hot"),)).encode())
+        harness.put(
+            records.STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "too hot"),)).encode()
+        )
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
-        assert leaving.to_write(STATUS_KEY).deadline == harness.now + 30.0
+        assert leaving.to_write(records.STATUS_KEY).deadline == harness.now + 30.0
         leaving.end()
-        held = harness.read(STATUS_KEY)
+        held = harness.read(records.STATUS_KEY)
         assert held is not None
         lost = (Departure("a", 0, True, "drained"), Departure("b", 1, True, "too hot"))
         assert decode(RunStatus, held.payload) == RunStatus(1, Phase.ABANDONED, 0, 0, lost)
         # One call, on top of what the node knew.
-        assert sum(isinstance(effect, Put) and effect.key == STATUS_KEY for effect in leaving.taken) == 1
+        assert sum(isinstance(effect, Put) and effect.key == records.STATUS_KEY for effect in leaving.taken) == 1
 
     def test_news_of_a_leader_that_came_meanwhile_stay(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
         write(harness, record("b", left="drained"))
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
-        leaving.to_write(STATUS_KEY)
+        leaving.to_write(records.STATUS_KEY)
         write(harness, record("c"))
         news = RunStatus(1, Phase.RE_FORMING, 1, 0)
-        harness.put(STATUS_KEY, news.encode())
+        harness.put(records.STATUS_KEY, news.encode())
         leaving.end()
-        held = harness.read(STATUS_KEY)
+        held = harness.read(records.STATUS_KEY)
         assert held is not None
         assert decode(RunStatus, held.payload) == news
-        assert node_key(0, "b") in harness.names()
+        assert records.node_key(0, "b") in harness.names()
 
     def test_a_later_round_that_it_has_not_heard_of_keeps_its_last_status(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
         harness.show(node)
         harness.publish(running("b", "c", round=2))
         lost = (Departure("b", 0, True, "disk full"), Departure("c", 1, True, "drained"))
-        harness.put(STATUS_KEY, RunStatus(2, Phase.ABANDONED, 0, 0, lost).encode())
+        harness.put(records.STATUS_KEY, RunStatus(2, Phase.ABANDONED, 0, 0, lost).encode())
         harness.run(leave.leave(node, "drained", harness.now + 30.0))
-        held = harness.read(STATUS_KEY)
+        held = harness.read(records.STATUS_KEY)
         assert held is not None
         assert decode(RunStatus, held.payload) == RunStatus(2, Phase.ABANDONED, 0, 0, lost)
 
     def test_of_a_run_that_is_purged_meanwhile_nothing_stays(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))
-        harness.put(STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0).encode())
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RE_FORMING, 1, 0).encode())
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
-        leaving.to_write(STATUS_KEY)
+        leaving.to_write(records.STATUS_KEY)
         harness.forget()
         leaving.end()
         assert harness.names() == set()
@@ -353,22 +349,22 @@ class TestCleaningUp:
         leaving.go()
         harness.publish(running("a", "b", closed=ENOUGH))
         with harness.memory.changed:
-            harness.memory.remove(f"run/{node_key(0, 'b')}")
+            harness.memory.remove(f"run/{records.node_key(0, 'b')}")
         leaving.end()
-        assert STATUS_KEY not in harness.names()
+        assert records.STATUS_KEY not in harness.names()
 
     def test_a_closed_run_gets_no_last_status(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b", closed=ENOUGH))
         harness.show(node)
         leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
         leaving.end()
-        assert not any(isinstance(effect, Put) and effect.key == STATUS_KEY for effect in leaving.taken)
+        assert not any(isinstance(effect, Put) and effect.key == records.STATUS_KEY for effect in leaving.taken)
 
     def test_of_a_closed_run_only_the_state_stays(self, harness: Harness, node: Node) -> None:
         # Where the service has no leases, what is dead stays.
         harness.put("heartbeats/0/lease", b"7")
-        harness.put(pending_key(2), LeaderRecord("b", 0, 2, 4).encode())
-        harness.put(LEADER_KEY, b"", deleted=True)
+        harness.put(records.pending_key(2), LeaderRecord("b", 0, 2, 4).encode())
+        harness.put(records.LEADER_KEY, b"", deleted=True)
         there = self.leave(harness, node, record("b", left="drained"), state=running("a", "b", closed=ENOUGH))
         assert there == {STATE_KEY, "rounds/0/store/key"}
         assert not harness.memory.under("run/control/leader")
@@ -376,14 +372,20 @@ class TestCleaningUp:
     def test_a_closed_run_is_cleaned_by_who_goes_last(self, harness: Harness, node: Node) -> None:
         state = running("a", "b", closed=ENOUGH)
         there = self.leave(harness, node, record("b"), state=state)
-        assert there == {STATE_KEY, STATUS_KEY, "rounds/0/store/key", "rounds/1/store/key", node_key(0, "b")}
+        assert there == {
+            STATE_KEY,
+            records.STATUS_KEY,
+            "rounds/0/store/key",
+            "rounds/1/store/key",
+            records.node_key(0, "b"),
+        }
 
     def test_what_an_attempt_before_has_left_goes_with_the_run(self, harness: Harness) -> None:
         node = harness.registered(attempt=1)
         write(harness, record("old", left="drained"))
         harness.put("heartbeats/0/lease", b"7")
         for number in (2, 3):
-            harness.put(pending_key(number), LeaderRecord("b", 0, 2, 4).encode())
+            harness.put(records.pending_key(number), LeaderRecord("b", 0, 2, 4).encode())
         state = running("a", "b", attempt=1, closed=ENOUGH)
         # The pending round after this one is of a leader that knows more.
-        assert self.leave(harness, node, state=state) == {STATE_KEY, "rounds/0/store/key", pending_key(3)}
+        assert self.leave(harness, node, state=state) == {STATE_KEY, "rounds/0/store/key", records.pending_key(3)}

@@ -7,17 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from rdzv_core import errors
 from rdzv_core.backend import STATE_KEY, Entry, Snapshot
 from rdzv_core.envelope import Envelope
-from rdzv_core.errors import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousDeniedError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousParameterError,
-    RendezvousStateError,
-)
 
 from rdzv.engine import refusals
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
@@ -137,7 +129,7 @@ class TestTime:
 
     def test_an_answer_ends_the_trouble(self, clock: Clock) -> None:
         node = made(clock)
-        node.connection.on_error(RendezvousConnectionError("away"))
+        node.connection.on_error(errors.RendezvousConnectionError("away"))
         assert node.connection.error is not None
         node.connection.on_contact()
         assert node.connection.error is None
@@ -296,7 +288,7 @@ class TestStatus:
 
     def test_what_cannot_be_read_is_looked_at_again(self, clock: Clock) -> None:
         node = made(clock)
-        with pytest.raises(RendezvousStateError):
+        with pytest.raises(errors.RendezvousStateError):
             node.apply_snapshot(snapshot(status=b"[]"))
         assert node.run.snapshot is None
 
@@ -409,14 +401,16 @@ class TestRefusal:
     def test_a_later_attempt_takes_no_node_of_this_one(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c", attempt=3, closed=DONE)
-        with pytest.raises(RendezvousClosedError, match=r"is at attempt 3; this node belongs to attempt 1\. "):
+        with pytest.raises(errors.RendezvousClosedError, match=r"is at attempt 3; this node belongs to attempt 1\. "):
             refusals.raise_if_cannot_join(node)
 
     def test_a_run_that_was_removed_takes_no_node_that_took_part_in_it(self, clock: Clock) -> None:
         node = made(clock)
         shows(node, "b", "c")
         node.run.presence = Presence.DELETED
-        with pytest.raises(RendezvousClosedError, match="'run' was removed from the service while this node took part"):
+        with pytest.raises(
+            errors.RendezvousClosedError, match="'run' was removed from the service while this node took part"
+        ):
             refusals.raise_if_cannot_join(node)
 
     def test_an_earlier_attempt_may_be_closed(self, clock: Clock) -> None:
@@ -427,13 +421,13 @@ class TestRefusal:
     @pytest.mark.parametrize(
         ("closed", "last_round", "kind"),
         [
-            (DONE, 1, RendezvousGracefulExitError),
-            (DONE, 0, RendezvousClosedError),
-            (ENOUGH, 1, RendezvousClosedError),
+            (DONE, 1, errors.RendezvousGracefulExitError),
+            (DONE, 0, errors.RendezvousClosedError),
+            (ENOUGH, 1, errors.RendezvousClosedError),
         ],
     )
     def test_only_a_waiting_node_ends_gracefully_when_the_job_is_done(
-        self, clock: Clock, closed: Closed, last_round: int, kind: type[RendezvousError]
+        self, clock: Clock, closed: Closed, last_round: int, kind: type[errors.RendezvousError]
     ) -> None:
         node = made(clock, last_round=last_round, round=1)
         shows(node, "b", "c", closed=closed)
@@ -445,7 +439,7 @@ class TestRefusal:
     def test_the_limits_are_those_of_the_run(self, clock: Clock, low: int, high: int) -> None:
         node = made(clock)
         shows(node, "b", "c", min_nodes=low, max_nodes=high)
-        with pytest.raises(RendezvousParameterError, match=f"{low} to {high} nodes; this node asks for 2 to 4"):
+        with pytest.raises(errors.RendezvousParameterError, match=f"{low} to {high} nodes; this node asks for 2 to 4"):
             refusals.raise_if_cannot_join(node)
 
     @pytest.mark.parametrize(("attempt", "refused"), [(1, True), (0, False)])
@@ -458,13 +452,13 @@ class TestRefusal:
         if not refused:
             refusals.raise_if_cannot_join(node)
             return
-        with pytest.raises(RendezvousParameterError, match="2 to 5 nodes"):
+        with pytest.raises(errors.RendezvousParameterError, match="2 to 5 nodes"):
             refusals.raise_if_cannot_join(node)
 
     def test_an_error_that_lasts_is_raised(self, clock: Clock) -> None:
         node = made(clock)
-        node.failures.add(KEEP, RendezvousStateError("corrupt"), lasts=True)
-        with pytest.raises(RendezvousStateError, match="corrupt"):
+        node.failures.add(KEEP, errors.RendezvousStateError("corrupt"), lasts=True)
+        with pytest.raises(errors.RendezvousStateError, match="corrupt"):
             refusals.raise_if_cannot_join(node)
 
 
@@ -605,7 +599,7 @@ class TestAlone:
     def test_it_is_alone_unless_that_is_uncertain(self, node: Node, change: str) -> None:
         assert node.is_alone()
         part, name = change.split(".")
-        setattr(getattr(node, part), name, RendezvousConnectionError("away") if name == "error" else None)
+        setattr(getattr(node, part), name, errors.RendezvousConnectionError("away") if name == "error" else None)
         assert not node.is_alone()
 
     def test_a_question_changes_nothing(self, node: Node) -> None:
@@ -616,30 +610,30 @@ class TestAlone:
 class TestFailures:
     def test_an_error_lasts_when_it_has_come_often_for_long(self, node: Node, clock: Clock) -> None:
         for times in range(1, LASTING_TIMES):
-            assert node.failures.add(KEEP, RendezvousStateError(f"error {times}")) == times
+            assert node.failures.add(KEEP, errors.RendezvousStateError(f"error {times}")) == times
         clock.now += LASTING
         assert node.failures.lasting is None
-        node.failures.add(KEEP, RendezvousStateError("the latest"))
+        node.failures.add(KEEP, errors.RendezvousStateError("the latest"))
         assert str(node.failures.lasting) == "the latest"
 
     def test_an_error_that_came_seldom_does_not_last(self, node: Node, clock: Clock) -> None:
         # Time alone passes in a paused process, too.
         for _ in range(LASTING_TIMES - 1):
-            node.failures.add(KEEP, RendezvousStateError("corrupt"))
+            node.failures.add(KEEP, errors.RendezvousStateError("corrupt"))
             clock.now += 60.0
         assert node.failures.lasting is None
 
     def test_an_error_that_came_often_in_no_time_does_not_last(self, node: Node, clock: Clock) -> None:
         for _ in range(9):
-            node.failures.add(KEEP, RendezvousStateError("corrupt"))
+            node.failures.add(KEEP, errors.RendezvousStateError("corrupt"))
         clock.now += LASTING - 0.125
-        node.failures.add(KEEP, RendezvousStateError("corrupt"))
+        node.failures.add(KEEP, errors.RendezvousStateError("corrupt"))
         assert node.failures.lasting is None
         assert node.failures.count(KEEP) == 10
 
     def test_a_turn_that_ends_well_clears_the_error_of_its_own_loop(self, node: Node) -> None:
         for loop in (KEEP, WATCH):
-            node.failures.add(loop, RendezvousStateError(loop), lasts=True)
+            node.failures.add(loop, errors.RendezvousStateError(loop), lasts=True)
         node.failures.clear(KEEP)
         assert (node.failures.count(KEEP), node.failures.count(WATCH)) == (0, 1)
         assert str(node.failures.lasting) == WATCH
@@ -648,11 +642,15 @@ class TestFailures:
         assert node.failures.latest is None
         node.failures.raise_lasting()
 
-    @pytest.mark.parametrize("error", [RendezvousDeniedError("password"), RendezvousParameterError("option")])
-    def test_what_trying_again_does_not_mend_lasts_at_once_and_stays(self, node: Node, error: RendezvousError) -> None:
+    @pytest.mark.parametrize(
+        "error", [errors.RendezvousDeniedError("password"), errors.RendezvousParameterError("option")]
+    )
+    def test_what_trying_again_does_not_mend_lasts_at_once_and_stays(
+        self, node: Node, error: errors.RendezvousError
+    ) -> None:
         node.failures.add(KEEP, error)
         assert node.failures.lasting is error
-        node.failures.add(KEEP, RendezvousStateError("another"))
+        node.failures.add(KEEP, errors.RendezvousStateError("another"))
         assert str(node.failures.lasting) == "another"
 
     def test_an_unexpected_error_is_wrapped(self, node: Node) -> None:
@@ -661,31 +659,31 @@ class TestFailures:
         assert isinstance(getattr(node.failures.lasting, "__cause__", None), OSError)
 
     def test_a_passing_fault_is_no_failure_and_starts_no_count(self, node: Node, clock: Clock) -> None:
-        node.failures.add_passing(KEEP, RendezvousConnectionError("away"))
+        node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"))
         assert (node.failures.count(KEEP), node.failures.lasting) == (0, None)
         clock.now += 60.0
         for _ in range(LASTING_TIMES):
-            node.failures.add(KEEP, RendezvousStateError("corrupt"))
+            node.failures.add(KEEP, errors.RendezvousStateError("corrupt"))
         assert node.failures.count(KEEP) == LASTING_TIMES
         assert node.failures.lasting is None
 
     def test_a_passing_fault_does_not_hide_a_failure(self, node: Node) -> None:
-        node.failures.add(KEEP, RendezvousStateError("corrupt"))
-        node.failures.add_passing(KEEP, RendezvousConnectionError("away"))
+        node.failures.add(KEEP, errors.RendezvousStateError("corrupt"))
+        node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"))
         assert str(node.failures.latest) == "corrupt"
 
     def test_the_latest_passing_fault_counts(self, node: Node) -> None:
         for why in ("away", "still away"):
-            node.failures.add_passing(KEEP, RendezvousConnectionError(why))
+            node.failures.add_passing(KEEP, errors.RendezvousConnectionError(why))
         assert str(node.failures.latest) == "still away"
 
     def test_who_gives_up_hears_of_what_does_not_last_too_but_first_of_what_does(self, node: Node) -> None:
-        node.failures.add_passing(WATCH, RendezvousConnectionError("away"))
+        node.failures.add_passing(WATCH, errors.RendezvousConnectionError("away"))
         node.failures.raise_lasting()
         assert str(node.failures.latest) == "away"
-        node.failures.add(KEEP, RendezvousStateError("corrupt"), lasts=True)
+        node.failures.add(KEEP, errors.RendezvousStateError("corrupt"), lasts=True)
         assert str(node.failures.latest) == "corrupt"
-        with pytest.raises(RendezvousStateError, match="corrupt"):
+        with pytest.raises(errors.RendezvousStateError, match="corrupt"):
             node.failures.raise_lasting()
 
     @pytest.fixture
