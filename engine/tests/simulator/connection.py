@@ -238,13 +238,7 @@ class _Keys(rdzv.KeyValueBackend):
         return found
 
     def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        expect: Token | Expect,
-        lease: Lease | None = None,
-        timeout: float,
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
         try:
             put: PutResult = self._wire.exchange(

@@ -79,13 +79,7 @@ class DirectoryBackend(KeyValueBackend):
             return Snapshot(found)
 
     def put(
-        self,
-        key: str,
-        value: bytes,
-        *,
-        expect: Token | Expect,
-        lease: Lease | None = None,
-        timeout: float,
+        self, key: str, value: bytes, *, expect: Token | Expect, lease: Lease | None = None, timeout: float
     ) -> PutResult:
         if lease is not None:
             raise RendezvousParameterError(f"The lease {lease!r} of '{key}' is not one of this backend's.")

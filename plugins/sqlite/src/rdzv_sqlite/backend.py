@@ -6,19 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import ClassVar
 
-from rdzv_core import (
-    ABSENT,
-    ANY,
-    Capability,
-    Entry,
-    Expect,
-    KeyValueBackend,
-    Lease,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-    Token,
-)
+from rdzv_core import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.keys import escape
 
@@ -172,8 +160,8 @@ class SqliteLease(Lease):
 
 
 def _matches(there: Entry | None, expect: Token | Expect) -> bool:
-    if expect is ANY:
+    if expect is Expect.ANY:
         return True
-    if expect is ABSENT or there is None:
-        return expect is ABSENT and there is None
+    if expect is Expect.ABSENT or there is None:
+        return expect is Expect.ABSENT and there is None
     return type(expect) is int and expect == there.token
