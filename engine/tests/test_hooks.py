@@ -44,13 +44,7 @@ class Raiser:
     def rdzv_event(self) -> None:
         raise self.error
 
-    @hookimpl
-    def rdzv_assign_ranks(self) -> None:
-        raise self.error
-
-    @hookimpl
-    def rdzv_health_check(self) -> None:
-        raise self.error
+    rdzv_assign_ranks = rdzv_health_check = rdzv_event
 
 
 class Assigner:

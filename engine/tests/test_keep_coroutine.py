@@ -39,6 +39,14 @@ def running(*world: str, round: int = 1, **more: Any) -> State:
     return State(0, round, world, "a.host", 29500, 2, 4, **more)
 
 
+def member(harness: Harness) -> Node:
+    """A node that is registered and knows that a round runs with it."""
+    node = harness.registered()
+    harness.publish(running("a", "b"))
+    harness.show(node)
+    return node
+
+
 def record_of(harness: Harness, node: Node) -> NodeRecord:
     """What the service holds of a node."""
     assert node.registration.record is not None
@@ -259,9 +267,7 @@ class TestKeeping:
         assert node.registration.lease_until == harness.now + 1.0
 
     def test_registering_that_has_not_succeeded_yet_goes_on(self, harness: Harness) -> None:
-        node = harness.registered()
-        harness.publish(running("a", "b"))
-        harness.show(node)
+        node = member(harness)
         node.registration.lose_lease()
         keep = harness.stepper(keep_alive.keep_alive_loop(node))
         assert isinstance(keep.go(), OpenLease)
@@ -314,10 +320,7 @@ class TestKeeping:
 class TestRemoval:
     @pytest.fixture
     def node(self, harness: Harness) -> Node:
-        node = harness.registered()
-        harness.publish(running("a", "b"))
-        harness.show(node)
-        return node
+        return member(harness)
 
     def finds_no_state(self, harness: Harness, node: Node) -> Stepper[None]:
         """The coroutine that keeps its lease, about to read a state that is gone."""
@@ -610,9 +613,7 @@ class TestFence:
 
     @pytest.fixture
     def node(self, harness: Harness) -> Node:
-        node = harness.registered()
-        harness.publish(running("a", "b"))
-        harness.show(node)
+        node = member(harness)
         harness.end_leases()
         node.registration.lose_lease()
         return node

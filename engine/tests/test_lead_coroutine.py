@@ -746,6 +746,14 @@ class TestNews:
 
 
 class TestRemoving:
+    def all_removed(self, lead: Leader, *rounds: int) -> list[str]:
+        """What it has removed a minute after each of these rounds was published."""
+        for number in rounds:
+            lead.harness.publish(running("a", "b", round=number))
+            lead.harness.show(lead.node)
+            lead.until(60.0)
+        return [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
+
     def removed(self, lead: Leader) -> list[str]:
         """What it removes in its first turn."""
         lead.coroutine.to(Wait)
@@ -770,11 +778,7 @@ class TestRemoving:
         write(harness, "b")
         lead = Leader(harness, state=running("a", "b", round=4))
         self.removed(lead)
-        harness.publish(running("a", "b", round=5))
-        harness.show(lead.node)
-        lead.until(60.0)
-        stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores == [records.round_folder(number) for number in (1, 2, 3)]
+        assert self.all_removed(lead, 5) == [records.round_folder(number) for number in (1, 2, 3)]
 
     def test_what_could_not_be_removed_is_tried_again(self, harness: Harness) -> None:
         write(harness, "b")
@@ -782,29 +786,19 @@ class TestRemoving:
         lead.coroutine.to(Delete)
         lead.coroutine.throw(AWAY)
         lead.until(60.0)
-        stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores == [records.round_folder(number) for number in (1, 1, 2)]
+        assert self.all_removed(lead) == [records.round_folder(number) for number in (1, 1, 2)]
 
     def test_rounds_that_begin_anew_are_removed_as_well(self, harness: Harness) -> None:
         write(harness, "b")
         lead = Leader(harness, state=running("a", "b", round=9))
         self.removed(lead)
-        for number in (1, 3):
-            harness.publish(running("a", "b", round=number))
-            harness.show(lead.node)
-            lead.until(60.0)
-        stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores[7:] == [records.round_folder(1)]
+        assert self.all_removed(lead, 1, 3)[7:] == [records.round_folder(1)]
 
     def test_rounds_that_jump_are_not_removed_one_by_one(self, harness: Harness) -> None:
         write(harness, "b")
         lead = Leader(harness, state=running("a", "b", round=4))
         self.removed(lead)
-        harness.publish(running("a", "b", round=1000))
-        harness.show(lead.node)
-        lead.until(60.0)
-        stores = [effect.prefix for effect in lead.coroutine.taken if isinstance(effect, Delete)]
-        assert stores[2:] == [records.round_folder(number) for number in range(991, 999)]
+        assert self.all_removed(lead, 1000)[2:] == [records.round_folder(number) for number in range(991, 999)]
 
     def test_the_attempt_before_goes_with_its_pending_round_last(self, harness: Harness) -> None:
         write(harness, "b", attempt=1)
@@ -812,7 +806,7 @@ class TestRemoving:
         lead = Leader(harness, state=running("a", "b", round=2, attempt=1), attempt=1)
         assert self.removed(lead) == ["nodes/0", "heartbeats/0", records.pending_key(2)]
         lead.until(60.0)
-        assert len([effect for effect in lead.coroutine.taken if isinstance(effect, Delete)]) == 3
+        assert len(self.all_removed(lead)) == 3
 
     def test_of_its_own_attempt_only_the_pending_round_goes(self, harness: Harness) -> None:
         write(harness, "b")

@@ -126,10 +126,10 @@ class SimulatedRunner:
         self._clock = clock
         self._process = process
         self._connection = connection
+        self._client = _PlanningClient(connection.backend, node.id)
         self._timeline = timeline
         self._emit = emit
         self._stepped = stepped
-        self._client = _PlanningClient(connection.backend, node.id)
         self._coroutines: dict[RunningCoroutine, None] = {}
 
     def start(self, coroutine: Coroutine[Any], ended: Ended, *, kind: str = "") -> RunningCoroutine:
