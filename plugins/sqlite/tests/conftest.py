@@ -1,6 +1,6 @@
 """A database of its own for every test, and clients and processes that end with it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from rdzv_conformance.fixtures import processes as processes
 
 from rdzv_sqlite import SqliteBackend
 
-Connect = Callable[[], SqliteBackend]
+from .clients import Connect
 
 
 @pytest.fixture

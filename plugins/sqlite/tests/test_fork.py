@@ -1,6 +1,5 @@
 """A fork in the middle of anything: parent and child go on, each with a connection of its own."""
 
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -9,7 +8,7 @@ from rdzv_core.backend import ANY
 
 from rdzv_sqlite import SqliteBackend
 
-Connect = Callable[[], SqliteBackend]
+from .clients import Connect
 
 
 def test_locks_of_a_child_are_its_own(connect: Connect, path: Path, processes: Processes) -> None:

@@ -4,7 +4,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -21,7 +21,7 @@ from rdzv_sqlite.database import Database, Transaction
 from rdzv_sqlite.lookout import Lookout
 from rdzv_sqlite.notifier import FifoNotifier
 
-Connect = Callable[[], SqliteBackend]
+from .clients import Connect, check_close_ends
 
 
 @pytest.fixture
@@ -169,13 +169,7 @@ class TestNotifier:
 
     def test_close_ends_every_wait(self, connect: Connect, threads: ThreadPoolExecutor) -> None:
         client = connect()
-        waiting = [start_waiting(threads, client) for _ in range(8)]
-        began = time.monotonic()
-        client.close()
-        for one in waiting:
-            with pytest.raises(RendezvousConnectionError, match="is closed"):
-                one.result(5)
-        assert time.monotonic() - began < 1
+        check_close_ends(client, [start_waiting(threads, client) for _ in range(8)])
 
 
 def test_change_without_a_ring_is_noticed(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:
