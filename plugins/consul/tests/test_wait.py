@@ -4,12 +4,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from rdzv_conformance.deadlines import lasting
-from rdzv_conformance.freezes import check_silence_is_noticed
+from rdzv_conformance.freezes import check_freeze_is_outlasted, check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import ConsulServer
-from rdzv_core.backend import ABSENT, ANY, PutOutcome, PutResult
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.backend import ABSENT, ANY
 from rdzv_transport import watches
 
 from rdzv_consul import kv
@@ -93,28 +91,7 @@ def test_a_query_that_is_not_waited_for_is_not_repeated(consul: ConsulServer, co
 
 
 def test_a_frozen_server(consul: ConsulServer, connect: Connect) -> None:
-    """Waits outlast some seconds of it; calls end when their time is up, and a put does not know how."""
-    waiter, caller = connect(consul.get_endpoint()), connect(consul.get_endpoint())
-    waiter.put("key", b"before", expect=ANY, timeout=CALL)
-    since = waiter.read_all("key", timeout=CALL)
-    caller.read("key", timeout=CALL)
-    with watching(consul, lambda: waiter.wait("key", since, timeout=30)) as waited:
-        consul.pause()
-        thawed = time.monotonic() + 3
-        try:
-            with lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
-                caller.read("key", timeout=0.5)
-            with lasting(0.5):
-                assert caller.put("other", b"x", expect=ABSENT, timeout=0.5) == PutResult(PutOutcome.UNKNOWN)
-            with lasting(0.5), pytest.raises(RendezvousConnectionError, match="no answer"):
-                connect(consul.get_endpoint()).read_all("key", timeout=0.5)
-            with lasting(0.5):
-                assert connect(consul.get_endpoint()).wait("key", since, timeout=0.5) is since
-            time.sleep(max(0.0, thawed - time.monotonic()))
-        finally:
-            consul.resume()
-        caller.put("key", b"after", expect=ANY, timeout=CALL)
-        assert waited.result(CALL).entries["key"].value == b"after"
+    check_freeze_is_outlasted(consul, lambda: connect(consul.get_endpoint()), watching, 3)
 
 
 def test_a_server_that_stays_frozen_is_noticed(

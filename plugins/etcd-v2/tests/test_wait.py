@@ -5,11 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rdzv_conformance.deadlines import eventually
-from rdzv_conformance.freezes import check_silence_is_noticed
+from rdzv_conformance.freezes import check_freeze_is_outlasted, check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background, open_files
 from rdzv_conformance.servers import EtcdServer
-from rdzv_core.backend import ABSENT, ANY, PutOutcome, PutResult
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.backend import ABSENT, ANY
 
 from rdzv_etcd_v2 import keys
 
@@ -91,26 +90,7 @@ def test_a_history_that_was_forgotten(etcd: EtcdServer, connect: Connect, monkey
 
 
 def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
-    """Waits outlast some seconds of it; calls end when their time is up, and a put does not know how."""
-    waiter, caller = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
-    waiter.put("frozen", b"before", expect=ANY, timeout=CALL)
-    since = waiter.read_all("frozen", timeout=CALL)
-    with watching(etcd, lambda: waiter.wait("frozen", since, timeout=60)) as waited:
-        etcd.pause()
-        try:
-            thawed = time.monotonic() + 5
-            for _ in range(2):
-                began = time.monotonic()
-                with pytest.raises(RendezvousConnectionError, match="no answer"):
-                    caller.read("frozen", timeout=0.5)
-                assert 0.4 < time.monotonic() - began < 1
-            assert caller.put("frozen", b"during", expect=ABSENT, timeout=0.5) == PutResult(PutOutcome.UNKNOWN)
-            assert connect(etcd.get_endpoint()).wait("frozen", since, timeout=0.5) is since
-            time.sleep(max(0.0, thawed - time.monotonic()))
-        finally:
-            etcd.resume()
-        caller.put("frozen", b"after", expect=ANY, timeout=CALL)
-        assert waited.result(CALL).entries["frozen"].value == b"after"
+    check_freeze_is_outlasted(etcd, lambda: connect(etcd.get_endpoint()), watching, 5)
 
 
 def test_a_server_that_stays_frozen_is_noticed(

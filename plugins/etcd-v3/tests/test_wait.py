@@ -1,15 +1,14 @@
 """Waiting: what it costs, and that it never misses the last state, whatever happens to the server."""
 
 import threading
-import time
 
 import pytest
-from rdzv_conformance.deadlines import eventually, lasting
-from rdzv_conformance.freezes import check_silence_is_noticed
+from rdzv_conformance.deadlines import eventually
+from rdzv_conformance.freezes import check_freeze_is_outlasted, check_silence_is_noticed
 from rdzv_conformance.meanwhile import follow, in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import EtcdServer
-from rdzv_core.backend import ABSENT, ANY, PutOutcome, PutResult
+from rdzv_core.backend import ABSENT, ANY
 from rdzv_core.errors import RendezvousConnectionError
 
 from .clients import CALL, Connect, watching
@@ -92,25 +91,7 @@ def test_an_open_watch_survives_a_compaction(etcd: EtcdServer, connect: Connect)
 
 
 def test_a_frozen_server(etcd: EtcdServer, connect: Connect) -> None:
-    """Waits outlast five seconds of it; calls end when their time is up, and a put does not know how."""
-    waiter, caller = connect(etcd.get_endpoint()), connect(etcd.get_endpoint())
-    since = waiter.read_all("key", timeout=CALL)
-    caller.read("key", timeout=CALL)
-    with watching(etcd, lambda: waiter.wait("key", since, timeout=30)) as waited:
-        etcd.pause()
-        thawed = time.monotonic() + 5
-        try:
-            with lasting(1), pytest.raises(RendezvousConnectionError, match="no answer"):
-                caller.read("key", timeout=1)
-            with lasting(1):
-                assert caller.put("other", b"x", expect=ABSENT, timeout=1) == PutResult(PutOutcome.UNKNOWN)
-            with lasting(1), pytest.raises(RendezvousConnectionError, match="no answer"):
-                connect(etcd.get_endpoint()).open_lease(5, timeout=1)
-            time.sleep(thawed - time.monotonic())
-        finally:
-            etcd.resume()
-        caller.put("key", b"after", expect=ANY, timeout=CALL)
-        assert waited.result(CALL).entries["key"].value == b"after"
+    check_freeze_is_outlasted(etcd, lambda: connect(etcd.get_endpoint()), watching, 5)
 
 
 def test_a_server_that_stays_frozen_is_noticed(etcd: EtcdServer, connect: Connect) -> None:
