@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -29,6 +29,8 @@ from rdzv_transport import (
 )
 from rdzv_transport.answer import Answer
 from rdzv_transport.stream import Lines
+
+from .makers import closed
 
 STREAM = Request("GET", "/stream", headers={"X": "z"})
 ALIVE = Request("GET", "/alive")
@@ -123,36 +125,19 @@ class Service:
         self._server.server_close()
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[[], Service]]:
-    with ExitStack() as opened:
-
-        def serve() -> Service:
-            service = Service()
-            opened.callback(service.close)
-            return service
-
-        yield serve
-
-
-@pytest.fixture
-def connect(serve: Callable[[], Service]) -> Iterator[Callable[..., Client]]:
-    """Makes clients, closed before their services."""
-    with ExitStack() as opened:
-
-        def connect(*endpoints: Endpoint, request_timeout: float = 1.0) -> Client:
-            client = Client("Echo", endpoints, _check, headers={"X": "y"}, request_timeout=request_timeout)
-            opened.callback(client.close)
-            return client
-
-        yield connect
-
-
 def _check(reply: Reply) -> None:
     if reply.status == 401:
         raise EndpointError("it refuses us", applied=False, denied=True)
     if reply.status == 503:
         raise EndpointError("it has no leader", applied=False)
+
+
+def _client(*endpoints: Endpoint, request_timeout: float = 1.0) -> Client:
+    return Client("Echo", endpoints, _check, headers={"X": "y"}, request_timeout=request_timeout)
+
+
+serve = closed(Service)
+connect = closed(_client, before="serve")
 
 
 def _nowhere() -> Endpoint:

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -13,6 +13,8 @@ from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_transport import Client, EndpointError, Poll, Reply, Request, Revision, Watches, watches
+
+from .makers import closed
 
 CALL = 5.0
 HELD = 0.3
@@ -144,30 +146,8 @@ def _check(reply: Reply) -> None:
         raise EndpointError("it has no leader", applied=False)
 
 
-@pytest.fixture
-def serve() -> Iterator[Callable[[], News]]:
-    with ExitStack() as opened:
-
-        def serve() -> News:
-            news = News()
-            opened.callback(news.close)
-            return news
-
-        yield serve
-
-
-@pytest.fixture
-def watch(serve: Callable[[], News]) -> Iterator[Callable[..., Watcher]]:
-    """Makes clients, closed before their servers."""
-    with ExitStack() as opened:
-
-        def watch(*endpoints: Endpoint) -> Watcher:
-            watcher = Watcher(*endpoints)
-            opened.callback(watcher.close)
-            return watcher
-
-        yield watch
-
+serve = closed(News)
+watch = closed(Watcher, before="serve")
 
 Serve = Callable[[], News]
 Watch = Callable[..., Watcher]
