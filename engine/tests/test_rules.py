@@ -246,13 +246,7 @@ class TestForgetfulService:
 class TestRanks:
     @pytest.mark.parametrize(
         ("arrived", "previous", "expected"),
-        [
-            ("abc", "", "abc"),
-            ("cab", "cab", "cab"),
-            ("acd", "abc", "adc"),
-            ("bc", "abc", "cb"),
-            ("xbc", "abc", "xbc"),
-        ],
+        [("abc", "", "abc"), ("cab", "cab", "cab"), ("acd", "abc", "adc"), ("bc", "abc", "cb"), ("xbc", "abc", "xbc")],
     )
     def test_survivors_keep_theirs_and_newcomers_fill_the_holes(
         self, arrived: str, previous: str, expected: str

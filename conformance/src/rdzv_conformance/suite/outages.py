@@ -10,17 +10,7 @@ from typing import Any, Final
 
 import pytest
 from rdzv.store import KeyValueStore
-from rdzv_core.backend import (
-    ABSENT,
-    ANY,
-    MAX_PAYLOAD,
-    Capability,
-    Entry,
-    KeyValueBackend,
-    PutOutcome,
-    PutResult,
-    Snapshot,
-)
+from rdzv_core import ABSENT, ANY, MAX_PAYLOAD, Capability, Entry, KeyValueBackend, PutOutcome, PutResult, Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from ..deadlines import eventually
