@@ -1,6 +1,5 @@
 """What the page for those who come from PyTorch says is so: every name on either side exists, and none is forgotten."""
 
-import importlib
 import re
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +10,7 @@ import rdzv
 from rdzv.registry import create_backend
 from rdzv_core.plugins import load_backend_plugin
 from rdzv_sqlite import SqliteBackend
+from tools.torch_names import find, names_in
 
 PAGE = (Path(__file__).parent / "from-pytorch.md").read_text()
 TORCH = "torch.distributed.elastic.rendezvous"
@@ -25,10 +25,6 @@ def _rows(section: str, columns: int) -> list[list[str]]:
     return [row for row in rows if len(row) == columns and row[0].startswith("`")]
 
 
-def _names(cell: str) -> list[str]:
-    return re.findall(r"`([^`]+)`", cell)
-
-
 API = _rows("The API", 3)
 DYNAMIC = _rows("The dynamic rendezvous", 3)
 STORE = _rows("The store", 3)
@@ -37,37 +33,23 @@ OPTIONS = _rows("The backends", 4)
 TORCHELASTIC = _rows("torchelastic", 3)
 
 
-def _find(name: str) -> Any:
-    """What a dotted name stands for."""
-    parts = name.split(".")
-    for length in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:length]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[length:]:
-            found = getattr(found, part)
-        return found
-    raise ModuleNotFoundError(name)
-
-
 def test_the_page_has_its_tables() -> None:
     assert [len(rows) for rows in (API, DYNAMIC, STORE, BACKENDS, OPTIONS, TORCHELASTIC)] == [14, 7, 2, 14, 21, 8]
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(rdzv\w*(?:\.\w+)+)`", PAGE))))
 def test_our_name_exists(name: str) -> None:
-    assert _find(name) is not None
+    assert find(name) is not None
 
 
 @pytest.mark.parametrize("row", [*API, *DYNAMIC, *STORE, *TORCHELASTIC], ids=lambda row: row[0])
 def test_every_name_has_one_of_rdzv(row: list[str]) -> None:
-    assert len(_names(row[1])) == len(_names(row[0]))
+    assert len(names_in(row[1])) == len(names_in(row[0]))
 
 
 @pytest.mark.parametrize("row", OPTIONS, ids=lambda row: " ".join(row[:2]))
 def test_our_option_exists(row: list[str]) -> None:
-    theirs, backend, ours = (_names(cell) for cell in row[:3])
+    theirs, backend, ours = (names_in(cell) for cell in row[:3])
     options = load_backend_plugin(backend[0]).options if backend else rdzv.HANDLER_OPTIONS
     assert theirs == ours
     assert ours[0] in {option.name for option in options}
@@ -77,10 +59,10 @@ def test_theirs_exist() -> None:
     """That none is forgotten is a matter of dev/tools/torch_names.py."""
     pytest.importorskip(TORCH)
     for module, table in (("api", API), ("dynamic_rendezvous", DYNAMIC), ("", BACKENDS)):
-        for name in (_names(row[0])[0] for row in table):
-            _find(".".join(filter(None, (TORCH, "registry" if name == "get_rendezvous_handler" else module, name))))
+        for name in (names_in(row[0])[0] for row in table):
+            find(".".join(filter(None, (TORCH, "registry" if name == "get_rendezvous_handler" else module, name))))
     for row in STORE:
-        _find(_names(row[0])[0])
+        find(names_in(row[0])[0])
 
 
 def test_the_backoff_of_pytorch_2_15_is_taken(tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rdzv_conformance.servers import SERVERS, require_service
 
-__all__ = ["BUSY", "KEEP_ALIVE", "TTL", "Agent", "Agents", "agents_on", "program", "wait_until"]
+from engine.tests.waiting import wait_until
 
-_T = TypeVar("_T")
+__all__ = ["BUSY", "KEEP_ALIVE", "TTL", "Agent", "Agents", "agents_on", "program", "wait_until"]
 
 KEEP_ALIVE = {"keep_alive_interval": "0.5", "keep_alive_max_attempt": "4"}
 TTL = 2.0
@@ -26,15 +26,6 @@ BUSY = 30.0
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # As in the background of a shell: the agents would inherit it. They do not inherit a handler that does nothing.
     signal.signal(signal.SIGINT, lambda *_: None)
-
-
-def wait_until(condition: Callable[[], _T], limit: float = 30.0) -> _T:
-    """The condition's value once it is true; fails after `limit` seconds."""
-    deadline = time.monotonic() + limit
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {limit} s"
-        time.sleep(0.01)
-    return value
 
 
 class Agent:

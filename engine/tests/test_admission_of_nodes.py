@@ -11,7 +11,8 @@ from rdzv_core.errors import RendezvousParameterError, RendezvousTimeoutError
 
 from rdzv.admission import Limits
 
-from .test_rendezvous import Run, wait_until
+from .test_rendezvous import Run
+from .waiting import wait_until
 
 
 @pytest.fixture

@@ -32,7 +32,8 @@ from rdzv.store import KeyValueStore, PrefixStore
 
 from .forks import said_in_fork
 from .memory import Fault, MemoryBackend
-from .test_rendezvous import Run, plugged_in, seconds, wait_until
+from .test_rendezvous import Run, plugged_in, seconds
+from .waiting import wait_until
 
 
 @pytest.fixture

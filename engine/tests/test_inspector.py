@@ -29,7 +29,8 @@ from rdzv.inspector import RunInspector
 from rdzv.settings import RendezvousSettings
 
 from .memory import Fault, MemoryBackend, MemoryService
-from .test_rendezvous import LeaselessBackend, wait_until
+from .test_rendezvous import LeaselessBackend
+from .waiting import wait_until
 
 OPTIONS = {
     "keep_alive_interval": 0.1,

@@ -441,6 +441,14 @@ class TestGathering:
 
 
 class TestReforming:
+    def about_to_evict(self, harness: Harness) -> Leader:
+        """A leader that writes the round without node c next."""
+        write(harness, "b", last_round=1)
+        lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
+        harness.now += TTL
+        lead.coroutine.to_write(STATE_KEY)
+        return lead
+
     def test_members_who_are_back_get_their_world_at_once(self, harness: Harness) -> None:
         write(harness, "b", last_round=1)
         lead, began = Leader(harness, state=running("a", "b"), last_round=1), harness.now
@@ -482,10 +490,7 @@ class TestReforming:
     def test_the_log_of_the_leader_names_who_is_evicted_and_why(
         self, harness: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
-        write(harness, "b", last_round=1)
-        lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
-        harness.now += TTL
-        lead.coroutine.to_write(STATE_KEY)
+        lead = self.about_to_evict(harness)
         assert not caplog.messages
         lead.go()
         (line,) = caplog.messages
@@ -494,10 +499,7 @@ class TestReforming:
     def test_a_round_that_another_leader_published_evicts_no_node_here(
         self, harness: Harness, caplog: pytest.LogCaptureFixture
     ) -> None:
-        write(harness, "b", last_round=1)
-        lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
-        harness.now += TTL
-        lead.coroutine.to_write(STATE_KEY)
+        lead = self.about_to_evict(harness)
         harness.publish(running("a", "b", round=2))
         lead.go()
         assert not caplog.messages

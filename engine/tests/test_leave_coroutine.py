@@ -17,6 +17,8 @@ from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Pha
 from .coroutines import Harness
 
 ENOUGH = Closed("b", "enough", done=False)
+STORES = ("rounds/0/store/key", "rounds/1/store/key")
+"""Those of the first two rounds."""
 
 
 @pytest.fixture
@@ -272,13 +274,7 @@ class TestCleaningUp:
 
     def test_a_member_without_a_record_keeps_its_store(self, harness: Harness, node: Node) -> None:
         there = self.leave(harness, node, state=running("a", "b"))
-        assert there == {
-            STATE_KEY,
-            records.STATUS_KEY,
-            "rounds/0/store/key",
-            "rounds/1/store/key",
-            records.node_key(0, "a"),
-        }
+        assert there == {STATE_KEY, records.STATUS_KEY, *STORES, records.node_key(0, "a")}
 
     def test_a_member_that_is_known_to_have_left_keeps_nothing(self, harness: Harness, node: Node) -> None:
         status = RunStatus(1, Phase.RE_FORMING, 1, 0, (Departure("b", 1, True, "drained"),))
@@ -372,13 +368,7 @@ class TestCleaningUp:
     def test_a_closed_run_is_cleaned_by_who_goes_last(self, harness: Harness, node: Node) -> None:
         state = running("a", "b", closed=ENOUGH)
         there = self.leave(harness, node, record("b"), state=state)
-        assert there == {
-            STATE_KEY,
-            records.STATUS_KEY,
-            "rounds/0/store/key",
-            "rounds/1/store/key",
-            records.node_key(0, "b"),
-        }
+        assert there == {STATE_KEY, records.STATUS_KEY, *STORES, records.node_key(0, "b")}
 
     def test_what_an_attempt_before_has_left_goes_with_the_run(self, harness: Harness) -> None:
         node = harness.registered(attempt=1)

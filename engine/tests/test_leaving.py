@@ -11,7 +11,8 @@ import pytest
 from rdzv import DynamicRendezvousHandler, RendezvousTimeoutError
 
 from .memory import Fault
-from .test_rendezvous import Run, wait_until
+from .test_rendezvous import Run
+from .waiting import wait_until
 
 MANY = 1000
 

@@ -24,6 +24,7 @@ from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_ho
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .memory import Fault, MemoryBackend, MemoryService
+from .waiting import wait_until
 
 INTERVAL = 0.1
 MISSED = 20
@@ -34,15 +35,6 @@ TTL = MISSED * INTERVAL
 def seconds(number: float) -> timedelta:
     """A time span."""
     return timedelta(seconds=number)
-
-
-def wait_until(condition: Callable[[], Any], limit: float = 30.0) -> Any:
-    """The condition's value once it is true; fails after `limit` seconds."""
-    deadline = time.monotonic() + limit
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"not within {limit} s: {condition}"
-        time.sleep(0.002)
-    return value
 
 
 class LeaselessBackend(MemoryBackend):

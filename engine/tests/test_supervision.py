@@ -34,7 +34,8 @@ from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .forks import said_in_fork
 from .memory import MemoryBackend, MemoryService
-from .test_rendezvous import INTERVAL, Register, Run, wait_until
+from .test_rendezvous import INTERVAL, Register, Run
+from .waiting import wait_until
 
 STATE = "run/control/state"
 SLACK = 3.0

@@ -10,7 +10,7 @@ from rdzv import RendezvousConnectionError, RendezvousDeniedError
 from rdzv.engine.client import DecodedSnapshot, RetryingClient
 
 from .memory import Fault, MemoryBackend
-from .test_rendezvous import wait_until
+from .waiting import wait_until
 
 LONG = 30.0
 

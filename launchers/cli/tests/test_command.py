@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import rdzv
 from engine.tests.memory import MemoryBackend, MemoryService
-from engine.tests.test_rendezvous import Run, wait_until
+from engine.tests.test_rendezvous import Run
+from engine.tests.waiting import wait_until
 from rdzv import DynamicRendezvousHandler, RendezvousParameters, registered_backends
 from rdzv_core import BackendPlugin
 from rdzv_core.text import printable

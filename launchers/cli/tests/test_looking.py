@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from engine.tests.memory import MemoryBackend
 from engine.tests.test_inspector import OUTAGE, UNREADABLE, WHERE, Shared, crash
-from engine.tests.test_rendezvous import listening, wait_until
+from engine.tests.test_rendezvous import listening
+from engine.tests.waiting import wait_until
 from rdzv import EventKind, RendezvousParameterError, RendezvousTimeoutError
 from rdzv.inspector import RunInspector
 
