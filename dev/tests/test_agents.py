@@ -84,6 +84,7 @@ class TestTheMainJob:
         assert after["phase"] == "closed"
         assert after["nodes"] == []
 
+    @pytest.mark.soak
     def test_a_clock_that_is_wrong_changes_nothing(self, agents: Agents, tmp_path: Path) -> None:
         skewed = """
 import datetime, itertools, random, time

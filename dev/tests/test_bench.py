@@ -26,10 +26,21 @@ def bench(out: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT / "dev", capture_output=True, text=True, check=True, timeout=200).stdout
 
 
-def figures(out: Path) -> dict[tuple[str, str, int], tuple[list[float], list[str]]]:
+Figures = dict[tuple[str, str, int], tuple[list[float], list[str]]]
+
+
+def figures(out: Path) -> Figures:
     """What was measured: values and reasons, by row, measure and nodes."""
     cells = json.loads((out / "results.json").read_text())["cells"]
     return {(row, measure, nodes): (values, reasons) for row, measure, nodes, values, reasons in cells}
+
+
+def check_bare(found: Figures, backend: str) -> None:
+    """Bare clients gather and do nothing else, and neither row stands in the other's way."""
+    assert not [reasons for _, reasons in found.values() if reasons], found
+    measured = {measure for row, measure, _ in found if row == f"bare/{backend}"}
+    assert {"gather", "again-gather", "cpu", "calls"} <= measured
+    assert not measured & {"loss", "late", "store-set", "idle-calls", "import"}
 
 
 @pytest.fixture
@@ -40,10 +51,12 @@ def module(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
 
 
 def test_everything_is_measured(tmp_path: Path) -> None:
-    said = bench(tmp_path, "--quick", "--rows", "rdzv/sqlite", "--sizes", "9", "2")
+    said = bench(tmp_path, "--quick", "--rows", "bare/sqlite", "rdzv/sqlite", "--sizes", "9", "2")
     found = figures(tmp_path)
-    assert not [reasons for _, reasons in found.values() if reasons], found
-    value = {(measure, nodes): values[0] for (_, measure, nodes), (values, _) in found.items()}
+    check_bare(found, "sqlite")
+    value = {
+        (measure, nodes): values[0] for (row, measure, nodes), (values, _) in found.items() if row == "rdzv/sqlite"
+    }
     for size in (2, 9):
         assert 0 < value["gather", size] < 20
         for again in ("", "again-"):
@@ -75,17 +88,11 @@ def test_peers_run_beside_us_on_the_same_service(tmp_path: Path) -> None:
     assert ("rdzv/c10d-alone", "loss", 4) not in found
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "zookeeper"])
-def test_bare_clients_gather_and_do_nothing_else(backend: str, tmp_path: Path) -> None:
-    if backend == "zookeeper":
-        require_service(ZooKeeperServer)
-    bench(tmp_path, "--quick", "--rows", f"bare/{backend}", f"rdzv/{backend}", "--sizes", "2")
-    found = figures(tmp_path)
-    # Neither stands in the other's way.
-    assert not [reasons for _, reasons in found.values() if reasons], found
-    measured = {measure for row, measure, _ in found if row == f"bare/{backend}"}
-    assert {"gather", "again-gather", "cpu", "calls"} <= measured
-    assert not measured & {"loss", "late", "store-set", "idle-calls", "import"}
+@pytest.mark.soak
+def test_everything_is_measured_on_a_service(tmp_path: Path) -> None:
+    require_service(ZooKeeperServer)
+    bench(tmp_path, "--quick", "--rows", "bare/zookeeper", "rdzv/zookeeper", "--sizes", "2")
+    check_bare(figures(tmp_path), "zookeeper")
 
 
 @pytest.mark.soak

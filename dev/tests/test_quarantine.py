@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from .agents import Agents, program, wait_until
 
 FAILS = """
@@ -52,6 +54,7 @@ def test_after_three_failures_it_waits_until_it_is_pardoned(agents: Agents, tmp_
     bad.says("round 5: rank . of 2")
 
 
+@pytest.mark.soak
 def test_it_survives_a_restart_of_the_node_and_ends_by_its_own_clock(local: Agents, tmp_path: Path) -> None:
     job = program(tmp_path, FAILS)
     # Longer than the lease of the one that is killed: what it has left would be taken into the world.
