@@ -106,6 +106,7 @@ def test_138_at_a_second_signal(local: Agents, tmp_path: Path) -> None:
     assert nodes[1].ends() == 0
 
 
+@pytest.mark.soak
 def test_143_at_a_first_signal_while_its_world_ends(local: Agents, tmp_path: Path) -> None:
     stubborn = program(
         tmp_path,
@@ -156,6 +157,7 @@ while world.round == 1:
     assert "node failed" not in nodes[1].said
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("backend", ["etcd-v3", "consul"])
 def test_in_an_outage_it_goes_and_the_others_stay(backend: str, tmp_path: Path) -> None:
     require_service(SERVERS[backend])

@@ -158,6 +158,7 @@ def test_a_service_that_is_not_ours_is_left_as_it_was(folder: Path) -> None:
     chaos.leaves_nothing()
 
 
+@pytest.mark.soak
 def test_a_server_of_ones_own_is_started_and_faulted(folder: Path) -> None:
     require_service(EtcdServer)
     server = "rdzv_conformance.servers:EtcdServer"

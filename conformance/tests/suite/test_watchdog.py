@@ -61,6 +61,7 @@ def test_what_hangs_is_named_and_the_rest_is_tried(pytester: pytest.Pytester, bo
     assert took < 60
 
 
+@pytest.mark.soak
 def test_threads_that_hang_do_not_outlast_the_run(pytester: pytest.Pytester) -> None:
     test = "test_hang.py::TestHangs::test_one_client_serves_many_threads"
     result, took = _run(pytester, NO_TIMEOUT, "--rdzv-timeout=2", test)
@@ -69,6 +70,7 @@ def test_threads_that_hang_do_not_outlast_the_run(pytester: pytest.Pytester) -> 
     assert took < 90
 
 
+@pytest.mark.soak
 def test_what_heeds_no_signal_ends_with_the_run(pytester: pytest.Pytester) -> None:
     result, took = _run(pytester, UNHEEDING, "--rdzv-timeout=2", TEST)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
