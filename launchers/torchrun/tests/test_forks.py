@@ -33,6 +33,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("backend", ["sqlite", "rdzv-c10d"])
 def test_a_child_may_collect_the_garbage_of_its_parent(backend: str, tmp_path: Path) -> None:
     endpoints = [str(tmp_path / "rdzv.db")] * CHILDREN
