@@ -255,7 +255,7 @@ BUGS: Final[dict[str, Bug]] = {
         "The last node that ends removes the records of the next attempt, too.",
         {2, 4},
         garbage.of_closed_attempt,
-        {'f"{NODES}/{attempt}"': "NODES"},
+        {'f"{records.NODES}/{attempt}"': "records.NODES"},
         "close",
         "relaunch",
         "relaunch",
@@ -266,7 +266,7 @@ BUGS: Final[dict[str, Bug]] = {
         "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
         leave._ended,
-        {"rules.has_ended(whole, records, node.run.status, node.id)": "True"},
+        {"rules.has_ended(whole, nodes, node.run.status, node.id)": "True"},
         "left_alone",
     ),
     "lost-is-left": _bug(

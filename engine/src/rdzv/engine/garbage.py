@@ -11,24 +11,10 @@ from typing import Final
 from rdzv_core.errors import RendezvousStateError
 
 from ..settings import ROUNDS_KEPT
-from . import worlds
+from . import records, worlds
 from .client import DecodedSnapshot
 from .notices import DRAINS, FAILURES, QUARANTINES, drain_key, failures_until, notice_keys
-from .records import (
-    HEARTBEATS,
-    LEADER_KEY,
-    NODES,
-    STATUS_KEY,
-    LeaderRecord,
-    NodeRecord,
-    State,
-    node_key,
-    pending_rounds,
-    read_record,
-    round_folder,
-    store_folder,
-    world_folder,
-)
+from .records import LeaderRecord, NodeRecord, State, pending_rounds, read_record
 
 SWEPT: Final = 10
 """Rounds back to which a leader removes what it, or one before it, could not remove before."""
@@ -56,7 +42,7 @@ def of_pending_rounds(control: DecodedSnapshot, state: State, until: int) -> lis
         attempt = state.attempt if pending is None else pending.attempt
         if attempt < state.attempt:
             # Where the service has no leases, what is dead stays.
-            found += [f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
+            found += [f"{records.NODES}/{attempt}", f"{records.HEARTBEATS}/{attempt}"]
         found.append(key)
     return found
 
@@ -94,25 +80,25 @@ def old_rounds(state: State, swept: int) -> range:
 
 def of_superseded(attempt: int, node_id: str) -> list[str]:
     """The garbage of a node that goes after the next attempt has begun. That removes all but what came since."""
-    return [node_key(attempt, node_id), f"{HEARTBEATS}/{attempt}"]
+    return [records.node_key(attempt, node_id), f"{records.HEARTBEATS}/{attempt}"]
 
 
-def of_worldless_run(records: Collection[NodeRecord]) -> list[str]:
+def of_worldless_run(nodes: Collection[NodeRecord]) -> list[str]:
     """The garbage of a run in which no world was formed."""
-    return [STATUS_KEY, *(record.key for record in records)]
+    return [records.STATUS_KEY, *(record.key for record in nodes)]
 
 
-def of_ended_round(state: State, records: Collection[NodeRecord]) -> list[str]:
+def of_ended_round(state: State, nodes: Collection[NodeRecord]) -> list[str]:
     """The garbage of an open run into whose round no member comes back.
 
     Args:
         state: The state, as it is published.
-        records: Every node record in the service.
+        nodes: Every node record in the service.
     """
     # As long as the state names it, the world stays.
     world = state.round if state.pages is None else state.pages.round
-    rounds = [store_folder(one) if one == world else round_folder(one) for one in _last_rounds(state)]
-    return rounds + [record.key for record in records]
+    rounds = [records.store_folder(one) if one == world else records.round_folder(one) for one in _last_rounds(state)]
+    return rounds + [record.key for record in nodes]
 
 
 def of_closed_attempt(state: State, attempt: int, pending: DecodedSnapshot, pages: Iterable[str]) -> list[str]:
@@ -124,9 +110,9 @@ def of_closed_attempt(state: State, attempt: int, pending: DecodedSnapshot, page
         pending: The pending rounds.
         pages: The pages of worlds that were not published; see `unpublished_rounds`.
     """
-    rounds = [round_folder(one) for one in _last_rounds(state)]
+    rounds = [records.round_folder(one) for one in _last_rounds(state)]
     # Where the service has no leases, what is dead stays, and is not seen: in a folder of each attempt.
-    own = [LEADER_KEY, STATUS_KEY, f"{NODES}/{attempt}", f"{HEARTBEATS}/{attempt}"]
+    own = [records.LEADER_KEY, records.STATUS_KEY, f"{records.NODES}/{attempt}", f"{records.HEARTBEATS}/{attempt}"]
     return [*rounds, *pages, *own, *of_pending_rounds(pending, state, state.round + 1)]
 
 
@@ -147,7 +133,7 @@ def unpublished_pages(state: State, number: int, pages: DecodedSnapshot) -> list
         number: The round.
         pages: What stands in the folder of its worlds.
     """
-    folder = world_folder(number)
+    folder = records.world_folder(number)
     found = {key.removeprefix(f"{folder}/").split("/")[0] for key in pages.names()}
     attempts = {name: name.partition(".")[0] for name in found}
     return [f"{folder}/{name}" for name, one in attempts.items() if one.isdecimal() and int(one) <= state.attempt]
@@ -176,4 +162,4 @@ def beside_state(control: DecodedSnapshot, state: State) -> list[str]:
     """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
     old = [key for key, number in pending_rounds(control) if number is None or number <= state.round + 1]
     # At worst the leader of the next attempt loses the lead, and another is elected.
-    return [*old, *notice_keys(control, DRAINS, FAILURES, QUARANTINES), STATUS_KEY, LEADER_KEY]
+    return [*old, *notice_keys(control, DRAINS, FAILURES, QUARANTINES), records.STATUS_KEY, records.LEADER_KEY]

@@ -13,7 +13,7 @@ from rdzv_core.backend import STATE_KEY, Lease
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from ..hooks import Event, EventKind
-from . import rules
+from . import records, rules
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .collector import GarbageCollector
 from .effects import Coroutine, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
@@ -21,18 +21,7 @@ from .failures import LEAD
 from .growth import Growth
 from .node import Node
 from .quarantine_ledger import QuarantineLedger
-from .records import (
-    LEADER_KEY,
-    NODES,
-    LeaderRecord,
-    NodeRecord,
-    Pages,
-    ReadNodes,
-    State,
-    pending_key,
-    read_nodes,
-    read_record,
-)
+from .records import LeaderRecord, NodeRecord, Pages, ReadNodes, State, read_nodes, read_record
 from .register import apply_and_emit
 from .status_writer import StatusWriter
 from .supervisor import is_passing, supervised
@@ -53,8 +42,9 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
     if not candidacy.may_lead(node.clock()) or node.run.snapshot is None:
         return
     if node.run.leader is None:
-        before = node.run.snapshot.raw(LEADER_KEY)
-        claim = Put(LEADER_KEY, node.limits().encode(), deadline, previous=before, lease=node.registration.lease)
+        before = node.run.snapshot.raw(records.LEADER_KEY)
+        mine, lease = node.limits().encode(), node.registration.lease
+        claim = Put(records.LEADER_KEY, mine, deadline, previous=before, lease=lease)
         candidacy.claims = True
         _, versioned = yield claim
         if versioned is None and before is not None:
@@ -91,7 +81,7 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
     """
     lease = lease or node.registration.lease
     node.candidacy.step_down()
-    versioned = yield Read(LEADER_KEY, deadline)
+    versioned = yield Read(records.LEADER_KEY, deadline)
     while True:
         leads = read_record(LeaderRecord, versioned)
         if leads is not None and leads.node != node.id:
@@ -100,7 +90,7 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
             # Without a lease its claim ends with the one that it had, which could not be revoked.
             return None
         before = versioned
-        resigned, versioned = yield Put(LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
+        resigned, versioned = yield Put(records.LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
         if resigned:
             return None
         if same_version(before, versioned):
@@ -129,7 +119,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
         seen, snapshot = snapshot, None
         try:
             if seen is None:
-                seen = yield ReadAll(NODES, node.background_deadline())
+                seen = yield ReadAll(records.NODES, node.background_deadline())
             snapshot = yield from own_term.turn(seen)
         except RendezvousConnectionError as error:
             own_term.on_silence(error)
@@ -160,7 +150,7 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
     from it what the attempt before has left: this leader may die before it has removed that.
     """
     pending = replace(node.limits(), attempt=before.attempt)
-    yield Put(pending_key(number), pending.encode(), node.background_deadline(), previous=None)
+    yield Put(records.pending_key(number), pending.encode(), node.background_deadline(), previous=None)
 
 
 def _publish(
@@ -222,17 +212,17 @@ class _LeaderTerm:
         """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""
         node = self.node
         state, versioned = yield from self.read_state()
-        records = self.read(snapshot)
-        if events := self.arrivals(state, records):
+        nodes = self.read(snapshot)
+        if events := self.arrivals(state, nodes):
             yield Emit(events)
-        yield from self.quarantines.settle(state, records)
-        decision = self.decide(state, records)
+        yield from self.quarantines.settle(state, nodes)
+        decision = self.decide(state, nodes)
         if isinstance(decision, rules.Publish):
-            yield from self.quarantines.read_failure(state, records)
+            yield from self.quarantines.read_failure(state, nodes)
             if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
                 yield from _declare_pending_round(node, state, decision.state.round)
             # The snapshot may be older than the state: read again with the token in hand.
-            snapshot = yield ReadAll(NODES, node.background_deadline(), snapshot)
+            snapshot = yield ReadAll(records.NODES, node.background_deadline(), snapshot)
             again = self.decide(state, self.read(snapshot))
             # A member may have died between the two reads, without a pending round: then once more.
             if isinstance(again, rules.Publish) and (decision.evicted or not again.evicted):
@@ -242,10 +232,10 @@ class _LeaderTerm:
         status_due_in = yield from self.status.publish(decision.status, versioned)
         yield from self.garbage.collect(self.known)
         since, self.done_at = snapshot, node.clock()
-        snapshot = yield Wait(NODES, since, node.clock() + min(status_due_in, self.recheck_after(decision)))
+        snapshot = yield Wait(records.NODES, since, node.clock() + min(status_due_in, self.recheck_after(decision)))
         if snapshot is not since:
             # Many come together: reading them costs by their number, so give them time to.
-            yield Sleep(node.clock() + COALESCE * len(records))
+            yield Sleep(node.clock() + COALESCE * len(nodes))
         return snapshot
 
     def on_silence(self, error: RendezvousConnectionError) -> None:
@@ -275,15 +265,15 @@ class _LeaderTerm:
         return replace(state, world=self.whole.world, pages=None), versioned
 
     def read(self, snapshot: DecodedSnapshot) -> list[NodeRecord]:
-        """The records in a snapshot; those that did not change are not parsed again."""
+        """The nodes in a snapshot; those that did not change are not parsed again."""
         self.parsed = read_nodes(snapshot, self.parsed)
         return [record for _, record in self.parsed.values()]
 
-    def arrivals(self, state: State | None, records: Collection[NodeRecord]) -> tuple[Event, ...]:
+    def arrivals(self, state: State | None, nodes: Collection[NodeRecord]) -> tuple[Event, ...]:
         """Note the nodes that wait and were not there before: when the last one came; returns an event for each."""
         world = frozenset(state.world if state else ())
-        new = [node for node in records if node.id not in self.known and node.id not in world and node.left is None]
-        self.known = {node.id for node in records}
+        new = [node for node in nodes if node.id not in self.known and node.id not in world and node.left is None]
+        self.known = {node.id for node in nodes}
         if new:
             self.arrived_at = self.node.clock()
         return tuple(
@@ -291,13 +281,13 @@ class _LeaderTerm:
             for node in new
         )
 
-    def decide(self, state: State | None, records: Collection[NodeRecord]) -> rules.Publish | rules.Defer:
+    def decide(self, state: State | None, nodes: Collection[NodeRecord]) -> rules.Publish | rules.Defer:
         """Ask the rules."""
         now = self.node.clock()
-        self.growth.observe(state, records, now)
+        self.growth.observe(state, nodes, now)
         situation = rules.Situation(
             state,
-            records,
+            nodes,
             self.node.limits(),
             last_call=self.node.settings.timeout.last_call.total_seconds(),
             trusted=self.node.connection.grace_remaining() == 0,

@@ -7,24 +7,12 @@ from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY, Lease
 
-from . import garbage, leader, rules
+from . import garbage, leader, records, rules
 from .client import VersionedValue, same_version
 from .effects import Coroutine, Delete, Put, Read, ReadAll
 from .node import Node
 from .notices import drain_key
-from .records import (
-    CONTROL,
-    NODES,
-    PENDING,
-    STATUS_KEY,
-    Closed,
-    NodeRecord,
-    RunStatus,
-    State,
-    nodes_in,
-    read_record,
-    world_folder,
-)
+from .records import Closed, NodeRecord, RunStatus, State, nodes_in, read_record
 from .register import apply_and_emit, deregister
 from .registration import NodeState
 from .rules import MembershipState
@@ -128,12 +116,12 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
     while True:
         # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What
         # this node knew of the state is not enough: others may have had a round, or purged the run.
-        control = yield ReadAll(CONTROL, deadline)
+        control = yield ReadAll(records.CONTROL, deadline)
         yield from apply_and_emit(node, control.get(STATE_KEY), deadline)
-        status = control.raw(STATUS_KEY)
-        snapshot = yield ReadAll(NODES, deadline)
-        records = nodes_in(snapshot)
-        if any(record.left is None for record in records):
+        status = control.raw(records.STATUS_KEY)
+        snapshot = yield ReadAll(records.NODES, deadline)
+        nodes = nodes_in(snapshot)
+        if any(record.left is None for record in nodes):
             return
         state, version = node.run.state, node.run.version
         if state is None or node.closed() is not None:
@@ -142,34 +130,34 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
             return
         known = read_record(RunStatus, status)
         state = yield from read_world(state, deadline)
-        last = rules.last_status(state, records, known, node.id, reason).encode()
+        last = rules.last_status(state, nodes, known, node.id, reason).encode()
         # A node that has just gone may have closed the run before, and removed its status.
         yield from apply_and_emit(node, (yield Read(STATE_KEY, deadline)), deadline)
         if not same_version(node.run.version, version):
             continue
-        applied, _ = yield Put(STATUS_KEY, last, deadline, previous=status)
+        applied, _ = yield Put(records.STATUS_KEY, last, deadline, previous=status)
         if applied:
             break
-    for prefix in (yield from _ended(node, records, deadline)):
+    for prefix in (yield from _ended(node, nodes, deadline)):
         yield Delete(prefix, deadline)
     if node.closed() is not None:
         for key in garbage.of_closed_notices(control):
             yield Delete(key, deadline)
 
 
-def _ended(node: Node, records: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:
+def _ended(node: Node, nodes: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:
     """The garbage after the last node has left."""
     state = node.run.state
     if state is None:
-        return garbage.of_worldless_run(records)
+        return garbage.of_worldless_run(nodes)
     if node.closed() is not None:
-        pending = yield ReadAll(PENDING, deadline)
+        pending = yield ReadAll(records.PENDING, deadline)
         pages = []
         for number in garbage.unpublished_rounds(state, pending):
-            written = yield ReadAll(world_folder(number), deadline)
+            written = yield ReadAll(records.world_folder(number), deadline)
             pages += garbage.unpublished_pages(state, number, written)
         return garbage.of_closed_attempt(state, node.settings.attempt, pending, pages)
     whole = yield from read_world(state, deadline)
     # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
-    ended = rules.has_ended(whole, records, node.run.status, node.id)
-    return garbage.of_ended_round(state, records) if ended else []
+    ended = rules.has_ended(whole, nodes, node.run.status, node.id)
+    return garbage.of_ended_round(state, nodes) if ended else []

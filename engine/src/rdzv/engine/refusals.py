@@ -3,19 +3,12 @@
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from rdzv_core.errors import (
-    RendezvousClosedError,
-    RendezvousConnectionError,
-    RendezvousError,
-    RendezvousGracefulExitError,
-    RendezvousParameterError,
-    RendezvousTimeoutError,
-)
+from rdzv_core import errors
 
 from . import rules
 from .node import Node
 from .pace import status_interval
-from .records import NodeRecord, Phase, RunStatus, State
+from .records import NodeRecord, Phase, State
 from .run_view import Presence
 
 READERS: Final = 64
@@ -38,7 +31,7 @@ def raise_if_cannot_join(node: Node) -> None:
     if node.run.state is not None:
         _refuse_what_is_over(node, node.run.state)
     if node.run.presence is Presence.DELETED:
-        raise RendezvousClosedError(
+        raise errors.RendezvousClosedError(
             f"The rendezvous '{node.settings.run}' was removed from the service while this node took part in it. "
             "Start the nodes again to begin anew."
         )
@@ -54,22 +47,23 @@ def raise_if_drained(node: Node) -> None:
         RendezvousGracefulExitError: It is.
     """
     if node.is_drained():
-        raise RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {node.countdown.drain_reason()}.")
+        reason = node.countdown.drain_reason()
+        raise errors.RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {reason}.")
 
 
 def _refuse_what_is_over(node: Node, state: State) -> None:
     run = f"The rendezvous '{node.settings.run}'"
     mine, closed = node.settings.attempt, state.closed
     if state.attempt > mine:
-        raise RendezvousClosedError(
+        raise errors.RendezvousClosedError(
             f"{run} is at attempt {state.attempt}; this node belongs to attempt {mine}. "
             f"Start it with attempt {state.attempt} to join that one, with a higher one to supersede it, or "
             "under another run id."
         )
     if state.attempt == mine and closed is not None:
         if closed.done and node.is_waiting():
-            raise RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
-        raise RendezvousClosedError(
+            raise errors.RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
+        raise errors.RendezvousClosedError(
             f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
             f"(`rdzv run --attempt {mine + 1}`) or another run id."
         )
@@ -80,7 +74,7 @@ def _check_limits(node: Node) -> None:
     there = state if state is not None and state.attempt == settings.attempt else node.run.leader
     if there is None or there.attempt != settings.attempt or there.limits == settings.limits:
         return
-    raise RendezvousParameterError(
+    raise errors.RendezvousParameterError(
         f"The rendezvous '{settings.run}' was started for {there.limits}; "
         f"this node asks for {settings.limits}. All nodes of a run need the same limits; to start the "
         f"run anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove "
@@ -88,9 +82,9 @@ def _check_limits(node: Node) -> None:
     )
 
 
-def unreachable(node: Node, since: float) -> RendezvousConnectionError:
+def unreachable(node: Node, since: float) -> errors.RendezvousConnectionError:
     """The error for a service that has not answered since that moment."""
-    error = RendezvousConnectionError(
+    error = errors.RendezvousConnectionError(
         f"The service of the rendezvous '{node.settings.run}' on backend '{node.backend}' could not be reached "
         f"within {node.clock() - since:.1f} s: "
         f"{node.connection.error or 'no answer. Is it up, and is the endpoint right?'}"
@@ -99,9 +93,9 @@ def unreachable(node: Node, since: float) -> RendezvousConnectionError:
     return error
 
 
-def unregistered(node: Node, since: float, error: RendezvousError) -> RendezvousTimeoutError:
+def unregistered(node: Node, since: float, error: errors.RendezvousError) -> errors.RendezvousTimeoutError:
     """The error for a record that the service has not taken since that moment, although it is there."""
-    return RendezvousTimeoutError(
+    return errors.RendezvousTimeoutError(
         f"{_did_not_complete(node, node.clock() - since)}the record of node '{node.id}' could not be written: {error}"
     )
 
@@ -118,7 +112,7 @@ def timed_out(
     *,
     alone: bool,
     reason: Exception | None,
-) -> RendezvousTimeoutError:
+) -> errors.RendezvousTimeoutError:
     """The error for a world that did not come.
 
     Args:
@@ -132,20 +126,16 @@ def timed_out(
     because = f" The last error: {reason}" if reason else ""
     least, status = node.settings.min_nodes, node.run.status
     if live is None and status is not None:
-        here, what = status.present, _missing_by_status(node, status, waited)
+        here = status.present
+        # The news name no node that is here.
+        what = f"by the last news {_counted(node, here)}, and the run is {status.phase}."
     else:
         here, what = len(live or ()), _missing_nodes(node, live or (), running, waited, alone=alone)
     quarantined = f" This node is {quarantine}." if (quarantine := node.countdown.quarantined(node.clock())) else ""
-    error = RendezvousTimeoutError(f"{what}{quarantined}{because}")
+    error = errors.RendezvousTimeoutError(f"{_did_not_complete(node, waited)}{what}{quarantined}{because}")
     short = here < least and (live is not None or status is not None)
     error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {least} nodes" * short)
     return error
-
-
-def _missing_by_status(node: Node, status: RunStatus, waited: float) -> str:
-    """The same as `_missing_nodes` by the news that the leader published last, which name no node that is here."""
-    counted = _counted(node, status.present)
-    return f"{_did_not_complete(node, waited)}by the last news {counted}, and the run is {status.phase}."
 
 
 def _counted(node: Node, here: int, names: str = "") -> str:
@@ -160,7 +150,7 @@ def _missing_nodes(
 ) -> str:
     inside = rules.active_members(running, live) if running is not None else []
     names = _listed(sorted(record.id for record in live), ", ") or "none"
-    message = f"{_did_not_complete(node, waited)}{_counted(node, len(live), f' ({names})')}."
+    message = f"{_counted(node, len(live), f' ({names})')}."
     status = node.run.status
     if status is not None and status.present > len(live):
         # Those that began together give up together, and take their records back.
