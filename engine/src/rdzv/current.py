@@ -40,7 +40,7 @@ def variables(
         channel: The path of the file by which the process and its agent talk (`rdzv.channel`); empty: they do not.
     """
     bootstrap = info.bootstrap_store_info
-    numbers = {
+    values = {
         "RANK": info.rank * processes + local_rank,
         "WORLD_SIZE": info.world_size * processes,
         "LOCAL_RANK": local_rank,
@@ -49,19 +49,17 @@ def variables(
         "GROUP_WORLD_SIZE": info.world_size,
         "ROLE_RANK": info.rank * processes + local_rank,
         "ROLE_WORLD_SIZE": info.world_size * processes,
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": bootstrap.master_addr if bootstrap else "",
         "MASTER_PORT": bootstrap.master_port if bootstrap else 0,
         "RDZV_ROUND": info.round,
         "RDZV_RESTART_COUNT": restarts,
         "TORCHELASTIC_RESTART_COUNT": restarts,
-    }
-    texts = {
-        "MASTER_ADDR": bootstrap.master_addr if bootstrap else "",
-        "ROLE_NAME": "default",
         "TORCHELASTIC_RUN_ID": params.run_id,
         # Also without one: a program may be an agent itself, whose processes are not its own agent's.
         "RDZV_CHANNEL": channel,
     }
-    return to_env(params) | {name: str(number) for name, number in numbers.items()} | texts
+    return to_env(params) | {name: str(value) for name, value in values.items()}
 
 
 @dataclass(frozen=True)
