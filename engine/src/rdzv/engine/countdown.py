@@ -4,7 +4,6 @@ No I/O, no threads.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -61,7 +60,10 @@ class Countdown:
 
     def observe(self, notices: Notices, now: float) -> None:
         """Begin to count what is new in the run's notices, and forget what they no longer hold."""
-        self._observe_drains(notices.drains, now)
+        for node in self.drains.keys() - notices.drains.keys() - {self.node}:
+            del self.drains[node]
+        for node, notice in notices.drains.items():
+            self._note(node, notice, now)
         quarantine = quarantine_of(self.node, self.served, notices)
         if quarantine is None:
             self.quarantine, self.cooled_at = None, math.inf
@@ -95,9 +97,3 @@ class Countdown:
     def alone_for(self, now: float) -> float | None:
         """For how many seconds it has waited alone; None: it is not."""
         return None if self.alone_since is None else now - self.alone_since
-
-    def _observe_drains(self, drains: Mapping[str, DrainNotice], now: float) -> None:
-        for node in self.drains.keys() - drains.keys() - {self.node}:
-            del self.drains[node]
-        for node, notice in drains.items():
-            self._note(node, notice, now)

@@ -7,7 +7,7 @@ Leading needs no trust: every write of the state is a compare-and-set on the tok
 import logging
 import math
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY, Lease
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
@@ -183,30 +183,23 @@ def _log_choice(node: Node, decision: rules.Publish) -> None:
         )
 
 
-@dataclass
 class _LeaderTerm:
     """The memory of a leader during its term."""
 
-    node: Node
-    parsed: ReadNodes = field(default_factory=dict)
-    known: set[str] = field(default_factory=set)
-    quorum_since: float | None = None
-    arrived_at: float = -math.inf
-    done_at: float = 0.0
-    silent_turns: int = 0
-    whole: State | None = None
-    pages: Pages | None = None
-    growth: Growth = field(init=False)
-    status: StatusWriter = field(init=False)
-    quarantines: QuarantineLedger = field(init=False)
-    garbage: GarbageCollector = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.done_at = self.node.clock()
-        self.growth = Growth(self.node.settings.grow_delay.total_seconds())
-        self.status = StatusWriter(self.node)
-        self.quarantines = QuarantineLedger(self.node)
-        self.garbage = GarbageCollector(self.node)
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.parsed: ReadNodes = {}
+        self.known: set[str] = set()
+        self.quorum_since: float | None = None
+        self.arrived_at = -math.inf
+        self.done_at = node.clock()
+        self.silent_turns = 0
+        self.whole: State | None = None
+        self.pages: Pages | None = None
+        self.growth = Growth(node.settings.grow_delay.total_seconds())
+        self.status = StatusWriter(node)
+        self.quarantines = QuarantineLedger(node)
+        self.garbage = GarbageCollector(node)
 
     def turn(self, snapshot: DecodedSnapshot) -> Coroutine[DecodedSnapshot]:
         """Decide on a snapshot of the nodes, and do it; returns the next one: after a change, or when it is time."""

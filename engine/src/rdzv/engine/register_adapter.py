@@ -224,17 +224,13 @@ class RegisterAdapter(KeyValueBackend):
         except RendezvousError:
             raise
         except Exception as error:
-            raise self._translated(error) from error
-
-    def _translated(self, error: Exception) -> RendezvousError:
-        names = {kind.__name__ for kind in type(error).__mro__}
-        if "RendezvousStateError" in names:
-            return RendezvousStateError(f"What the register of '{self.name}' holds is corrupt: {error}")
-        if isinstance(error, _MISTAKES) and not isinstance(error, OSError):
-            return RendezvousError(
-                f"The class of the register '{self.name}' has a fault, so it is not tried again: {error!r}"
-            )
-        return RendezvousConnectionError(f"The register of '{self.name}' failed: {error!r}")
+            if "RendezvousStateError" in [kind.__name__ for kind in type(error).__mro__]:
+                raise RendezvousStateError(f"What the register of '{self.name}' holds is corrupt: {error}") from error
+            if isinstance(error, _MISTAKES) and not isinstance(error, OSError):
+                raise RendezvousError(
+                    f"The class of the register '{self.name}' has a fault, so it is not tried again: {error!r}"
+                ) from error
+            raise RendezvousConnectionError(f"The register of '{self.name}' failed: {error!r}") from error
 
 
 def _under(prefix: str, keys: Mapping[str, Entry]) -> _Keys:
