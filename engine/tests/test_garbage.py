@@ -81,7 +81,7 @@ class TestWhileTheRunGoesOn:
         assert list(garbage.old_rounds(state(8, max_nodes=LARGE), 0)) == [1, 2, 3]
 
     def test_notices(self) -> None:
-        control = seen(*(failure_key(number) for number in (1, 2, 3)), drain_key("b"), drain_key("c"))
+        control = seen(*map(failure_key, (1, 2, 3)), "control/failures/last", drain_key("b"), drain_key("c"))
         found = garbage.of_notices(control, state(ROUNDS_KEPT + 2), ["b"])
         assert found == [failure_key(1), failure_key(2), drain_key("b")]
 

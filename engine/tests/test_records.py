@@ -13,6 +13,7 @@ from rdzv_core.errors import RendezvousStateError
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
 from rdzv.engine.records import (
+    PENDING,
     Closed,
     Departure,
     LeaderRecord,
@@ -21,7 +22,7 @@ from rdzv.engine.records import (
     Phase,
     RunStatus,
     State,
-    pending_rounds,
+    numbered,
     read_nodes,
     read_record,
 )
@@ -144,7 +145,7 @@ def test_a_key_that_is_absent_or_deleted_holds_no_record() -> None:
 
 def test_pending_rounds_are_found_by_their_keys() -> None:
     keys = ("control/state", "control/pending/3", "control/pending/x", "control/pending/4/5", "control/status")
-    found = dict(pending_rounds(snapshot(dict.fromkeys(keys, b""))))
+    found = dict(numbered(snapshot(dict.fromkeys(keys, b"")), PENDING))
     assert found == {"control/pending/3": 3, "control/pending/x": None, "control/pending/4/5": None}
 
 

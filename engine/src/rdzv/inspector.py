@@ -28,7 +28,7 @@ from .engine.notices import (
     read_notices,
 )
 from .engine.purge import Purge
-from .engine.records import Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
+from .engine.records import NO_STATE, Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.worlds import with_world
 from .registry import create_backend
 from .settings import RendezvousSettings
@@ -36,8 +36,6 @@ from .settings import RendezvousSettings
 __all__ = ["MissingNode", "NodeStatus", "RunInspector", "Status"]
 
 _WAITING: Final = "waiting"
-_NOTHING: Final = State(0, 0, (), "", 0, 0, 0)
-"""Stands for the state where none is published."""
 _RECORD_GONE: Final = "its record is gone: it died, gave up or is cut off"
 
 
@@ -210,7 +208,7 @@ class RunInspector:
             state = read_record(State, versioned)
             if state and state.closed:
                 return state.closed
-            source = state or next(iter(self._nodes(deadline)), _NOTHING)
+            source = state or next(iter(self._nodes(deadline)), NO_STATE)
             limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule)
             closed = rules.close(state, mine, limits)
             assert closed is not None  # noqa: S101 - an open state can be closed
@@ -238,7 +236,7 @@ class RunInspector:
         notice = drain_notice(seconds, reason)
         _check_name(node)
         deadline = time.monotonic() + timeout
-        live = _living(self._nodes(deadline))
+        live = [one.id for one in self._nodes(deadline) if one.left is None]
         drained = tuple(one for one in live if node == one or name_of(one) in (node, name_in_id(node)))
         if not drained:
             raise RendezvousParameterError(
@@ -320,10 +318,6 @@ def _check_name(node: str) -> None:
         raise RendezvousParameterError("An empty text names no node; give a node's name, or its id.")
 
 
-def _living(nodes: list[NodeRecord]) -> tuple[str, ...]:
-    return tuple(node.id for node in nodes if node.left is None)
-
-
 def _describe(
     run_id: str,
     found: State | None,
@@ -332,9 +326,8 @@ def _describe(
     nodes: list[NodeRecord],
     notices: Notices,
 ) -> Status:
-    state = found or _NOTHING
-    source = found or leader or next(iter(nodes), _NOTHING)
-    news = published if published is not None and published.round == state.round else None
+    state = found or NO_STATE
+    source = found or leader or next(iter(nodes), NO_STATE)
     ranks = {node: rank for rank, node in enumerate(state.world)}
     known = sorted((_describe_node(node, state.round, ranks, notices) for node in nodes), key=_by_rank)
     return Status(
@@ -344,10 +337,10 @@ def _describe(
         state.round,
         source.min_nodes,
         source.max_nodes,
-        _takes(source.limits) if source is not _NOTHING else "",
+        _takes(source.limits) if source is not NO_STATE else "",
         leader.node if leader else None,
         tuple(known),
-        _missing(state, news, nodes),
+        _missing(state, published, nodes),
         sum(node.doing == _WAITING for node in known),
         state.closed.by if state.closed else None,
         state.closed.reason if state.closed else None,
@@ -384,10 +377,10 @@ def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices
     return NodeStatus(node.id, rank, node.address, doing, node.left, drains)
 
 
-def _missing(state: State, news: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
-    # The news also names those that a service has lost with the pages of their world.
-    losses = {departure.node: departure for departure in news.departures} if news is not None else {}
-    losses |= rules.departures(state, nodes, news, None if state.closed else _RECORD_GONE)
+def _missing(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:
+    # A status also names those that a service has lost with the pages of their world.
+    losses = {departure.node: departure for departure in records.named_departures(published, state.round)}
+    losses |= rules.departures(state, nodes, published, None if state.closed else _RECORD_GONE)
     # The record of one that has left stays for a while, and one that was cut off may be back.
     recorded = {node.id for node in nodes}
     return tuple(

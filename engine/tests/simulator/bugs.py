@@ -273,7 +273,7 @@ BUGS: Final[dict[str, Bug]] = {
         "A member that a leader has declared lost is taken for one that never comes back.",
         {7},
         rules.has_ended,
-        {"for departure in status.departures if departure.left": "for departure in status.departures"},
+        {"(status, state.round) if departure.left": "(status, state.round)"},
         "left_alone",
     ),
     "unconditional-resign": _bug(

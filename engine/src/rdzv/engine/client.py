@@ -57,6 +57,11 @@ class VersionedValue:
         return self.envelope.payload
 
 
+def present(versioned: VersionedValue | None) -> VersionedValue | None:
+    """What a key holds; None if that is a tombstone: then it counts as absent."""
+    return None if versioned is None or versioned.envelope.deleted else versioned
+
+
 def same_version(one: VersionedValue | None, other: VersionedValue | None) -> bool:
     """Whether a key holds what it held: then a conditional write has failed for another reason than its condition."""
     return (one and one.token) == (other and other.token)
@@ -89,17 +94,14 @@ class DecodedSnapshot:
         Raises:
             RendezvousStateError: Its bytes are not ours.
         """
-        versioned = self.raw(key)
-        return None if versioned is None or versioned.envelope.deleted else versioned
+        return present(self.raw(key))
 
     def raw(self, key: str) -> VersionedValue | None:
         """What `key` holds, tombstones included: what a conditional put must come after."""
-        entry = self.encoded.entries.get(key)
-        if entry is None:
-            return None
-        if key not in self._versioned:
-            self._versioned[key] = unwrap(entry)
-        return self._versioned[key]
+        versioned = self._versioned.get(key) or unwrap(self.encoded.entries.get(key))
+        if versioned is not None:
+            self._versioned[key] = versioned
+        return versioned
 
     def replaceable(self, key: str) -> VersionedValue | None:
         """The same, to be written over whatever it is: bytes that are not ours have no past."""
@@ -123,9 +125,9 @@ class DecodedSnapshot:
         return found
 
 
-def unwrap(entry: Entry) -> VersionedValue:
-    """Read the envelope in an entry."""
-    return VersionedValue(Envelope.unpack(entry.value), entry.token, entry.order)
+def unwrap(entry: Entry | None) -> VersionedValue | None:
+    """Read the envelope in an entry, if there is one."""
+    return None if entry is None else VersionedValue(Envelope.unpack(entry.value), entry.token, entry.order)
 
 
 class RetryingClient:
@@ -155,13 +157,7 @@ class RetryingClient:
 
     def read(self, key: str, deadline: float) -> VersionedValue | None:
         """Read one key; None if it is absent or deleted."""
-
-        def attempt(timeout: float) -> VersionedValue | None:
-            entry = self.backend.read(key, timeout=timeout)
-            versioned = None if entry is None else unwrap(entry)
-            return None if versioned is None or versioned.envelope.deleted else versioned
-
-        return self._with_retries(attempt, deadline)
+        return self._with_retries(lambda timeout: present(unwrap(self.backend.read(key, timeout=timeout))), deadline)
 
     def read_all(self, prefix: str, deadline: float, before: DecodedSnapshot | None = None) -> DecodedSnapshot:
         """Read everything at or under `prefix`."""
@@ -255,19 +251,12 @@ class RetryingClient:
                 # Sending the same envelope again is safe: if the first was applied, the second
                 # loses against its own nonce, and we know.
                 raise RendezvousConnectionError(f"The reply to writing '{key}' was lost.")
-            versioned = None if put.entry is None else unwrap(put.entry)
-            if put.outcome is PutOutcome.APPLIED:
-                return True, versioned
-            applied = versioned is not None and mine.nonce in (
-                versioned.envelope.nonce,
-                *versioned.envelope.recent_nonces,
-            )
+            versioned = unwrap(put.entry)
+            if put.outcome is PutOutcome.APPLIED or versioned is None:
+                return put.outcome is PutOutcome.APPLIED, versioned
+            applied = not mine.supersedes(versioned.envelope)
             # The first write of a key is never forgotten.
-            is_old = (
-                versioned is not None
-                and previous is not None
-                and versioned.envelope.epoch - mine.epoch >= NONCE_HISTORY
-            )
+            is_old = previous is not None and versioned.envelope.epoch - mine.epoch >= NONCE_HISTORY
             if reply_lost and not applied and is_old:
                 raise RendezvousError(
                     f"Whether '{key}' was written cannot be known: the reply was lost, and {NONCE_HISTORY} others "

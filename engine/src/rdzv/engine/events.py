@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from ..hooks import EventKind
 from .notices import Notices
-from .records import RunStatus, State
+from .records import RunStatus, State, named_departures
 
 News = tuple[EventKind, str, str]
 """The kind of an event, the node that it is about, and its cause in words."""
@@ -27,7 +27,7 @@ def in_status(before: RunStatus | None, status: RunStatus, own: str) -> Iterator
         status: The status.
         own: The id of the node that looks: it comes back, or its caller learns that it was evicted.
     """
-    known = frozenset(before.departures if before is not None and before.round == status.round else ())
+    known = frozenset(named_departures(before, status.round))
     for departure in status.departures:
         if departure not in known and departure.node != own:
             kind = EventKind.NODE_LEFT if departure.left else EventKind.NODE_LOST

@@ -13,8 +13,8 @@ from rdzv_core.errors import RendezvousStateError
 from ..settings import ROUNDS_KEPT
 from . import records, worlds
 from .client import DecodedSnapshot
-from .notices import DRAINS, FAILURES, QUARANTINES, drain_key, failures_until, notice_keys
-from .records import LeaderRecord, NodeRecord, State, pending_rounds, read_record
+from .notices import DRAINS, FAILURES, QUARANTINES, drain_key, notice_keys
+from .records import LeaderRecord, NodeRecord, State, numbered, read_record
 
 SWEPT: Final = 10
 """Rounds back to which a leader removes what it, or one before it, could not remove before."""
@@ -32,7 +32,7 @@ def of_pending_rounds(control: DecodedSnapshot, state: State, until: int) -> lis
         Prefixes in the order in which to remove them: a pending round goes last, since it names the others.
     """
     found = []
-    for key, number in pending_rounds(control):
+    for key, number in numbered(control, records.PENDING):
         if number is None or number > until:
             continue
         try:
@@ -58,7 +58,9 @@ def of_notices(control: DecodedSnapshot, state: State, gone: Iterable[str]) -> l
         state: The state.
         gone: The ids of the nodes that drained, and are gone.
     """
-    return failures_until(control, state.round - ROUNDS_KEPT) + [drain_key(node) for node in gone]
+    last = state.round - ROUNDS_KEPT
+    failures = [key for key, number in numbered(control, FAILURES) if number is not None and number <= last]
+    return failures + [drain_key(node) for node in gone]
 
 
 def old_rounds(state: State, swept: int) -> range:
@@ -121,7 +123,7 @@ def unpublished_rounds(state: State, pending: DecodedSnapshot) -> list[int]:
     if state.max_nodes <= worlds.PAGE:
         return []
     # Usually the next one. A leader that still knew a state that was purged has gone on from its number.
-    later = {number for _, number in pending_rounds(pending) if number is not None and number > state.round}
+    later = {number for _, number in numbered(pending, records.PENDING) if number is not None and number > state.round}
     return sorted(later | {state.round + 1})
 
 
@@ -160,6 +162,6 @@ def folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
 
 def beside_state(control: DecodedSnapshot, state: State) -> list[str]:
     """What stands beside the state of a closed attempt, without the pending rounds of the next one."""
-    old = [key for key, number in pending_rounds(control) if number is None or number <= state.round + 1]
+    old = [key for key, number in numbered(control, records.PENDING) if number is None or number <= state.round + 1]
     # At worst the leader of the next attempt loses the lead, and another is elected.
     return [*old, *notice_keys(control, DRAINS, FAILURES, QUARANTINES), records.STATUS_KEY, records.LEADER_KEY]

@@ -14,8 +14,8 @@ from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.keys import escape
 
 from .client import DecodedSnapshot
-from .codec import Record, decode
-from .records import CONTROL
+from .codec import Record
+from .records import CONTROL, read_record
 
 DRAINS: Final = f"{CONTROL}/drains"
 """One key for each node that drains: its id."""
@@ -174,12 +174,6 @@ def name_in_id(name: str) -> str:
     return [short for short in shorter if len(short) <= _LONGEST_NAME][-1]
 
 
-def failures_until(control: DecodedSnapshot, number: int) -> list[str]:
-    """The keys of the first failures of all rounds up to that one, whether they can be read or not."""
-    names = [key.removeprefix(f"{FAILURES}/") for key in notice_keys(control, FAILURES)]
-    return [failure_key(int(name)) for name in names if name.isdecimal() and int(name) <= number]
-
-
 def nodes_that_drain(control: DecodedSnapshot) -> frozenset[str]:
     """The ids of the nodes of which it stands there that they drain, whether the rest can be read or not."""
     return frozenset(key.removeprefix(f"{DRAINS}/") for key in notice_keys(control, DRAINS))
@@ -187,8 +181,6 @@ def nodes_that_drain(control: DecodedSnapshot) -> frozenset[str]:
 
 def read_notices(control: DecodedSnapshot) -> Notices:
     """The notices in a snapshot of ``control``."""
-    if not notice_keys(control, DRAINS, FAILURES, QUARANTINES):
-        return NONE
     unreadable: dict[str, str] = {}
     drains = dict(_read(DrainNotice, control, DRAINS, unreadable))
     failures = {int(name): one for name, one in _read(Failure, control, FAILURES, unreadable) if name.isdecimal()}
@@ -201,8 +193,8 @@ def _read(
 ) -> Iterator[tuple[str, _R]]:
     for key in notice_keys(control, folder):
         try:
-            versioned = control.get(key)
-            if versioned is not None:
-                yield key.removeprefix(f"{folder}/"), decode(kind, versioned.payload)
+            record = read_record(kind, control.get(key))
+            if record is not None:
+                yield key.removeprefix(f"{folder}/"), record
         except RendezvousStateError as error:
             unreadable[key] = str(error)

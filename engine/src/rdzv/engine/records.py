@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar, cast
 from rdzv_core.errors import RendezvousStateError
 
 from ..admission import AdmissionRule, Limits
-from .client import DecodedSnapshot, VersionedValue
+from .client import DecodedSnapshot, VersionedValue, present
 from .codec import LOCAL, Record, decode
 
 logger = logging.getLogger(__name__)
@@ -46,10 +46,9 @@ def read_record(kind: type[_R], versioned: VersionedValue | None) -> _R | None:
     Raises:
         RendezvousStateError: It holds something else.
     """
-    if versioned is None or versioned.envelope.deleted:
-        return None
     hint: Any = kind
-    return cast("_R", _decoded(hint, versioned.payload))
+    there = present(versioned)
+    return None if there is None else cast("_R", _decoded(hint, there.payload))
 
 
 @lru_cache(maxsize=64)
@@ -72,11 +71,11 @@ def pending_key(number: int) -> str:
     return f"{PENDING}/{number}"
 
 
-def pending_rounds(snapshot: DecodedSnapshot) -> Iterator[tuple[str, int | None]]:
-    """The keys of the pending rounds in a snapshot, each with the round; None: the name of the key is not a number."""
+def numbered(snapshot: DecodedSnapshot, folder: str) -> Iterator[tuple[str, int | None]]:
+    """The keys of a snapshot in a folder, each with the number that is its name; None: its name is not a number."""
     for key in snapshot.names():
-        if key.startswith(f"{PENDING}/"):
-            name = key.removeprefix(f"{PENDING}/")
+        if key.startswith(f"{folder}/"):
+            name = key.removeprefix(f"{folder}/")
             yield key, int(name) if name.isdecimal() else None
 
 
@@ -208,6 +207,10 @@ class State(_LimitedRecord):
         return self.world[0] if self.pages is None else self.pages.first
 
 
+NO_STATE: Final = State(0, 0, (), "", 0, 0, 0)
+"""Stands for the state where none is published."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeRecord(_LimitedRecord):
     """What a node says of itself: "here I am, the last round I took part in is k".
@@ -329,11 +332,16 @@ class RunStatus(Record):
 
     def shortened(self, before: "RunStatus | None") -> "RunStatus":
         """The same with at most `NAMED` departures: those that the status before has named stay, then by rank."""
-        named_before = before.departures if before is not None and before.round == self.round else ()
+        named_before = named_departures(before, self.round)
         ordered = sorted(self.departures, key=lambda departure: (departure not in named_before, departure.rank))
         named, more = ordered[:NAMED], ordered[NAMED:]
         left = sum(departure.left for departure in more)
         return replace(self, departures=tuple(named), more_left=left, more_lost=len(more) - left)
+
+
+def named_departures(status: RunStatus | None, number: int) -> tuple[Departure, ...]:
+    """The departures that a status names, if it is about this round."""
+    return status.departures if status is not None and status.round == number else ()
 
 
 ReadNodes = dict[str, tuple[VersionedValue, NodeRecord]]

@@ -14,7 +14,7 @@ from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
 from .failures import LEAD, Failures
 from .node import Node
-from .records import CONTROL, Page, decode_state, pending_rounds
+from .records import CONTROL, PENDING, Page, decode_state, numbered
 from .registration import NodeState, Trigger
 from .supervisor import is_passing
 from .worlds import read_page, restore_page
@@ -155,13 +155,15 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
         versioned = control.get(STATE_KEY)
         if versioned is not None:
             yield from apply_and_emit(node, versioned, deadline)
-            restored = yield from _restore_page(node, deadline)
+            restored = yield from restore_page(
+                node.run.state, node.run.page, node.id, node.background_deadline(deadline)
+            )
             if not restored and not _is_round_pending(control, decode_state(versioned.payload).round):
                 return
             payload = versioned.payload
         elif node.run.state is not None:
             # The service has lost its data: write the last known state again.
-            yield from _restore_page(node, deadline)
+            yield from restore_page(node.run.state, node.run.page, node.id, node.background_deadline(deadline))
             node.run.version = None
             payload = node.run.state.encode()
         else:
@@ -172,17 +174,9 @@ def _fence(node: Node, deadline: float) -> Coroutine[None]:
             return
 
 
-def _restore_page(node: Node, deadline: float) -> Coroutine[bool]:
-    """Write the page again on which this node stands, if it is gone: a leader that reads it not takes it for new."""
-    state = node.run.state
-    return state is not None and (
-        yield from restore_page(state, node.run.page, node.id, node.background_deadline(deadline))
-    )
-
-
 def _is_round_pending(control: DecodedSnapshot, number: int) -> bool:
     """Whether a leader is about to form a round after this one."""
-    return any(pending is None or pending > number for _, pending in pending_rounds(control))
+    return any(pending is None or pending > number for _, pending in numbered(control, PENDING))
 
 
 def deregister(node: Node, deadline: float) -> Coroutine[Exception | None]:

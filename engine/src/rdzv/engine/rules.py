@@ -13,7 +13,7 @@ from typing import Final
 
 from . import eligibility
 from .notices import NONE, Notices
-from .records import Closed, Departure, LeaderRecord, NodeRecord, Page, Phase, RunStatus, State
+from .records import NO_STATE, Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State, named_departures
 
 Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
 """Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
@@ -103,19 +103,6 @@ class MembershipState(Enum):
     SUPERSEDED = "a newer attempt has taken over"
 
 
-def rank_of(state: State, page: Page | None, node_id: str) -> int | None:
-    """A node's rank in the world of a state; None: it is no member.
-
-    Args:
-        state: The state.
-        page: The page on which the node stands, if the world stands on pages.
-        node_id: The node.
-    """
-    if page is not None:
-        return page.ranks.get(node_id)
-    return state.world.index(node_id) if node_id in state.world else None
-
-
 def membership(state: State | None, rank: int | None, attempt: int, last_round: int) -> MembershipState:
     """What `state` means to a node with that rank in it (None: it is no member), whose last round was `last_round`."""
     if state is None or state.attempt < attempt:
@@ -131,12 +118,10 @@ def membership(state: State | None, rank: int | None, attempt: int, last_round: 
 
 def close(state: State | None, closed: Closed, limits: LeaderRecord) -> State | None:
     """The state that closes the attempt of `limits`; None if there is nothing left to close."""
-    if state is None:
-        return State(limits.attempt, 0, (), "", 0, limits.min_nodes, limits.max_nodes, closed, rule=limits.rule)
-    if state.attempt < limits.attempt:
+    if state is None or state.attempt < limits.attempt:
         # The world stays: some of the attempt before may still be in it.
         return replace(
-            state,
+            state or NO_STATE,
             attempt=limits.attempt,
             min_nodes=limits.min_nodes,
             max_nodes=limits.max_nodes,
@@ -156,9 +141,8 @@ def has_ended(state: State, nodes: Iterable[NodeRecord], status: RunStatus | Non
     if state.closed:
         return True
     left = {node.id for node in nodes if node.left is not None}
-    if status is not None and status.round == state.round:
-        # The record of one that left long ago is gone with its lease.
-        left |= {departure.node for departure in status.departures if departure.left}
+    # The record of one that left long ago is gone with its lease.
+    left |= {departure.node for departure in named_departures(status, state.round) if departure.left}
     return left | {leaver} >= set(state.world)
 
 
@@ -328,11 +312,7 @@ def departures(
         cause: Why the others are gone that have no record; None: that is not certain of any.
     """
     records = {node.id: node for node in nodes}
-    before = (
-        {departure.node: departure for departure in known.departures}
-        if known is not None and known.round == state.round
-        else {}
-    )
+    before = {departure.node: departure for departure in named_departures(known, state.round)}
     departed = {}
     for rank, member in enumerate(state.world):
         record = records.get(member)

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from enum import Enum
 
-from . import rules
 from .client import DecodedSnapshot, VersionedValue
 from .notices import NONE, Notices
 from .records import Closed, LeaderRecord, Page, RunStatus, State, decode_state
@@ -105,5 +104,6 @@ class RunView:
             return None
         state = decode_state(versioned.payload)
         self.state, self.version, self.page = state, versioned, page
-        self.rank = rules.rank_of(state, page, node)
+        ranks = {member: rank for rank, member in enumerate(state.world)} if page is None else page.ranks
+        self.rank = ranks.get(node)
         return state

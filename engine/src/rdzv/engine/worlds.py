@@ -78,9 +78,12 @@ def read_page(state: State, node_id: str, deadline: float) -> Coroutine[Page | N
     return _page_of(state, (yield Read(page_key(state.pages, node_id), deadline)))
 
 
-def restore_page(state: State, page: Page | None, node_id: str, deadline: float) -> Coroutine[bool]:
-    """Write a node's page again if a service that lost its data has lost it; returns whether it had to be."""
-    if state.pages is None or page is None:
+def restore_page(state: State | None, page: Page | None, node_id: str, deadline: float) -> Coroutine[bool]:
+    """Write a node's page again if a service that lost its data has lost it; returns whether it had to be.
+
+    A leader that does not find a node on its page takes the node for new.
+    """
+    if state is None or state.pages is None or page is None:
         return False
     key = page_key(state.pages, node_id)
     if (yield Read(key, deadline)) is not None:
