@@ -179,7 +179,7 @@ class TestSizes:
         assert published(decide(None, self.LIMITS, *nodes(self.LIMITS, *"abcdefgh"))).size == 8
 
     def test_too_few_have_no_last_call(self) -> None:
-        assert not held(decide(None, self.LIMITS, *nodes(self.LIMITS, "a"))).has_quorum
+        assert held(decide(None, self.LIMITS, *nodes(self.LIMITS, "a"))).recheck_after is None
 
     def test_survivors_that_are_no_world_have_a_last_call_and_then_the_first_ranks_go_on(self) -> None:
         world = running(self.LIMITS, *"abcde")
@@ -206,7 +206,7 @@ class TestSizes:
 
     def test_node_with_another_rule_is_not_counted(self) -> None:
         there = [*nodes(self.LIMITS, "a"), node("b", replace(self.LIMITS, rule=None))]
-        assert not held(decide(None, self.LIMITS, *there)).has_quorum
+        assert held(decide(None, self.LIMITS, *there)).recheck_after is None
 
 
 class TestWanted:
@@ -241,7 +241,7 @@ class TestGroups:
 
     def test_group_takes_part_whole_or_waits(self) -> None:
         there = nodes(self.LIMITS, "a1", "b1", "c1", "b2", "c2")
-        assert held(decide(None, self.LIMITS, *there)).has_quorum
+        assert held(decide(None, self.LIMITS, *there)).recheck_after is not None
         assert published(decide(None, self.LIMITS, *there, quorum_for=30.0)).world == ("b1", "b2", "c1", "c2")
 
     def test_ranks_of_a_group_are_contiguous_and_groups_in_natural_order(self) -> None:

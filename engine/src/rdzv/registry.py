@@ -11,11 +11,7 @@ from rdzv_core.registry import RendezvousHandlerRegistry
 from .engine.handler import create_handler
 from .settings import HANDLER_OPTIONS
 
-__all__ = [
-    "create_backend",
-    "get_rendezvous_handler",
-    "rendezvous_handler_registry",
-]
+__all__ = ["create_backend", "get_rendezvous_handler", "rendezvous_handler_registry"]
 
 
 def create_backend(params: RendezvousParameters) -> tuple[RendezvousBackend, Any]:

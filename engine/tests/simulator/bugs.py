@@ -176,7 +176,7 @@ BUGS: Final[dict[str, Bug]] = {
             "    if node.run.leader is None:": "    applied = False\n    if node.run.leader is None:",
             "_, versioned = yield claim": "applied, versioned = yield claim",
             "_, versioned = yield replace": "applied, versioned = yield replace",
-            "if candidacy.may_lead(node.clock()) and not candidacy.leading and": "if applied and",
+            "if candidacy.may_lead(node.clock()) and not node.leading and": "if applied and",
         },
         "kill",
         "unexpected",

@@ -53,11 +53,6 @@ class Candidacy:
     elections: int = 0
     stands_from: float = -math.inf
 
-    @property
-    def leading(self) -> bool:
-        """Whether the node leads."""
-        return self.term > 0
-
     def draw(self, nodes: int, chance: float, now: float) -> None:
         """Draw from when on the node stands for election: there is no leader, as many see at once.
 
@@ -87,7 +82,7 @@ class Candidacy:
         snapshot, leader = self.run.snapshot, self.run.leader
         unseen = snapshot is None or snapshot.get(LEADER_KEY) is None
         # Its own claim outlives its lead: it has resigned, and the service did not hear of it.
-        unseen = unseen or leader is None or (leader.node == self.node and not self.leading)
+        unseen = unseen or leader is None or (leader.node == self.node and not self.term)
         return unseen and self.registration.record is not None and not self.run.is_over(self.attempt)
 
     def begin_term(self) -> int:

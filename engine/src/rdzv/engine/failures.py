@@ -61,7 +61,8 @@ class Failures:
         before = self._by_loop.get(loop)
         since, times = (before.since, before.times + 1) if before and before.times else (self._clock(), 1)
         lasts = lasts or (before is not None and before.lasts) or isinstance(error, _FINAL)
-        lasts = lasts or _has_lasted(times, self._clock() - since)
+        # It came often, for long. Time alone passes in a paused process, too.
+        lasts = lasts or (times >= LASTING_TIMES and self._clock() - since >= LASTING)
         ours = error if isinstance(error, RendezvousError) else unexpected(error)
         self._by_loop[loop] = _Failure(ours, times, since, lasts)
         return times
@@ -103,11 +104,6 @@ class Failures:
         """
         if (error := self.lasting) is not None:
             raise again(error)
-
-
-def _has_lasted(times: int, seconds: float) -> bool:
-    """Whether an error stays: it came often, for long. Time alone passes in a paused process, too."""
-    return times >= LASTING_TIMES and seconds >= LASTING
 
 
 def unexpected(error: BaseException) -> RendezvousError:

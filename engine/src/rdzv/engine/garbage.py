@@ -14,7 +14,7 @@ from ..settings import ROUNDS_KEPT
 from . import records, worlds
 from .client import DecodedSnapshot
 from .notices import DRAINS, FAILURES, QUARANTINES, drain_key, notice_keys
-from .records import LeaderRecord, NodeRecord, State, numbered, read_record
+from .records import LeaderRecord, NodeRecord, State, number_of, numbered, read_record
 
 SWEPT: Final = 10
 """Rounds back to which a leader removes what it, or one before it, could not remove before."""
@@ -137,8 +137,8 @@ def unpublished_pages(state: State, number: int, pages: DecodedSnapshot) -> list
     """
     folder = records.world_folder(number)
     found = {key.removeprefix(f"{folder}/").split("/")[0] for key in pages.names()}
-    attempts = {name: name.partition(".")[0] for name in found}
-    return [f"{folder}/{name}" for name, one in attempts.items() if one.isdecimal() and int(one) <= state.attempt]
+    attempts = {name: number_of(name.partition(".")[0]) for name in found}
+    return [f"{folder}/{name}" for name, one in attempts.items() if one is not None and one <= state.attempt]
 
 
 def of_closed_notices(control: DecodedSnapshot) -> list[str]:
@@ -157,7 +157,7 @@ def _last_rounds(state: State) -> range:
 def folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
     """What stands under the prefix of a snapshot, one level deep, without the folders of later numbers."""
     folders = {"/".join(key.split("/")[:2]) for key in snapshot.names()}
-    return sorted(folder for folder in folders if not (last := folder.split("/")[1]).isdecimal() or int(last) <= number)
+    return sorted(folder for folder in folders if (number_of(folder.split("/")[1]) or 0) <= number)
 
 
 def beside_state(control: DecodedSnapshot, state: State) -> list[str]:

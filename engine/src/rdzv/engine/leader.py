@@ -55,7 +55,7 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         if there is not None and (events := node.apply_leader(there)):
             yield Emit(tuple(events))
     leader = node.run.leader
-    if candidacy.may_lead(node.clock()) and not candidacy.leading and leader is not None and leader.node == node.id:
+    if candidacy.may_lead(node.clock()) and not node.leading and leader is not None and leader.node == node.id:
         # Won just now, or long ago by a write whose reply was lost.
         term = candidacy.begin_term()
         try:
@@ -294,7 +294,7 @@ class _LeaderTerm:
         )
         decision = rules.decide(situation)
         if isinstance(decision, rules.Defer):
-            if not decision.has_quorum:
+            if decision.recheck_after is None:
                 self.quorum_since = None
             elif self.quorum_since is None:
                 self.quorum_since = now

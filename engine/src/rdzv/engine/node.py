@@ -184,7 +184,7 @@ class Node:
     @property
     def leading(self) -> bool:
         """Whether this node leads."""
-        return self.candidacy.leading
+        return self.candidacy.term > 0
 
     @property
     def stopped(self) -> bool:

@@ -15,7 +15,7 @@ from rdzv_core.keys import escape
 
 from .client import DecodedSnapshot
 from .codec import Record
-from .records import CONTROL, read_record
+from .records import CONTROL, number_of, read_record
 
 DRAINS: Final = f"{CONTROL}/drains"
 """One key for each node that drains: its id."""
@@ -183,7 +183,8 @@ def read_notices(control: DecodedSnapshot) -> Notices:
     """The notices in a snapshot of ``control``."""
     unreadable: dict[str, str] = {}
     drains = dict(_read(DrainNotice, control, DRAINS, unreadable))
-    failures = {int(name): one for name, one in _read(Failure, control, FAILURES, unreadable) if name.isdecimal()}
+    first = _read(Failure, control, FAILURES, unreadable)
+    failures = {number: one for name, one in first if (number := number_of(name)) is not None}
     quarantines = dict(_read(Quarantine, control, QUARANTINES, unreadable))
     return Notices(drains, failures, quarantines, unreadable)
 

@@ -14,13 +14,23 @@ from rdzv_core.text import printable
 from . import garbage
 from .client import DecodedSnapshot, RetryingClient, VersionedValue
 from .codec import decode
-from .records import CONTROL, HEARTBEATS, LEADER_KEY, NODES, PENDING, ROUNDS, Closed, NodeRecord, State, read_record
+from .records import (
+    CONTROL,
+    HEARTBEATS,
+    LEADER_KEY,
+    NODES,
+    PENDING,
+    ROUNDS,
+    Closed,
+    NodeRecord,
+    State,
+    number_of,
+    read_record,
+)
 
 _LAST_LOOK: Final = 1.0
 """Seconds for the last look at the nodes of a run that is purged."""
 _CLOSED: Final = Closed("a purge", "its keys are being removed", done=False)
-_DIGITS: Final = 20
-"""A longer name is not a number that rdzv wrote."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +103,7 @@ class Purge:
             for prefix in prefixes
             for name in self.raw.read_all(prefix, self.deadline).names()
         ]
-        return max((int(name) for name in names if name.isdecimal() and len(name) < _DIGITS), default=0)
+        return max((number_of(name) or 0 for name in names), default=0)
 
     def _remove_keys(self, control: DecodedSnapshot, state: State) -> None:
         """Remove all but the state."""

@@ -32,7 +32,7 @@ NAMED: Final = 32
 """Members that are gone of which a status tells who they were, and why; of more it tells how many."""
 
 _DIGITS: Final = 20
-"""More digits has no round's number."""
+"""No number that rdzv writes has so many digits."""
 
 _MOST: Final = 10_000_000
 """Members of which no world has more."""
@@ -75,8 +75,12 @@ def numbered(snapshot: DecodedSnapshot, folder: str) -> Iterator[tuple[str, int 
     """The keys of a snapshot in a folder, each with the number that is its name; None: its name is not a number."""
     for key in snapshot.names():
         if key.startswith(f"{folder}/"):
-            name = key.removeprefix(f"{folder}/")
-            yield key, int(name) if name.isdecimal() else None
+            yield key, number_of(key.removeprefix(f"{folder}/"))
+
+
+def number_of(name: str) -> int | None:
+    """The number that a segment of a key is; None: it is not one that rdzv has written."""
+    return int(name) if name.isdecimal() and len(name) < _DIGITS else None
 
 
 def round_folder(number: int) -> str:
@@ -140,8 +144,7 @@ class Pages:
     @property
     def round(self) -> int:
         """The round for which they were written; 0: the folder does not belong to a round."""
-        number = self.folder.removeprefix(f"{ROUNDS}/").partition("/")[0]
-        return int(number) if number.isdecimal() and len(number) < _DIGITS else 0
+        return number_of(self.folder.removeprefix(f"{ROUNDS}/").partition("/")[0]) or 0
 
 
 @dataclass(frozen=True, slots=True)

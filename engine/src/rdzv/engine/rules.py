@@ -85,12 +85,11 @@ class Defer:
 
     Attributes:
         status: The news that nodes should know meanwhile.
-        has_quorum: There are nodes enough for a world, so the last call is running.
-        recheck_after: Seconds after which the decision may change by itself; None if only news can change it.
+        recheck_after: There are nodes enough for a world, and the last call is running: the seconds that are left of
+            it. None: only news can change the decision.
     """
 
     status: RunStatus
-    has_quorum: bool = False
     recheck_after: float | None = None
 
 
@@ -206,7 +205,7 @@ def _next_world(
         return Defer(status)
     remaining = _remaining(state, waiting, len(chosen), situation)
     if remaining > 0:
-        return Defer(replace(status, phase=Phase.LAST_CALL), has_quorum=True, recheck_after=remaining)
+        return Defer(replace(status, phase=Phase.LAST_CALL), recheck_after=remaining)
     evicted = tuple(departure for departure in departed.values() if not departure.left)
     objections = {node.id: why for node in chosen if (why := eligibility.objection(node, notices))}
     return Publish(_next_round(state, waiting, chosen, situation.assign or sticky_ranks), evicted, objections)
