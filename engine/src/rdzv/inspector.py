@@ -164,11 +164,9 @@ class RunInspector:
         nodes = self._nodes(deadline)
         control = self._control = self._client.read_all(records.CONTROL, deadline)
         state = read_record(State, control.get(STATE_KEY))
-        leader = read_record(LeaderRecord, control.get(records.LEADER_KEY))
-        published = read_record(RunStatus, control.get(records.STATUS_KEY))
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
-        return _describe(self._run_id, state, leader, published, nodes, read_notices(control))
+        return _describe(self._run_id, control, state, nodes)
 
     def wait(self, timeout: float) -> None:
         """Wait until the run's state, leader or status is another than at the last `status`, at most `timeout` seconds.
@@ -180,14 +178,11 @@ class RunInspector:
         Raises:
             RendezvousDeniedError: The service refuses.
         """
+        if (seen := self._control) is None:
+            return
+        until = time.monotonic() + timeout
         try:
-            if (seen := self._control) is not None:
-                self._client.wait_for(
-                    lambda now: now.encoded.entries != seen.encoded.entries,
-                    records.CONTROL,
-                    seen,
-                    time.monotonic() + timeout,
-                )
+            self._client.wait_for(lambda now: now.encoded.entries != seen.encoded.entries, records.CONTROL, seen, until)
         except RendezvousConnectionError as error:
             if isinstance(error, RendezvousDeniedError):
                 raise
@@ -318,14 +313,10 @@ def _check_name(node: str) -> None:
         raise RendezvousParameterError("An empty text names no node; give a node's name, or its id.")
 
 
-def _describe(
-    run_id: str,
-    found: State | None,
-    leader: LeaderRecord | None,
-    published: RunStatus | None,
-    nodes: list[NodeRecord],
-    notices: Notices,
-) -> Status:
+def _describe(run_id: str, control: DecodedSnapshot, found: State | None, nodes: list[NodeRecord]) -> Status:
+    leader = read_record(LeaderRecord, control.get(records.LEADER_KEY))
+    published = read_record(RunStatus, control.get(records.STATUS_KEY))
+    notices = read_notices(control)
     state = found or NO_STATE
     source = found or leader or next(iter(nodes), NO_STATE)
     ranks = {node: rank for rank, node in enumerate(state.world)}

@@ -207,21 +207,15 @@ class HeartbeatLeases(KeyValueBackend):
             for lease in leases
         }
 
-    def _check_expiry(
-        self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], deadline: float
-    ) -> frozenset[str]:
+    def _check_expiry(self, heartbeats: Mapping[str, Entry], ttls: Mapping[str, float], deadline: float) -> Set[str]:
         """Which of these leases live; expires those without a heartbeat for a time to live."""
         now = self._clock()
         with self._lock:
             living = {lease: heartbeat for lease, heartbeat in heartbeats.items() if heartbeat.value != _EXPIRED}
             for lease, heartbeat in living.items():
                 self._observer.observe(lease, heartbeat.token, ttls[lease], now)
-            overdue = {lease for lease in living if self._observer.is_overdue(lease, now)}
-        return frozenset(
-            lease
-            for lease, heartbeat in living.items()
-            if not (lease in overdue and self._expire(lease, heartbeat, deadline))
-        )
+            overdue = [lease for lease in living if self._observer.is_overdue(lease, now)]
+        return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], deadline)}
 
     def _rest(self, parsed: Parsed) -> float:
         """Seconds after which a look at these leases may tell something."""

@@ -303,10 +303,5 @@ class _LeaderTerm:
     def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""
         # Once an interval in any case, to see that this node leads no more.
-        moments = [
-            self.node.interval,
-            defer.recheck_after,
-            self.growth.recheck_after(self.node.clock()),
-            self.node.connection.grace_remaining() or None,
-        ]
-        return min(moment for moment in moments if moment is not None)
+        growth, grace = self.growth.recheck_after(self.node.clock()), self.node.connection.grace_remaining()
+        return min(seconds for seconds in (self.node.interval, defer.recheck_after, growth, grace) if seconds)

@@ -34,16 +34,10 @@ class QuarantineLedger:
     def notices(self, state: State | None) -> tuple[Notices, str | None]:
         """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
         mine, seen = self._node.settings, self._node.run.notices
-        return quarantine.with_due(
-            replace(
-                seen,
-                failures={**seen.failures, **self._failures},
-                quarantines={**seen.quarantines, **self._unseen()},
-            ),
-            state.round if state is not None else 0,
-            mine.quarantine_after,
-            mine.quarantine_cooldown.total_seconds(),
-        )
+        failures, quarantines = {**seen.failures, **self._failures}, {**seen.quarantines, **self._unseen()}
+        known = replace(seen, failures=failures, quarantines=quarantines)
+        number = state.round if state is not None else 0
+        return quarantine.with_due(known, number, mine.quarantine_after, mine.quarantine_cooldown.total_seconds())
 
     def _unseen(self) -> dict[str, Quarantine]:
         """What this leader has written, and the watch does not show yet."""

@@ -8,7 +8,7 @@ from rdzv_core import errors
 from . import rules
 from .node import Node
 from .pace import status_interval
-from .records import NodeRecord, Phase, State
+from .records import NodeRecord, Phase, State, named_departures
 from .run_view import Presence
 
 READERS: Final = 64
@@ -182,15 +182,9 @@ def _what_runs(node: Node, inside: int) -> str:
     state, status = node.run.running(), node.run.status
     if state is None:
         return ""
-    known = status if status is not None and status.round == state.round else None
-    gone = _listed(
-        [
-            f"'{departure.node}' {'has left' if departure.left else 'is gone'}: {departure.cause}"
-            for departure in (known.departures if known is not None else ())
-        ],
-        "; ",
-        known.gone if known is not None else 0,
-    )
+    departures = named_departures(status, state.round)
+    causes = [f"'{one.node}' {'has left' if one.left else 'is gone'}: {one.cause}" for one in departures]
+    gone = _listed(causes, "; ", status.gone if status is not None and departures else 0)
     if not inside:
         return f" Of round {state.round}, {gone}." if gone else ""
     nodes = f"{inside} node{'s' * (inside != 1)}"

@@ -333,17 +333,10 @@ def _is_in_use(state: State, live: Iterable[NodeRecord], departed: Collection[st
 def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
     """The nodes that a new world may have, in arrival order."""
     members = frozenset(state.world)
-    return sorted(
-        (
-            node
-            for node in nodes
-            if node.attempt == state.attempt
-            and (node.min_nodes, node.max_nodes, node.rule) == (state.min_nodes, state.max_nodes, state.rule)
-            and (node.id not in members or node.last_round >= state.round)
-            and not node.goes
-        ),
-        key=_arrival,
-    )
+    asked = (state.attempt, state.min_nodes, state.max_nodes, state.rule)
+    fitting = [node for node in nodes if (node.attempt, node.min_nodes, node.max_nodes, node.rule) == asked]
+    waiting = [node for node in fitting if node.id not in members or node.last_round >= state.round]
+    return sorted((node for node in waiting if not node.goes), key=_arrival)
 
 
 def phase(state: State, inside: Collection[NodeRecord]) -> Phase:

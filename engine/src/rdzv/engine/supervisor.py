@@ -45,15 +45,11 @@ def supervised(
                 # To a node that has read the run before, such bytes are corrupt like any others, and may heal.
                 refused = isinstance(error, OtherVersionError) and node.run.snapshot is None
                 first = node.failures.add(loop, error, lasts=refused) == 1
-                logger.log(
-                    # What lasts at once is for the caller to say.
-                    logging.WARNING if first and node.failures.lasting is None else logging.DEBUG,
-                    "the loop '%s' of node '%s' has failed, and starts again: %r",
-                    loop,
-                    node.id,
-                    error,
-                    exc_info=None if isinstance(error, RendezvousError) else error,
-                )
+                # What lasts at once is for the caller to say.
+                level = logging.WARNING if first and node.failures.lasting is None else logging.DEBUG
+                trace = None if isinstance(error, RendezvousError) else error
+                said = "the loop '%s' of node '%s' has failed, and starts again: %r"
+                logger.log(level, said, loop, node.id, error, exc_info=trace)
             yield Sleep(node.clock() + next(pauses))
         else:
             node.failures.clear(loop)
