@@ -290,13 +290,10 @@ def _split_url(match: re.Match[str], source: str) -> dict[str, Any]:
         )
     credentials, _, hosts = (match["authority"] or "").rpartition("@")
     user, _, password = credentials.partition(":")
-    items: dict[str, Any] = {"backend": match["backend"]}
-    if hosts:
-        items["endpoint"] = _decode(hosts)
-        if run_id := match["path"].removeprefix("/"):
-            items["run_id"] = _decode(run_id)
-    else:
-        items["endpoint"] = _decode(match["path"])
+    endpoint, run_id = (hosts, match["path"].removeprefix("/")) if hosts else (match["path"], "")
+    items: dict[str, Any] = {"backend": match["backend"], "endpoint": _decode(endpoint)}
+    if run_id:
+        items["run_id"] = _decode(run_id)
     options = {name: _decode(text) for name, text in (("user", user), ("password", password)) if text}
     for item in filter(None, (match["query"] or "").split("&")):
         name, equals, value = item.partition("=")

@@ -77,12 +77,10 @@ class DecodedSnapshot:
     def __init__(self, snapshot: Snapshot, before: "DecodedSnapshot | None" = None) -> None:
         """Wrap `snapshot`; entries that `before` holds unchanged are not unwrapped again."""
         self.encoded = snapshot
-        self._versioned: dict[str, VersionedValue] = {}
-        if before is not None:
-            for key, versioned in before._versioned.items():
-                entry = snapshot.entries.get(key)
-                if entry is not None and entry.token == versioned.token:
-                    self._versioned[key] = versioned
+        known, entries = before._versioned if before is not None else {}, snapshot.entries
+        self._versioned: dict[str, VersionedValue] = {
+            key: value for key, value in known.items() if key in entries and entries[key].token == value.token
+        }
 
     def names(self) -> list[str]:
         """Every key that the service holds here, tombstones and corrupt ones too."""
