@@ -144,9 +144,12 @@ def test_a_key_that_is_absent_or_deleted_holds_no_record() -> None:
 
 
 def test_pending_rounds_are_found_by_their_keys() -> None:
-    keys = ("control/state", "control/pending/3", "control/pending/x", "control/pending/4/5", "control/status")
+    longest, longer = "9" * 19, "9" * 20
+    names = ("3", "x", "4/5", longest, longer)
+    keys = ("control/state", *(f"control/pending/{name}" for name in names), "control/status")
     found = dict(numbered(snapshot(dict.fromkeys(keys, b"")), PENDING))
-    assert found == {"control/pending/3": 3, "control/pending/x": None, "control/pending/4/5": None}
+    expected = {"3": 3, "x": None, "4/5": None, longest: int(longest), longer: None}
+    assert found == {f"control/pending/{name}": number for name, number in expected.items()}
 
 
 def test_nodes_are_read_in_order_of_arrival_and_once() -> None:

@@ -11,22 +11,10 @@ from rdzv_core.envelope import OtherVersionError
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.text import printable
 
-from . import garbage
+from . import garbage, records
 from .client import DecodedSnapshot, RetryingClient, VersionedValue
 from .codec import decode
-from .records import (
-    CONTROL,
-    HEARTBEATS,
-    LEADER_KEY,
-    NODES,
-    PENDING,
-    ROUNDS,
-    Closed,
-    NodeRecord,
-    State,
-    number_of,
-    read_record,
-)
+from .records import CONTROL, HEARTBEATS, LEADER_KEY, NODES, PENDING, ROUNDS, Closed, NodeRecord, State, read_record
 
 _LAST_LOOK: Final = 1.0
 """Seconds for the last look at the nodes of a run that is purged."""
@@ -103,7 +91,7 @@ class Purge:
             for prefix in prefixes
             for name in self.raw.read_all(prefix, self.deadline).names()
         ]
-        return max((number_of(name) or 0 for name in names), default=0)
+        return max((records.number_of(name) or 0 for name in names), default=0)
 
     def _remove_keys(self, control: DecodedSnapshot, state: State) -> None:
         """Remove all but the state."""

@@ -48,8 +48,8 @@ def supervised(
                 # What lasts at once is for the caller to say.
                 level = logging.WARNING if first and node.failures.lasting is None else logging.DEBUG
                 trace = None if isinstance(error, RendezvousError) else error
-                said = "the loop '%s' of node '%s' has failed, and starts again: %r"
-                logger.log(level, said, loop, node.id, error, exc_info=trace)
+                message = "the loop '%s' of node '%s' has failed, and starts again: %r"
+                logger.log(level, message, loop, node.id, error, exc_info=trace)
             yield Sleep(node.clock() + next(pauses))
         else:
             node.failures.clear(loop)
