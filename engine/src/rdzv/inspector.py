@@ -17,16 +17,7 @@ from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient
 from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
-from .engine.notices import (
-    Notices,
-    Quarantine,
-    drain_key,
-    drain_notice,
-    name_in_id,
-    name_of,
-    quarantine_key,
-    read_notices,
-)
+from .engine.notices import Notices, drain_key, drain_notice, name_in_id, name_of, pardon, quarantine_key, read_notices
 from .engine.purge import Purge
 from .engine.records import NO_STATE, Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.worlds import with_world
@@ -265,8 +256,7 @@ class RunInspector:
         names = [name for name in there if name in (node, name_in_id(node))]
         names = names or [name for name in there if name == name_of(node)]
         for name in names:
-            pardon = Quarantine(0, state.round if state else 0, 0.0, f"pardoned by {by}", over=True)
-            self._write(quarantine_key(name), pardon, deadline)
+            self._write(quarantine_key(name), pardon(state.round if state else 0, by), deadline)
         return bool(names)
 
     def _write(self, key: str, record: Record, deadline: float) -> None:
