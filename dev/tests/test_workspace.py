@@ -127,7 +127,7 @@ def test_the_core_stays_small() -> None:
 def test_the_engine_stays_small() -> None:
     """See `test_the_core_stays_small`. It is to come down to 5,150."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 5289
+    assert sum(map(_lines_of_code, modules)) <= 5258
 
 
 def _lines_of_code(text: str) -> int:
