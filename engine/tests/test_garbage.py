@@ -142,6 +142,9 @@ class TestPurge:
         snapshot = seen("rounds/2/store/a", "rounds/3/store/a", "rounds/3/world/0", "rounds/4/store/a", "rounds/x/y")
         assert garbage.folders_until(snapshot, 3) == ["rounds/2", "rounds/3", "rounds/x"]
 
+    def test_folders_of_the_first_attempt(self) -> None:
+        assert garbage.folders_until(seen("nodes/0/a", "nodes/1/a", "nodes/x/a"), 0) == ["nodes/0", "nodes/x"]
+
     def test_beside_the_state_the_pending_rounds_of_the_next_attempt_stay(self) -> None:
         notices = [drain_key("b"), failure_key(1), quarantine_key("b")]
         control = seen("control/state", "control/pending/x", *notices, LEADER_KEY, r2=1, r3=1, r4=2)
