@@ -111,17 +111,13 @@ class KeyValueStore(Store):
         if len(keys) != len(values):
             raise RendezvousParameterError(f"There are {len(keys)} keys but {len(values)} values; each key needs one.")
         payloads = [self._payload(key, value) for key, value in zip(keys, values, strict=True)]
-        deadline = self._deadline()
-        for key, payload in zip(_names(keys), payloads, strict=True):
-            self._overwrite(key, payload, deadline)
+        self._write(_names(keys), payloads, self._deadline())
 
     def get(self, key: str, /) -> bytes:
         return self.multi_get([_name(key)])[0]
 
     def multi_get(self, keys: Sequence[str], /) -> list[bytes]:
-        names = _names(keys)
-        found = self._find(names, self._value, time.monotonic() + _seconds(self._timeout))
-        return [found[name].payload for name in names]
+        return self._values(_names(keys), time.monotonic() + _seconds(self._timeout))
 
     def add(self, key: str, amount: int, /) -> int:
         try:
@@ -152,15 +148,12 @@ class KeyValueStore(Store):
     # What there is.
 
     def check(self, keys: Sequence[str], /) -> bool:
-        if not (keys := _names(keys)):
-            return True
-        path = self._path(keys[0]) if len(set(keys)) == 1 else self._prefix
-        snapshot = self._client.read_all(path, self._deadline())
-        return all(self._presence(key, snapshot) is not None for key in keys)
+        keys = _names(keys)
+        return not keys or self._are_present(keys, self._deadline())
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None, /) -> None:
         limit = self._timeout if timeout is None else timeout
-        self._find(_names(keys), self._presence, time.monotonic() + _seconds(limit))
+        self._await_present(_names(keys), time.monotonic() + _seconds(limit))
 
     def num_keys(self) -> int:
         return len(self.list_keys())
@@ -203,8 +196,7 @@ class KeyValueStore(Store):
             if item is not None:
                 return item
             if time.monotonic() >= deadline:
-                waited = time.monotonic() - started
-                raise RendezvousTimeoutError(f"After {waited:.1f} s the queue '{key}' {self._where} has no item.")
+                raise self._no_item(key, started)
 
     def queue_len(self, key: str, /) -> int:
         versioned = self._client.read(self._queue(key), self._deadline())
@@ -218,10 +210,10 @@ class KeyValueStore(Store):
         calls = _for_calls(deadline)
         arrived = self._add(counter, 1, calls)
         if arrived >= world_size:
-            self._overwrite(opened, b"1", calls)
+            self._write([opened], [b"1"], calls)
             return
         try:
-            self._find([opened], self._presence, deadline)
+            self._await_present([opened], deadline)
         except RendezvousTimeoutError as error:
             raise RendezvousTimeoutError(
                 f"Not all {world_size} arrived at the barrier '{key}' {self._where} within {limit:.1f} s; "
@@ -259,11 +251,22 @@ class KeyValueStore(Store):
 
     def _payload(self, key: str, value: str | bytes) -> bytes:
         """What is stored for a value."""
-        if not isinstance(value, str | bytes | bytearray | memoryview):
-            raise TypeError(f"The value for '{key}' is of type {type(value).__name__}; text or bytes are expected.")
-        payload = value.encode() if isinstance(value, str) else bytes(value)
+        payload = self._bytes(key, value)
         check_payload(payload, key)
         return payload
+
+    @staticmethod
+    def _bytes(key: str, value: str | bytes) -> bytes:
+        if not isinstance(value, str | bytes | bytearray | memoryview):
+            raise TypeError(f"The value for '{key}' is of type {type(value).__name__}; text or bytes are expected.")
+        return value.encode() if isinstance(value, str) else bytes(value)
+
+    @staticmethod
+    def _check_counter(key: str, value: bytes | None) -> None:
+        if value is not None and not _NUMBER.fullmatch(value):
+            raise RendezvousParameterError(
+                f"'{key}' holds {value[:40]!r}, to which nothing can be added: a counter holds a whole number."
+            )
 
     def _value(self, key: str, snapshot: DecodedSnapshot) -> VersionedValue | None:
         return snapshot.get(self._path(key))
@@ -276,9 +279,34 @@ class KeyValueStore(Store):
     def _deadline(self) -> float:
         return _for_calls(time.monotonic() + _seconds(self._timeout))
 
-    def _overwrite(self, key: str, payload: bytes, deadline: float) -> None:
-        """Replace whatever a key holds; no request that comes late does so again."""
-        self._update(self._path(key), lambda _: payload, deadline)
+    def _write(self, keys: Sequence[str], payloads: Sequence[bytes], deadline: float) -> None:
+        for key, payload in zip(keys, payloads, strict=True):
+            self._overwrite(self._path(key), payload, deadline)
+
+    def _values(self, keys: Sequence[str], deadline: float) -> list[bytes]:
+        """The values of all keys; waits until they exist."""
+        found = self._find(keys, self._value, deadline)
+        return [found[key].payload for key in keys]
+
+    def _are_present(self, keys: Sequence[str], deadline: float) -> bool:
+        path = self._path(keys[0]) if len(set(keys)) == 1 else self._prefix
+        snapshot = self._client.read_all(path, deadline)
+        return all(self._presence(key, snapshot) is not None for key in keys)
+
+    def _await_present(self, keys: Sequence[str], deadline: float) -> None:
+        self._find(keys, self._presence, deadline)
+
+    def _lacks(self, keys: Sequence[str], started: float) -> RendezvousTimeoutError:
+        """The error for keys that did not exist in time."""
+        more = f" and {len(keys) - 20} more" if len(keys) > 20 else ""
+        listed = ", ".join(f"'{key}'" for key in keys[:20]) + more
+        waited = time.monotonic() - started
+        return RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {listed}.")
+
+    def _no_item(self, key: str, started: float) -> RendezvousTimeoutError:
+        """The error for a queue that got no item in time."""
+        waited = time.monotonic() - started
+        return RendezvousTimeoutError(f"After {waited:.1f} s the queue '{key}' {self._where} has no item.")
 
     def _find(
         self, keys: Sequence[str], find: Callable[[str, DecodedSnapshot], VersionedValue | None], deadline: float
@@ -299,10 +327,7 @@ class KeyValueStore(Store):
                 break
             found[key] = versioned
         if missing := [key for key in keys if key not in found]:
-            more = f" and {len(missing) - 20} more" if len(missing) > 20 else ""
-            listed = ", ".join(f"'{key}'" for key in missing[:20]) + more
-            waited = time.monotonic() - started
-            raise RendezvousTimeoutError(f"After {waited:.1f} s '{self._prefix}' {self._where} still lacks: {listed}.")
+            raise self._lacks(missing, started)
         return found
 
     def _await(
@@ -314,16 +339,17 @@ class KeyValueStore(Store):
 
     def _add(self, key: str, amount: int, deadline: float) -> int:
         def add(value: bytes | None) -> bytes:
-            if value is not None and not _NUMBER.fullmatch(value):
-                raise RendezvousParameterError(
-                    f"'{key}' holds {value[:40]!r}, to which nothing can be added: a counter holds a whole number."
-                )
+            self._check_counter(key, value)
             total = int(value or 0) + amount
             if not -(2**63) <= total < 2**63:
                 raise RendezvousParameterError(f"The sum {total} in '{key}' does not fit into 64 bits with a sign.")
             return b"%d" % total
 
         return int(self._update(self._path(key), add, deadline) or 0)
+
+    def _overwrite(self, path: str, payload: bytes, deadline: float) -> None:
+        """Replace whatever a key holds; no request that comes late does so again."""
+        self._update(path, lambda _: payload, deadline)
 
     def _update(
         self,
