@@ -128,7 +128,7 @@ def test_the_engine_stays_small() -> None:
     """See `test_the_core_stays_small`. Of the lines above 5,150 some 260 came with the states and with the modules that
     have one idea each; what could go has gone."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 5308
+    assert sum(map(_lines_of_code, modules)) <= 5323
 
 
 def _lines_of_code(text: str) -> int:
