@@ -122,7 +122,7 @@ class Snapshot:
 
     Attributes:
         entries: Key to entry.
-        revision: Opaque; `KeyValueBackend.wait` takes the snapshot back to learn what is newer.
+        revision: Opaque to all but the backend that made it; `KeyValueBackend.wait` takes the snapshot back.
     """
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
@@ -135,7 +135,7 @@ class PutResult:
 
     Attributes:
         outcome: Applied, conflict or unknown.
-        entry: Applied: what was written, with its token. Conflict: what is there instead, or None if the
+        entry: Applied: what was written, with its token. Conflict: the present entry, or None if the
             key is absent. Unknown: None.
     """
 
@@ -258,7 +258,7 @@ class KeyValueBackend(RendezvousBackend):
     * Only errors of the `RendezvousError` family leave it, raised ``from`` the client's own.
     * After `close` every call raises `RendezvousConnectionError`; calls in progress end within a second.
 
-    A whole one, for a service that is a dictionary in this process::
+    A whole one (but the suite needs a service that several processes see), for a dictionary in this process::
 
         import itertools
         import threading
@@ -299,7 +299,8 @@ class KeyValueBackend(RendezvousBackend):
                     there, number = SERVICE.get(self._root + key), next(NUMBERS)
                     if expect is not ANY and expect != (ABSENT if there is None else there.token):
                         return PutResult(PutOutcome.CONFLICT, there)
-                    entry = SERVICE[self._root + key] = Entry(value, number, there.order if there else number)
+                    order = there.order if there else number
+                    entry = SERVICE[self._root + key] = Entry(value, str(number), order)
                     return PutResult(PutOutcome.APPLIED, entry)
 
             def delete(self, prefix, *, timeout):
@@ -382,6 +383,9 @@ class KeyValueBackend(RendezvousBackend):
 
     def wait(self, prefix: str, since: Snapshot, *, timeout: float) -> Snapshot:
         """Return a snapshot newer than `since` as soon as there is one; `since` itself after `timeout` seconds.
+
+        `since` is any snapshot of this prefix, also an older one, or one that another service or backend has made: then
+        its `revision` is of no known form, and what differs from its entries is news.
 
         Level-triggered: it may wake for nothing and may skip intermediate states, but never
         misses the last one, whatever happened between the two calls.

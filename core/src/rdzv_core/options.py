@@ -15,10 +15,10 @@ from .near import near_name
 from .parameters import parse_boolean, parse_integer
 from .text import shown
 
-__all__ = ["PREFIX", "Option", "parse_options", "read_options", "secret_names", "with_files"]
+__all__ = ["PREFIX", "Kind", "Option", "parse_options", "read_options", "secret_names", "with_files"]
 
 Kind = Literal["text", "integer", "seconds", "boolean", "path", "pairs", "numbers"]
-"""See `Option`."""
+"""What the text of an option stands for; see `Option`."""
 
 _MAX_SECONDS = 1_000_000_000
 """Locks, sockets and `timedelta` overflow somewhere above this, each in its own way."""

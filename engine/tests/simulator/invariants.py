@@ -239,7 +239,10 @@ class Invariants:
             self._context.trace.log("{} leads", self._leads)
 
     def _check_resigning(self, writer: str) -> None:
-        """A node that resigns takes the lead from no other; one whose lease has ended does not have it any more."""
+        """A node that resigns takes the lead from no other; one whose lease has ended does not have it any more.
+
+        By its own clock, which is the first to say so: a leader that is past that acts no more.
+        """
         for machine in self._context.machines:
             if machine.name == self._leads and machine.node.has_valid_lease():
                 raise Violation(7, f"{writer} resigns, and takes the lead from {self._leads}")

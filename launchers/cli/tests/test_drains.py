@@ -13,7 +13,7 @@ import pytest
 from engine.tests.memory import MemoryBackend
 from rdzv import Drain, DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
 from rdzv.channel import ProcessEnd
-from rdzv.engine.view import NodeView
+from rdzv.engine.node_view import NodeView
 from rdzv_core.errors import RendezvousConnectionError
 
 from rdzv_cli.agent import Agent, AgentOptions, ExitStatus

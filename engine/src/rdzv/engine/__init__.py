@@ -1,6 +1,7 @@
 """The rendezvous itself, private to the engine: `DynamicRendezvousHandler` and what drives it.
 
-From top to bottom: `handler` is the API, `runner` runs coroutines on threads, `watch`, `keep_alive`, `register`,
+From top to bottom: `handler` is the API (`node_view` what a launcher asks, `rounds` what a node gets of a round,
+`lifetime` whether it has begun and ended), `runner` runs coroutines on threads, `watch`, `keep_alive`, `register`,
 `join`, `leave` and `leader` are the coroutines, `node` is what one node knows (`registration` its own record,
 `run_view` the run, `candidacy` its part in elections, `countdown` what it counts by its clock, `events` what is
 news), `rules` decide, `garbage` is what may go, `records` are what is written down. The leader has `status_writer`,

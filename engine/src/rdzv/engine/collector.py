@@ -26,7 +26,7 @@ class GarbageCollector:
     def collect(self, known: Collection[str]) -> Coroutine[None]:
         """Remove what is not needed any more.
 
-        By what is there, not by what this leader has published: the one before may have died, and the
+        By the keys that it finds, not by what this leader has published: the one before may have died, and the
         reply to a write may have been lost.
 
         Args:

@@ -25,12 +25,12 @@ from .effects import Coroutine
 from .heartbeats import HeartbeatLeases
 from .lifetime import Lifetime
 from .node import Node
+from .node_view import NodeView
 from .notices import drain_notice
 from .records import NodeRecord, State
 from .register_adapter import RegisterAdapter
 from .rounds import Rounds, run_store
 from .runner import Runner
-from .view import NodeView
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +204,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def drain(self, seconds: float, reason: str) -> None:
         """Announce that this node goes: after so many seconds, or as soon as all members are ready for it.
 
-        Then `is_drained` is true, `num_nodes_waiting` is above zero here and, if they can go on, at the other members,
+        Then `view.is_drained` is true, `num_nodes_waiting` is above zero here and, if they can go on, at the others,
         and `next_rendezvous` raises a `RendezvousGracefulExitError`: end the programs, and call `leave`. Of several
         calls the earliest end counts.
 

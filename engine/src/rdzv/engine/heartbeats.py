@@ -267,7 +267,7 @@ class _HeartbeatLease(Lease):
             is_done = put.outcome is PutOutcome.APPLIED or not _goes_on(put.entry)
 
     def _write(self, value: bytes, deadline: float) -> PutResult:
-        """Write its key if that holds what this owner knows; afterwards it knows what is there."""
+        """Write its key if that holds what this owner knows; afterwards it knows the value of the key."""
         self._is_used = True
         left = time_left(deadline, self._clock())
         put = self._inner.put(_heartbeat_key(self.id), value, expect=self._token, timeout=left)

@@ -45,6 +45,7 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         before = node.run.snapshot.raw(records.LEADER_KEY)
         mine, lease = node.limits().encode(), node.registration.lease
         claim = Put(records.LEADER_KEY, mine, deadline, previous=before, lease=lease)
+        # Until it is answered: after an error, too, it may still arrive.
         candidacy.claims = True
         _, versioned = yield claim
         if versioned is None and before is not None:
@@ -92,6 +93,7 @@ def resign(node: Node, deadline: float, lease: Lease | None = None) -> Coroutine
         before = versioned
         resigned, versioned = yield Put(records.LEADER_KEY, b"", deadline, previous=before, lease=lease, deleted=True)
         if resigned:
+            node.candidacy.claims = False
             return None
         if same_version(before, versioned):
             # The lease is over, and the key with it; or it is being revoked by the call that waited, which would end
@@ -303,5 +305,6 @@ class _LeaderTerm:
     def recheck_after(self, defer: rules.Defer) -> float:
         """Seconds after which to decide anew although nothing has changed."""
         # Once an interval in any case, to see that this node leads no more.
-        growth, grace = self.growth.recheck_after(self.node.clock()), self.node.connection.grace_remaining()
-        return min(seconds for seconds in (self.node.interval, defer.recheck_after, growth, grace) if seconds)
+        growth, grace = self.growth.recheck_after(self.node.clock()), self.node.connection.grace_remaining() or None
+        due = (self.node.interval, defer.recheck_after, growth, grace)
+        return min(seconds for seconds in due if seconds is not None)

@@ -151,8 +151,9 @@ class LeaseObserver:
     def _trigger(self, before: _Lease, token: Token, ttl: float, now: float, *, many: bool) -> Trigger:
         if before.state is LeaseState.UNSEEN:
             return Trigger.SEEN_BY_MANY if many else Trigger.SEEN_BY_FEW
-        # In an outage nothing is read, and no heartbeat written: a live owner then gets the whole time to live. A pause
-        # that leaves it an interval before it and one after it is none, or who always looks so seldom ends no lease.
+        # In an outage nothing is read, and no heartbeat written: a live owner then gets the whole time to live. In a
+        # shorter one, with an interval before it and one after it, its next heartbeat comes in time all the same; and
+        # an observer that always looks so seldom would otherwise end no lease.
         outage = max(self._interval + self.scan_interval, ttl - 2 * self._interval)
         if before.state is LeaseState.NOTED or now - before.read_at > outage:
             return Trigger.READ

@@ -61,6 +61,11 @@ def _refuse_what_is_over(node: Node, state: State) -> None:
             "under another run id."
         )
     if state.attempt == mine and closed is not None:
+        if closed.done and node.is_waiting() and node.run.rank is not None:
+            raise errors.RendezvousGracefulExitError(
+                f"{run} is done: this node was rank {node.run.rank} of round {state.round}, which the others have "
+                f"ended before it learned of it ({closed.reason})."
+            )
         if closed.done and node.is_waiting():
             raise errors.RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
         raise errors.RendezvousClosedError(

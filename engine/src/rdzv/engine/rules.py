@@ -1,4 +1,4 @@
-"""The rules of rendezvous: what is there, and for how long, decides what is published.
+"""The rules of rendezvous: which nodes the service shows, and for how long, decides what is published.
 
 Pure functions: no I/O, no clock, no threads, so that every interleaving can be tested. Two sides
 ask them: the leader (`decide`) and each node for itself (`membership`).
