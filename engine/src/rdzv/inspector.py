@@ -1,6 +1,7 @@
 """Looking at a run from outside, without joining it: what ``rdzv status`` and ``rdzv close`` do."""
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
@@ -232,6 +233,28 @@ class RunInspector:
         for one in drained:
             self._write(drain_key(one), notice, deadline)
         return drained
+
+    def await_departure(self, nodes: Collection[str], timeout: float) -> tuple[str, ...]:
+        """Wait until nodes have left, or are gone.
+
+        Args:
+            nodes: Their ids, as `drain` returns them.
+            timeout: Seconds to wait.
+
+        Returns:
+            Those that are still here after `timeout` seconds.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+        """
+
+        def here(snapshot: DecodedSnapshot) -> tuple[str, ...]:
+            live = {node.id for node in records.nodes_in(snapshot) if node.left is None}
+            return tuple(node for node in nodes if node in live)
+
+        deadline = time.monotonic() + timeout
+        snapshot = self._client.read_all(records.NODES, deadline)
+        return here(self._client.wait_for(lambda now: not here(now), records.NODES, snapshot, deadline))
 
     def pardon(self, node: str, by: str, timeout: float) -> bool:
         """Lift the quarantine of a node; what it has failed so far does not count any more.

@@ -23,6 +23,7 @@ MOST: Final = 999_999_999
 """The highest number that the command line takes."""
 
 _MOST_SECONDS: Final = 1e9
+_MOST_EXIT_CODE: Final = 255
 """The longest time that the command line takes: locks and sockets overflow somewhere above this."""
 
 logger = logging.getLogger(__name__)
@@ -181,6 +182,16 @@ def rounds(text: str) -> int:
     if not is_count(text) or not 1 <= int(text) <= ROUNDS_KEPT:
         raise argparse.ArgumentTypeError(f"'{printable(text)}' is no number of rounds from 1 to {ROUNDS_KEPT}")
     return int(text)
+
+
+def exit_codes(text: str) -> tuple[int, ...]:
+    """Exit codes, for argparse."""
+    codes = [part.strip() for part in text.split(",")]
+    if wrong := [code for code in codes if not is_count(code) or not 1 <= int(code) <= _MOST_EXIT_CODE]:
+        raise argparse.ArgumentTypeError(
+            f"'{printable(wrong[0])}' is no exit code from 1 to {_MOST_EXIT_CODE}; several stand as in 5,8"
+        )
+    return tuple(map(int, codes))
 
 
 def is_count(text: str) -> bool:

@@ -1,12 +1,17 @@
 """``rdzv drain``: have a node leave its run, after a while in which the others save their work."""
 
 import argparse
+from typing import Final
 
 from rdzv.inspector import RunInspector
+from rdzv_core.errors import RendezvousTimeoutError
 from rdzv_core.text import printable
 
 from .common import add_run_options, parameters, seconds
 from .output import show
+
+_PATIENCE: Final = 60.0
+"""Seconds that a node may take to go once its time is over: its program has its grace period then."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -27,13 +32,31 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     parser.add_argument("--reason", default="no reason given", help="the reason that the nodes report")
     parser.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s")
+    parser.add_argument(
+        "--wait",
+        nargs="?",
+        type=seconds,
+        const=_PATIENCE,
+        metavar="SECONDS",
+        help="end only when the node has left, as a preStop hook must; with exit code 3 if it is still here so long "
+        f"after its time was over ({_PATIENCE:g} s)",
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Announce it."""
+    """Announce it, and wait if asked to."""
+    run_id = printable(arguments.run_id)
     with RunInspector(parameters(arguments)) as inspector:
-        for node in inspector.drain(arguments.node, arguments.seconds, arguments.reason, arguments.timeout):
-            run_id = printable(arguments.run_id)
+        nodes = inspector.drain(arguments.node, arguments.seconds, arguments.reason, arguments.timeout)
+        for node in nodes:
             show(f"Node '{printable(node)}' leaves the run '{run_id}' within {arguments.seconds:g} s.")
+        if arguments.wait is None:
+            return 0
+        if still_here := inspector.await_departure(nodes, arguments.seconds + arguments.wait):
+            raise RendezvousTimeoutError(
+                f"Still in the run '{run_id}' {arguments.wait:g} s after their time was over: "
+                f"{', '.join(map(printable, still_here))}. Look at what their programs do, or give a longer --wait."
+            )
+        show(f"{'It has' if len(nodes) == 1 else 'They have'} left.")
     return 0

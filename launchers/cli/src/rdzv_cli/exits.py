@@ -11,7 +11,7 @@ exit codes:
   {ExitStatus.UNUSABLE.value}      the command line cannot be used
   {ExitStatus.TIMED_OUT.value}      the rendezvous timed out
   {ExitStatus.CLOSED.value}      closed by another; the message says by whom and why
-  {ExitStatus.SPARE.value}      the job is done and this node, a spare, was not needed
+  {ExitStatus.SPARE.value}      the job is done, and this node was not needed: a spare, or one that came later
   {ExitStatus.UNREACHABLE.value}      the service could not be reached
   {ExitStatus.ERROR.value}      any other error
   {ExitStatus.DRAINED.value}      drained: this node has left as it was asked to; the others go on

@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
             break
         say(f"this node tries again in {cooldown:g} s")
         time.sleep(cooldown)
-    return ending.exit_code
+    return 0 if ending.exit_code in options.ok_exit_code else ending.exit_code
 
 
 def _cooldowns(first: float | None) -> Iterator[float]:

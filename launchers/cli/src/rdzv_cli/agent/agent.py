@@ -19,7 +19,7 @@ from .calls import until_signalled
 from .channels import Channels
 from .drains import DrainNotices
 from .ending import AgentResult, ExitStatus
-from .failures import FailureDetection
+from .failures import FailureDetection, WorkerFailure
 from .options import AgentOptions
 from .processes import PROCESSES, processes_of_rank_0
 from .progress import HangDetection
@@ -188,7 +188,7 @@ class Agent:
         if closed := self.handler.view.closed:
             if closed.done and finished:
                 return AgentResult(ExitStatus.DONE, closed.reason)
-            kind = ExitStatus.GAVE_UP if closed.gave_up else ExitStatus.CLOSED
+            kind = ExitStatus.of_closed(done=closed.done, gave_up=closed.gave_up)
             return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
         return self._drained() if self.handler.view.is_drained else None
 
@@ -204,7 +204,8 @@ class Agent:
         before, self._step = self._step, max([self._step, *(report.step for report in reports if report.calls)])
         return self._step > before
 
-    def _failed(self, what: str, info: RendezvousInfo, *, progressed: bool) -> AgentResult | None:
+    def _failed(self, failure: WorkerFailure, info: RendezvousInfo, *, progressed: bool) -> AgentResult | None:
+        what = failure.what
         if self._loses_drained(info):
             logger.info("%s, since a node has left the world as it said", what)
             return None
@@ -212,7 +213,9 @@ class Agent:
         if ending := self._gives_up():
             return ending
         if self.restarts >= self.options.max_restarts:
-            return AgentResult(ExitStatus.FAILED, f"{what}, after {self.restarts} restart{'s' * (self.restarts != 1)}")
+            program = failure.code if self.options.pass_exit_code else 0
+            reason = f"{what}, after {self.restarts} restart{'s' * (self.restarts != 1)}"
+            return AgentResult(ExitStatus.FAILED, reason, program=program)
         self.restarts += 1
         self._has_failed = True
         logger.warning("%s; restart %d of %d", what, self.restarts, self.options.max_restarts)
@@ -237,9 +240,9 @@ class Agent:
     def _ended_by(self, error: rdzv.RendezvousError) -> AgentResult:
         if self.handler.view.is_drained:
             return self._drained()
-        closed = self.handler.view.closed
-        has_given_up = isinstance(error, rdzv.RendezvousClosedError) and closed is not None and closed.gave_up
-        kind = ExitStatus.GAVE_UP if has_given_up else ExitStatus.of(error)
+        closed, kind = self.handler.view.closed, ExitStatus.of(error)
+        if kind is ExitStatus.CLOSED and closed is not None:
+            kind = ExitStatus.of_closed(done=closed.done, gave_up=closed.gave_up)
         return AgentResult(kind, str(error), summary=error.summary)
 
     def _is_urgent(self) -> bool:

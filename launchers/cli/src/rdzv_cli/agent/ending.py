@@ -36,6 +36,11 @@ class ExitStatus(Enum):
         }
         return next((exit_status for kind, exit_status in kinds.items() if isinstance(error, kind)), cls.ERROR)
 
+    @classmethod
+    def of_closed(cls, *, done: bool, gave_up: bool) -> "ExitStatus":
+        """The end of a node whose run another has closed, also before it came."""
+        return cls.GAVE_UP if gave_up else cls.SPARE if done else cls.CLOSED
+
 
 @dataclass(frozen=True)
 class AgentResult:
@@ -45,6 +50,7 @@ class AgentResult:
         exit_status: The kind of end.
         reason: In words.
         signal: The signal that ended it, with `ExitStatus.SIGNALLED`.
+        program: The exit code of the command, to be passed on in the place of the agent's own; 0: it is not.
         summary: The reason in a few words, for the others of the run; empty: the reason itself.
     """
 
@@ -52,8 +58,9 @@ class AgentResult:
     reason: str
     signal: int = 0
     summary: str = ""
+    program: int = 0
 
     @property
     def exit_code(self) -> int:
         """The exit code for a shell."""
-        return self.exit_status.value + self.signal
+        return self.program or self.exit_status.value + self.signal

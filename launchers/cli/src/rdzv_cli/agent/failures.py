@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from rdzv.channel import Report
 
@@ -12,6 +12,13 @@ from .workers import Worker
 
 _STACKS: Final = 0.3
 """Seconds that each worker gets to write its stacks, when one hangs."""
+
+
+class WorkerFailure(NamedTuple):
+    """How a worker has failed: in words, and by its exit code as a shell has it; 1: it hangs."""
+
+    what: str
+    code: int = 1
 
 
 @dataclass(frozen=True)
@@ -32,17 +39,18 @@ class FailureDetection:
     say: Callable[[str], None]
     is_urgent: Callable[[], bool]
 
-    def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> str:
-        """The worker that has failed, and how, in words; empty: none has. All write their stacks if one hangs."""
+    def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> WorkerFailure | None:
+        """The worker that has failed, and how; None: none has. All write their stacks if one hangs."""
         for local_rank, worker in enumerate(workers):
             if worker.code:
-                return f"{self._name(worker, local_rank)} ended with {worker.ending}"
+                what = f"{self._name(worker, local_rank)} ended with {worker.ending}"
+                return WorkerFailure(what, worker.code if worker.code > 0 else 128 - worker.code)
         hanging = self.hangs.look(reports, [worker.code is None for worker in workers], time.monotonic())
         if hanging is None:
-            return ""
+            return None
         self._collect_stacks(workers, reports)
         how = f"no progress for {self.hangs.timeout:g} s, last step {reports[hanging].step}"
-        return f"{self._name(workers[hanging], hanging)} hangs: {how}"
+        return WorkerFailure(f"{self._name(workers[hanging], hanging)} hangs: {how}")
 
     def _name(self, worker: Worker, local_rank: int) -> str:
         rank = self.first_rank + local_rank

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
-from ..common import as_flag, count, rounds, seconds, signal_number, some_seconds
+from ..common import as_flag, count, exit_codes, rounds, seconds, signal_number, some_seconds
 from .checks import Check, parse_check
 from .devices import processes
 
@@ -84,6 +84,18 @@ class AgentOptions:
         "(default: end)",
         type=some_seconds,
         metavar="SECONDS",
+    )
+    pass_exit_code: bool = _flag(
+        "where CMD has failed for good, end with its exit code (128+N for signal N) instead of 1",
+        action="store_true",
+        default=False,
+    )
+    ok_exit_code: Sequence[int] = _flag(
+        "exit codes, as in 5,8, that are to be 0: a scheduler repeats no node that was not needed, or has drained "
+        "(default: none)",
+        type=exit_codes,
+        default=(),
+        metavar="N,...",
     )
     pass_secrets: bool = _flag(
         "let CMD see the passwords and tokens, too; it needs none if they are in files",
