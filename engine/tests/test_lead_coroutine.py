@@ -91,6 +91,24 @@ class TestElection:
         assert node.leading
         assert coroutine.go() is None
 
+    def test_a_claim_is_on_its_way_until_it_is_answered_or_fenced(self, harness: Harness) -> None:
+        node = harness.registered()
+        coroutine = self.elect(harness, node)
+        coroutine.to_write(records.LEADER_KEY)
+        with pytest.raises(RendezvousConnectionError):
+            coroutine.throw(RendezvousConnectionError("no answer"))
+        assert node.candidacy.claims
+        # A tombstone, though no node leads; once.
+        harness.run(leader.resign(node, harness.now + 3.0))
+        assert harness.writes(records.LEADER_KEY) == 1
+        harness.run(leader.resign(node, harness.now + 3.0))
+        assert harness.writes(records.LEADER_KEY) == 1
+        harness.show(node)
+        node.candidacy.stands_from = harness.now
+        self.elect(harness, node).end()
+        assert node.leading
+        assert not node.candidacy.claims
+
     def test_each_term_has_another_number(self, harness: Harness) -> None:
         node = harness.registered()
         harness.run(leader.elect(node, harness.now + 3.0))

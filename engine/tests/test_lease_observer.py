@@ -67,29 +67,6 @@ def test_one_of_few_counts_from_when_it_sees_a_lease(is_read: bool) -> None:
     assert observer.is_overdue("a", observer.now + 0.001)
 
 
-def test_an_observer_that_always_looks_seldom_ends_a_lease_all_the_same() -> None:
-    # A register that is polled, and its owner has many intervals to live.
-    observer = OneLease(FEW, interval=0.1)
-    observer.read(1, ttl=2.0)
-    for _ in range(5):
-        assert observer.read(1, 0.4, ttl=2.0) is LeaseState.SILENT
-    assert not observer.is_overdue("a", observer.now)
-    assert observer.read(1, 0.4, ttl=2.0) is LeaseState.SILENT
-    assert observer.is_overdue("a", observer.now)
-
-
-@pytest.mark.parametrize(("interval", "ttl", "pause"), [(5.0, 15.0, 5.75), (5.0, 10.0, 5.75), (5.0, 60.0, 50.0)])
-def test_after_what_may_have_been_an_outage_it_has_the_whole_time_to_live(
-    interval: float, ttl: float, pause: float
-) -> None:
-    observer = OneLease(FEW, interval)
-    observer.read(1, ttl=ttl)
-    assert observer.read(1, pause, ttl=ttl) is LeaseState.SILENT
-    assert observer.read(1, pause + 0.001, ttl=ttl) is LeaseState.LIVE
-    assert observer.read(1, pause, ttl=ttl) is LeaseState.SILENT
-    assert not observer.is_overdue("a", observer.now + ttl - pause)
-
-
 def test_what_is_seen_again_is_not_counted_anew() -> None:
     observer = OneLease(FEW)
     looks = observer.see("a", TTL, observer.now)

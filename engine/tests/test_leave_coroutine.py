@@ -347,6 +347,7 @@ class TestCleaningUp:
         with harness.memory.changed:
             harness.memory.remove(f"run/{records.node_key(0, 'b')}")
         leaving.end()
+        assert not any(isinstance(effect, Put) and effect.key == records.STATUS_KEY for effect in leaving.taken)
         assert records.STATUS_KEY not in harness.names()
 
     def test_a_closed_run_gets_no_last_status(self, harness: Harness, node: Node) -> None:

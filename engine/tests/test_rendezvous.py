@@ -30,6 +30,9 @@ INTERVAL = 0.1
 MISSED = 20
 """How many intervals without a keep-alive end a lease: a busy machine stops a process for longer than three of them."""
 TTL = MISSED * INTERVAL
+POLLED = 0.4
+"""The interval on a register, which is polled every 0.1 to 0.3 s: an observer that looks more seldom than twice in an
+interval takes that for an outage, in which no lease ends."""
 
 
 def seconds(number: float) -> timedelta:
@@ -102,13 +105,14 @@ class Run:
         **more: Any,
     ) -> Any:
         """A new handler."""
+        interval = POLLED if self._kind == "register" else INTERVAL
         settings = RendezvousSettings(
             "run",
             low,
             high,
             RendezvousTimeout(seconds(join), seconds(last_call), seconds(close), seconds(2), seconds(alone)),
-            seconds(INTERVAL),
-            MISSED,
+            seconds(interval),
+            round(TTL / interval),
             **more,
         )
         self.backends.append(self.backend())

@@ -33,6 +33,10 @@ _TIMEOUT: Final = Option(
 )
 
 
+_OPTION: Final = "option"
+"""Under this name a field's metadata has the arguments of its option."""
+
+
 def _option(kind: Kind, default: Any, help: str, *, held: Mapping[str, Any] | None = None, **more: Any) -> Any:
     """A field that an option sets. The option has the field's name if it is given no other.
 
@@ -44,7 +48,7 @@ def _option(kind: Kind, default: Any, help: str, *, held: Mapping[str, Any] | No
         more: More arguments of `Option`.
     """
     option = {"kind": kind, "default": default, "help": help, **more}
-    return field(metadata=option, **(held or {"default": _value(kind, default)}))
+    return field(metadata={_OPTION: option}, **(held or {"default": _value(kind, default)}))
 
 
 def _value(kind: Kind, parsed: Any) -> Any:
@@ -54,7 +58,11 @@ def _value(kind: Kind, parsed: Any) -> Any:
 
 def _options(settings: type) -> Iterator[tuple[str, Option]]:
     """The fields that an option sets, and the options."""
-    return ((each.name, Option(**{"name": each.name, **each.metadata})) for each in fields(settings) if each.metadata)
+    return (
+        (each.name, Option(**{"name": each.name, **each.metadata[_OPTION]}))
+        for each in fields(settings)
+        if _OPTION in each.metadata
+    )
 
 
 def _given(settings: type, parsed: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,7 +110,7 @@ class RendezvousTimeout:
         Raises:
             RendezvousParameterError: A timeout is not above zero.
         """
-        for each, given in zip(fields(self), (join, last_call, close, heartbeat, alone), strict=True):
+        for each, given in zip(fields(RendezvousTimeout), (join, last_call, close, heartbeat, alone), strict=True):
             # The defaults are attributes of the class.
             timeout = getattr(self, each.name) if given is None else given
             if timeout <= timedelta(0):

@@ -77,7 +77,7 @@ def test_a_node_that_comes_after_the_job_is_done_is_not_needed() -> None:
     assert run("--ok-exit-code", "8", "--", "true") == 5
 
 
-def test_a_node_that_comes_after_an_operator_has_closed_the_run_is_told_so() -> None:
+def test_a_node_that_comes_after_an_operator_has_closed_the_run_learns_that() -> None:
     Path("ends.db").touch()
     assert main(["close", *WHERE, "--reason", "enough"]) == 0
     assert run("--ok-exit-code", "5", "--", "true") == 4

@@ -217,7 +217,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             RendezvousConnectionError: The service could not be reached in that time. The node goes all the same.
         """
         notice = drain_notice(seconds, reason)
-        patience = max(timedelta(seconds=seconds), self._settings.timeout.heartbeat)
+        patience = max(timedelta(seconds=notice.seconds), self._settings.timeout.heartbeat)
         self._call(partial(drain.announce, self._node, notice), patience)
 
     def ready_to_drain(self, nodes: Collection[str] | None = None) -> None:

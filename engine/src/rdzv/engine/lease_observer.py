@@ -43,7 +43,7 @@ class Trigger(Enum):
 
     SEEN_BY_MANY = "one of many observers sees it for the first time"
     SEEN_BY_FEW = "one of few observers sees it for the first time"
-    READ = "it is read for the first time, or again after so long that there may have been an outage"
+    READ = "it is read for the first time, or again after so long that a heartbeat may have been missed"
     HEARTBEAT = "there is another heartbeat"
     SAME_HEARTBEAT = "there is the same heartbeat"
     EXPIRED = "its end is read, or this observer has written it"
@@ -137,7 +137,7 @@ class LeaseObserver:
             now: The moment.
         """
         before, mean = self._leases.get(name, _UNSEEN), self._mean_pause()
-        trigger = self._trigger(before, token, ttl, now, many=bool(mean))
+        trigger = self._trigger(before, token, now, many=bool(mean))
         state = _NEXT.get((before.state, trigger), before.state)
         match state:
             case LeaseState.NOTED:
@@ -148,14 +148,11 @@ class LeaseObserver:
             case LeaseState.LIVE:
                 self._leases[name] = _Lease(state, token, now + ttl, now, now + self._rest(trigger, ttl, mean))
 
-    def _trigger(self, before: _Lease, token: Token, ttl: float, now: float, *, many: bool) -> Trigger:
+    def _trigger(self, before: _Lease, token: Token, now: float, *, many: bool) -> Trigger:
         if before.state is LeaseState.UNSEEN:
             return Trigger.SEEN_BY_MANY if many else Trigger.SEEN_BY_FEW
-        # In an outage nothing is read, and no heartbeat written: a live owner then gets the whole time to live. In a
-        # shorter one, with an interval before it and one after it, its next heartbeat comes in time all the same; and
-        # an observer that always looks so seldom would otherwise end no lease.
-        outage = max(self._interval + self.scan_interval, ttl - 2 * self._interval)
-        if before.state is LeaseState.NOTED or now - before.read_at > outage:
+        if before.state is LeaseState.NOTED or now - before.read_at > self._interval + self.scan_interval:
+            # It was the observer who did not look: a live owner gets the whole time to live.
             return Trigger.READ
         return Trigger.SAME_HEARTBEAT if before.token == token else Trigger.HEARTBEAT
 
