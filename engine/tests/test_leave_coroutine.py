@@ -14,7 +14,7 @@ from rdzv.engine.node import Node
 from rdzv.engine.notices import drain_key, failure_key, quarantine_key
 from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
 
-from .coroutines import Harness
+from .coroutines import INTERVAL, Harness
 
 ENOUGH = Closed("b", "enough", done=False)
 STORES = ("rounds/0/store/key", "rounds/1/store/key")
@@ -209,6 +209,28 @@ class TestLeaving:
         assert leaving.to(Delete) == Delete(records.node_key(0, "a"), harness.now + 30.0)
         leaving.end()
         assert harness.names() == {STATE_KEY, "rounds/1/store/key"}
+
+
+class TestEnding:
+    @pytest.mark.parametrize(("error", "seconds"), [(None, 30.0), (RendezvousConnectionError("away"), INTERVAL)])
+    def test_it_has_the_close_timeout_and_in_an_outage_an_interval(
+        self, harness: Harness, error: RendezvousConnectionError | None, seconds: float
+    ) -> None:
+        node = harness.registered()
+        if error is not None:
+            node.connection.on_error(error)
+        ending = harness.stepper(leave.end(node, "drained", closes=False))
+        assert isinstance(ending.effect, Put)
+        assert ending.effect.deadline == harness.now + seconds
+
+    @pytest.mark.parametrize("closes", [True, False])
+    def test_it_closes_the_run_where_the_job_is_done(self, harness: Harness, closes: bool) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        write(harness, record("b"))
+        harness.show(node)
+        harness.run(leave.end(node, "it has shut down", closes))
+        assert state_of(harness).closed == (Closed("a", "the job is done", done=True) if closes else None)
 
 
 class TestCleaningUp:

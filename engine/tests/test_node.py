@@ -435,6 +435,16 @@ class TestRefusal:
             refusals.raise_if_cannot_join(node)
         assert type(refused.value) is kind
 
+    @pytest.mark.parametrize(
+        ("world", "part"),
+        [("bc", "was not needed"), ("ba", "was rank 1 of round 1, which has ended before this node learned of it")],
+    )
+    def test_a_node_whose_job_is_done_learns_which_part_it_had(self, clock: Clock, world: str, part: str) -> None:
+        node = made(clock, last_round=1, round=1)
+        shows(node, *world, closed=DONE)
+        with pytest.raises(errors.RendezvousGracefulExitError, match=f"is done; this node {part} "):
+            refusals.raise_if_cannot_join(node)
+
     @pytest.mark.parametrize("low, high", [(1, 4), (2, 5)])  # noqa: PT006 - two numbers
     def test_the_limits_are_those_of_the_run(self, clock: Clock, low: int, high: int) -> None:
         node = made(clock)

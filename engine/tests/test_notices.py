@@ -18,12 +18,17 @@ from rdzv.engine.notices import (
     name_in_id,
     name_of,
     nodes_that_drain,
+    pardon,
     quarantine_key,
     read_notices,
 )
 from rdzv.engine.rules import _natural
 
 from .coroutines import Harness
+
+
+def test_a_pardon_is_a_quarantine_that_is_over_and_counts_for_none() -> None:
+    assert pardon(7, "me") == Quarantine(0, 7, 0.0, "pardoned by me", over=True)
 
 
 def test_notices_are_found_by_what_they_are_about() -> None:

@@ -153,9 +153,10 @@ def test_a_page_is_missed_only_where_there_should_be_one() -> None:
 def test_no_page_is_written_again_where_none_is_known_or_there_should_be_none(harness: Harness, is_paged: bool) -> None:
     small = world_of("a", "b")
     state, page = (replace(small, world=(), pages=PAGES), None) if is_paged else (small, Page({"a": 0}))
-    restoring = harness.stepper(worlds.restore_page(state, page, "a", harness.now))
-    assert restoring.end() is False
-    assert restoring.taken == []
+    for known in (state, None):
+        restoring = harness.stepper(worlds.restore_page(known, page, "a", harness.now))
+        assert restoring.end() is False
+        assert restoring.taken == []
 
 
 @pytest.mark.parametrize("rank", [2, 3])

@@ -61,13 +61,10 @@ def _refuse_what_is_over(node: Node, state: State) -> None:
             "under another run id."
         )
     if state.attempt == mine and closed is not None:
-        if closed.done and node.is_waiting() and node.run.rank is not None:
-            raise errors.RendezvousGracefulExitError(
-                f"{run} is done: this node was rank {node.run.rank} of round {state.round}, which the others have "
-                f"ended before it learned of it ({closed.reason})."
-            )
         if closed.done and node.is_waiting():
-            raise errors.RendezvousGracefulExitError(f"{run} is done; this node was not needed ({closed.reason}).")
+            member = f"was rank {node.run.rank} of round {state.round}, which has ended before this node learned of it"
+            part = "was not needed" if node.run.rank is None else member
+            raise errors.RendezvousGracefulExitError(f"{run} is done; this node {part} ({closed.reason}).")
         raise errors.RendezvousClosedError(
             f"{run} was closed by {closed.by}: {closed.reason}. To run it again, use a higher attempt "
             f"(`rdzv run --attempt {mine + 1}`) or another run id."
