@@ -23,8 +23,10 @@ MOST: Final = 999_999_999
 """The highest number that the command line takes."""
 
 _MOST_SECONDS: Final = 1e9
-_MOST_EXIT_CODE: Final = 255
 """The longest time that the command line takes: locks and sockets overflow somewhere above this."""
+
+_MOST_EXIT_CODE: Final = 255
+"""The highest exit code that a shell sees."""
 
 logger = logging.getLogger(__name__)
 
