@@ -164,16 +164,17 @@ def test_waiters_share_a_poll_and_one_that_is_given_up_is_gone_on_with(serve: Se
     news = serve()
     watcher = watch(news.endpoint)
     seen = watcher.read_all()
-    for number in range(2, 10):
-        for _ in range(3):
-            assert watcher.wait(seen, 0.001) is seen
+    for number in range(2, 6):
+        # The first has the time to send the poll on a busy machine; the others need none: they go on with it.
+        for timeout in (0.5, 0.001, 0.001):
+            assert watcher.wait(seen, timeout) is seen
         with ThreadPoolExecutor(8) as pool:
             waits = [pool.submit(watcher.wait, seen) for _ in range(8)]
             _until(lambda: news.asked[-1] == f"/after/{number - 1}")  # noqa: B023
             news.change(number)
             assert {wait.result().entries["p"].value for wait in waits} == {b"%d" % number}
             seen = waits[0].result()
-    assert news.polls() == 8
+    assert news.polls() == 4
     assert news.asked.count("/now") == 1
     assert len({thread.name for thread in threading.enumerate() if thread.name.startswith("rdzv")}) == 0
 
