@@ -367,7 +367,7 @@ class TestProcessesPerNode:
 
     def test_may_be_a_number_or_that_of_the_cpus(self) -> None:
         assert processes("12") == 12
-        assert processes("cpu") == len(os.sched_getaffinity(0))
+        assert 1 <= processes("cpu") <= len(os.sched_getaffinity(0))
 
     @pytest.mark.usefixtures("smi")
     @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from rdzv_core.text import printable
 
 from ..common import MOST, is_count
 from .probes import gpu_devices, listed_gpus
+from .quotas import cpu_quotas
 
 _PATIENCE: Final = 60.0
 """Seconds that ``nvidia-smi`` may take; without its daemon it initialises every GPU first."""
@@ -35,12 +36,13 @@ def processes(text: str) -> int:
 
 
 def _cpus() -> int:
-    """The CPUs that this process may use."""
+    """The CPUs that this process may use, and that its container's quota is worth."""
     try:
-        return len(os.sched_getaffinity(0))
+        there = len(os.sched_getaffinity(0))
     except AttributeError:
         # Not every system can tell.
-        return os.cpu_count() or 1
+        there = os.cpu_count() or 1
+    return min([there, *(max(1, int(quota)) for quota in cpu_quotas())])
 
 
 def _gpus() -> int:
