@@ -27,6 +27,11 @@ def test_the_constructor_takes_pytorchs_arguments() -> None:
     assert make().local_addr is None
 
 
+def test_a_run_id_may_be_a_number() -> None:
+    number: Any = 7
+    assert RendezvousParameters("b", "e", number, 1, 1).run_id == "7"
+
+
 @pytest.mark.parametrize("backend", [None, ""])
 def test_a_backend_is_needed(backend: Any) -> None:
     with pytest.raises(ValueError, match=r"^The rendezvous backend name must be a non-empty string.$"):

@@ -59,7 +59,7 @@ class RendezvousParameters:
         check_limits(min_nodes, max_nodes, "rendezvous nodes")
         self.backend = backend
         self.endpoint = endpoint
-        self.run_id = run_id
+        self.run_id = run_id_text(run_id)
         self.min_nodes = min_nodes
         self.max_nodes = max_nodes
         self.local_addr = local_addr
@@ -109,6 +109,11 @@ class RendezvousParameters:
         options = values.pop("config")
         values |= {name: "***" if SECRET_NAME.search(name) else value for name, value in options.items()}
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
+
+
+def run_id_text(run_id: str) -> str:
+    """A run id as text: PyTorch takes a number, too, such as a scheduler's job id."""
+    return str(run_id) if isinstance(run_id, int) else run_id
 
 
 def check_limits(min_nodes: int, max_nodes: int, nodes: str) -> None:

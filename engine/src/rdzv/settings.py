@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self
 
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.options import Kind, Option, parse_options
-from rdzv_core.parameters import RendezvousParameters, check_limits
+from rdzv_core.parameters import RendezvousParameters, check_limits, run_id_text
 from rdzv_core.text import printable
 
 from .admission import AdmissionRule, Limits
@@ -185,6 +185,7 @@ class RendezvousSettings:
     )
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "run_id", run_id_text(self.run_id))
         if not self.run_id:
             raise RendezvousParameterError("The run id must be a non-empty string.")
         check_limits(self.min_nodes, self.max_nodes, "nodes")

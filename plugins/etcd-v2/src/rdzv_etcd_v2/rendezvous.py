@@ -47,7 +47,7 @@ class EtcdRendezvous:
         warnings.warn("EtcdRendezvous is in maintenance: use DynamicRendezvousHandler.", DeprecationWarning, 2)
         times = RendezvousTimeout(timedelta(seconds=timeout), timedelta(seconds=last_call_timeout))
         self._settings = RendezvousSettings(run_id, num_min_workers, num_max_workers, times)
-        self._backend = EtcdBackend(Access.of_client(client), run_id, prefix=prefix)
+        self._backend = EtcdBackend(Access.of_client(client), self._settings.run_id, prefix=prefix)
         self._handler: DynamicRendezvousHandler | None = None
         self._world: RendezvousInfo | None = None
 
