@@ -3,6 +3,7 @@
 import contextlib
 import math
 import os
+import re
 import socket
 import threading
 import time
@@ -194,6 +195,14 @@ class TextualPrefix(Service):
 
     def list(self, prefix: str) -> dict[str, Stored]:
         return {key: stored for key, stored in self.entries.items() if key.startswith(prefix)}
+
+
+class PatternPrefix(Service):
+    """Takes a prefix for a pattern of SQL's LIKE."""
+
+    def list(self, prefix: str) -> dict[str, Stored]:
+        pattern = re.escape(prefix).replace("_", ".")
+        return {key: stored for key, stored in self.entries.items() if re.fullmatch(f"{pattern}(/.*)?", key)}
 
 
 class ChangedBytes(Service):
@@ -445,6 +454,14 @@ class NamesNoEndpoint(SaysSoOnly):
         raise RendezvousConnectionError("out of reach")
 
 
+class KnowsNoAddress(MemoryBackend):
+    """Gives every node the address of its own machine's loopback."""
+
+    @property
+    def local_address(self) -> str:
+        return "127.0.0.1"
+
+
 class RawErrors(MemoryBackend):
     """Lets the errors of its sockets out."""
 
@@ -501,6 +518,8 @@ FAULTS = {
         Fault(
             HidesAKey, "test_order_is_the_same_wherever_it_is_read", "'suite/a' was written, and a snapshot lacks it"
         ),
+        Fault(PatternPrefix, "test_prefix_is_no_pattern", "a prefix is taken for a pattern"),
+        Fault(KnowsNoAddress, "test_address_that_faces_the_service", "and local_address is '127.0.0.1'"),
         Fault(TextualPrefix, "test_prefix_is_a_path", "read_all misunderstands a prefix"),
         Fault(ChangedBytes, "test_value_comes_back_as_it_was", "the value was changed on its way"),
         Fault(CreationOverwrites, "test_put_if_absent_never_overwrites", "a create-if-absent overwrote"),

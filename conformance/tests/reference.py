@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import pytest
 from rdzv import KeyValueBackend
 from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv_core.endpoints import parse_endpoints
+from rdzv_core.endpoints import parse_endpoints, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_core.keys import escape
 from rdzv_core.threads import in_thread
@@ -268,12 +268,12 @@ class Connections:
         self._busy: set[socket.socket] = set()
         self._closed = False
 
-    def new(self) -> socket.socket:
+    def new(self, family: int) -> socket.socket:
         """One that is not connected yet."""
         with self._lock:
             if self._closed:
                 raise RendezvousConnectionError("This client is closed.")
-            connection = socket.socket()
+            connection = socket.socket(family)
             self._busy.add(connection)
             return connection
 
@@ -331,7 +331,7 @@ class MemoryBackend(KeyValueBackend):
         endpoints = parse_endpoints(endpoint, 0)
         if len(endpoints) > 1:
             raise RendezvousParameterError(f"There is one server; '{endpoint}' names {len(endpoints)}.")
-        self._address = endpoints[0].host, endpoints[0].port
+        (self._endpoint,) = endpoints
         self._root = f"{escape(run_id)}/"
         self.connections = ProcessLocal(Connections, self.discard_inherited, Connections.close)
         self._closed: Future[None] = Future()
@@ -339,6 +339,10 @@ class MemoryBackend(KeyValueBackend):
     @property
     def name(self) -> str:
         return "memory"
+
+    @property
+    def local_address(self) -> str:
+        return source_address([self._endpoint], 1)
 
     def read(self, key: str, *, timeout: float) -> Entry | None:
         return self._unpacked(self.call(timeout, "read", self._root + key)).get(key)
@@ -406,7 +410,7 @@ class MemoryBackend(KeyValueBackend):
             raise RendezvousConnectionError("This client is closed.")
         if (idle := mine.take()) is not None:
             return idle
-        connection = mine.new()
+        connection = mine.new(self._family())
         try:
             address = self._resolve(deadline)
             connection.settimeout(max(0.001, deadline - time.monotonic()))
@@ -419,11 +423,14 @@ class MemoryBackend(KeyValueBackend):
     @property
     def place(self) -> str:
         """Where the service is."""
-        return ":".join(map(str, self._address))
+        return str(self._endpoint)
+
+    def _family(self) -> socket.AddressFamily:
+        return socket.AF_INET6 if ":" in self._endpoint.host else socket.AF_INET
 
     def _resolve(self, deadline: float) -> tuple[Any, ...]:
-        host, port = self._address
-        answer = in_thread(lambda: socket.getaddrinfo(host, port, socket.AF_INET, socket.SOCK_STREAM), "resolve")
+        host, port = self._endpoint.host, self._endpoint.port
+        answer = in_thread(lambda: socket.getaddrinfo(host, port, self._family(), socket.SOCK_STREAM), "resolve")
         waited: list[Future[Any]] = [answer, self._closed]
         wait(waited, max(0.0, deadline - time.monotonic()), FIRST_COMPLETED)
         if not answer.done():

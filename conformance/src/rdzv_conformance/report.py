@@ -43,10 +43,13 @@ class _Backend:
             topics.setdefault(result.topic, Counter())[result.outcome] += 1
         return {topic: {one: counts[one] for one in _OUTCOMES if counts[one]} for topic, counts in topics.items()}
 
+    def tried(self, topic: str) -> bool:
+        """Whether a test of a topic was run."""
+        return any(one.topic == topic and one.outcome in _TRIED for one in self.results.values())
+
     def untried(self) -> list[str]:
         """The capabilities that are declared, and that no test of this run was about."""
-        tried = {result.topic for result in self.results.values() if result.outcome in _TRIED}
-        return [name for name in self.declared.get("capabilities", ()) if name not in tried]
+        return [name for name in self.declared.get("capabilities", ()) if not self.tried(name)]
 
     def features(self) -> dict[str, dict[str, str]]:
         """What each feature of rdzv does, and how its test ended."""
@@ -104,6 +107,12 @@ class Report:
             feature = properties.get(_FEATURE)
             backend.results[test] = _Result(properties[_TOPIC], outcome, reason, tuple(feature) if feature else None)
 
+    def _has_no_line(self, backend: _Backend) -> bool:
+        """Whether a backend has a server that was stopped, and no class of this run broke the line to it."""
+        name = backend.declared.get("name")
+        lines = (one for one in self._backends.values() if one.declared.get("name") == name and one.tried("network"))
+        return backend.tried("outages") and not any(lines)
+
     def write_terminal(self, terminal: pytest.TerminalReporter) -> None:
         """Show the summary at the end of the terminal."""
         for node, backend in self._backends.items():
@@ -114,6 +123,8 @@ class Report:
                 terminal.line(f"{topic:{width}}  {', '.join(f'{count} {one}' for one, count in counts.items())}")
             for remark in backend.remarks():
                 terminal.line(remark)
+            if self._has_no_line(backend):
+                terminal.line("not tried: network: no class of this run derives from NetworkConformance for it")
 
     def write_json(self, path: Path) -> None:
         """Write the same as JSON."""

@@ -1,5 +1,6 @@
 """The suite: one file for each topic, and the class that has them all."""
 
+from .addresses import AddressesConformance
 from .admission import AdmissionConformance
 from .capabilities import CapabilitiesConformance
 from .cluster import ClusterConformance
@@ -29,6 +30,7 @@ class BackendConformance(
     SecurityConformance,
     OutagesConformance,
     EndingsConformance,
+    AddressesConformance,
     EntryConformance,
     FitnessConformance,
     AdmissionConformance,

@@ -2,9 +2,11 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from typing import Any
 
+import pytest
 from rdzv_core.backend import ABSENT, Capability, KeyValueBackend, Snapshot
 
 from ..meanwhile import open_files
@@ -38,6 +40,14 @@ def end_of(call: Callable[[], Any]) -> tuple[Any, float]:
     except Exception as error:
         end = error
     return end, time.monotonic() - began
+
+
+def ends_of(calls: Mapping[str, Future[tuple[Any, float]]]) -> dict[str, tuple[Any, float]]:
+    """How calls that run in other threads have ended; those that do not end are named."""
+    if missing := wait(calls.values(), 2 * CALL).not_done:
+        names = ", ".join(name for name, call in calls.items() if call in missing)
+        pytest.fail(f"these calls have not ended within {2 * CALL:g} s, whatever their timeout: {names}")
+    return {name: call.result() for name, call in calls.items()}
 
 
 def held() -> tuple[int, int]:

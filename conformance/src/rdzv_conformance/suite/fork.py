@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import pytest
 from rdzv_core.backend import ANY, Capability, KeyValueBackend, PutOutcome, Snapshot
 
-from ..meanwhile import holds, wait_for
+from ..meanwhile import holds, wait_briefly, wait_for
 from ..processes import Link, Processes, Worker
 from .base import CALL, ROOT, Clients, Conformance, requires
 
@@ -47,7 +47,7 @@ class ForkConformance(Conformance):
         def child(link: Link) -> None:
             if uses:
                 _use(client, "child")
-                client.wait(_WAITED, since, timeout=0.05)
+                wait_briefly(client, _WAITED, since)
             client.close()
 
         with ThreadPoolExecutor(1) as pool:
@@ -74,7 +74,7 @@ class ForkConformance(Conformance):
 
         def child(link: Link) -> None:
             _use(client, "child", _FEW_TURNS)
-            client.wait(_WAITED, since, timeout=0.05)
+            wait_briefly(client, _WAITED, since)
             client.put(_WAITED, b"from the child", expect=ANY, timeout=CALL)
             _wait_for(client, Snapshot(), b"from the child")
             client.close()

@@ -1,6 +1,7 @@
 """Reading, writing and deleting keys: values, names, prefixes, and the borders between runs."""
 
 import random
+import re
 import secrets
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -124,6 +125,22 @@ class KeysConformance(Conformance):
         assert client.read_all("suite/a/b", timeout=CALL).entries.keys() == {"suite/a/b", "suite/a/b/c"}
         client.delete("suite/a", timeout=CALL)
         assert client.read_all(ROOT, timeout=CALL).entries.keys() == outside, "delete misunderstands a prefix"
+
+    @pytest.mark.parametrize("name", ["a_b", "a.b", "a-b", "a=2F", "a~b"])
+    def test_prefix_is_no_pattern(self, client: KeyValueBackend, name: str) -> None:
+        """No letter of a prefix stands for others, as ``_`` does in SQL's LIKE and ``.`` in regular expressions."""
+        inside = {f"suite/{name}", f"suite/{name}/1"}
+        pattern = re.sub(r"[^a-zA-Z0-9]", "x", name)
+        outside = {
+            f"suite/{other}" for other in (pattern, f"{pattern}/1", f"x{name}/1", f"{name}x/1", f"{name.upper()}/1")
+        }
+        for key in inside | outside:
+            client.put(key, b"x", expect=ANY, timeout=CALL)
+        assert client.read_all(f"suite/{name}", timeout=CALL).entries.keys() == inside, (
+            "a prefix is taken for a pattern"
+        )
+        client.delete(f"suite/{name}", timeout=CALL)
+        assert client.read_all(ROOT, timeout=CALL).entries.keys() == outside, "delete takes a prefix for a pattern"
 
     def test_many_keys_are_read_completely(self, client: KeyValueBackend) -> None:
         """A list is never partial."""

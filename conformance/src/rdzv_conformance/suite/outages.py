@@ -15,11 +15,11 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousError
 
 from ..deadlines import eventually
 from ..linearizability import Answer, assert_linearizable
-from ..meanwhile import holds, value_of, wait_for, with_retries
+from ..meanwhile import holds, value_of, wait_briefly, wait_for, with_retries
 from ..processes import Link, Processes
 from ..proxy import FaultProxy
 from .base import CALL, KEY, ROOT, entry_of, lacks, refusal, requires
-from .calls import calls_of, end_of
+from .calls import calls_of, end_of, ends_of
 from .histories import KeyValue, operations, record
 from .nodes import FORM, Nodes, assert_calm, gather
 from .server import ServerConformance, ServerHarness
@@ -157,7 +157,7 @@ class OutagesConformance(RepliesConformance):
         calls = calls_of(client, since, _TIMEOUT)
         with ThreadPoolExecutor(len(calls)) as pool, harness.away(how):
             ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
-            ends = {name: end.result(2 * CALL) for name, end in ended.items()}
+            ends = ends_of(ended)
         for name, (end, seconds) in ends.items():
             assert seconds < _TIMEOUT + _LATE, f"{name} with a timeout of {_TIMEOUT} s took {seconds:.1f} s"
             told_nothing = end == PutResult(PutOutcome.UNKNOWN) or (isinstance(end, Snapshot) and name == "wait")
@@ -182,7 +182,7 @@ class OutagesConformance(RepliesConformance):
         proxy.slow(_ANSWER)
         with ThreadPoolExecutor(len(calls)) as pool:
             ended = {name: pool.submit(end_of, call) for name, call in calls.items()}
-            ends = {name: end.result(2 * CALL) for name, end in ended.items()}
+            ends = ends_of(ended)
         for name, (end, seconds) in ends.items():
             late = (
                 f"{name} with a timeout of {_SLOW} s took {seconds:.1f} s while each answer took {_ANSWER} s: {end!r}"
@@ -233,7 +233,7 @@ class OutagesConformance(RepliesConformance):
         lease = client.open_lease(30, timeout=CALL) if Capability.LEASE in client.capabilities else None
         for number in range(50):
             client.put(KEY, b"%d" % number, expect=ANY, lease=lease, timeout=CALL)
-        since = client.wait(ROOT, client.read_all(ROOT, timeout=CALL), timeout=0.05)
+        since = wait_briefly(client, ROOT, client.read_all(ROOT, timeout=CALL))
         with harness.away("emptied"):
             pass
         other = harness.client()

@@ -91,10 +91,10 @@ class ServerHarness:
         self._address()
         return self.client(endpoint)
 
-    def proxy(self) -> FaultProxy:
-        """A new fault proxy to the server, closed in the end."""
+    def proxy(self, at: str = "127.0.0.1") -> FaultProxy:
+        """A new fault proxy to the server at an address of this machine, closed in the end."""
         there = self._address()
-        return self._opened.enter_context(FaultProxy(there.port, host=there.host))
+        return self._opened.enter_context(FaultProxy(there.port, at, host=there.host))
 
     def _address(self) -> Endpoint:
         """Where the server is; at another kind of endpoint the test is not tried."""
