@@ -1,7 +1,10 @@
 """The file: whose it is, what a broken one leads to, and who waits for whom."""
 
+import os
 import resource
 import sqlite3
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +19,16 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousStateError
 from rdzv_sqlite import SqliteBackend, schema
 
 from .clients import Connect, check_close_ends
+
+_PUT = """
+import sys
+from contextlib import closing
+from rdzv_core.backend import ANY, PutOutcome
+from rdzv_sqlite import SqliteBackend
+
+with closing(SqliteBackend(sys.argv[1], "run")) as client:
+    assert client.put("key", b"y", expect=ANY, timeout=5).outcome is PutOutcome.APPLIED
+"""
 
 
 def tamper(path: Path, *statements: str) -> None:
@@ -119,6 +132,42 @@ def test_file_that_was_removed_is_made_again_for_all(connect: Connect, path: Pat
     assert lost is not None
     assert client.put("key", b"", expect=lost.token, timeout=5).outcome is PutOutcome.CONFLICT
     assert not lease.keep_alive(5)
+
+
+@pytest.mark.parametrize("gone", [["rdzv.db-shm"], ["rdzv.db-wal"], ["rdzv.db-wal", "rdzv.db-shm"]], ids="+".join)
+def test_a_log_that_was_removed_is_noticed_by_all_who_have_it_open(
+    connect: Connect, path: Path, gone: list[str]
+) -> None:
+    client, other = connect(), connect()
+    client.put("key", b"x", expect=ANY, timeout=5)
+    since = other.read_all("", timeout=5)
+    with ThreadPoolExecutor(1) as threads:
+        waiting = threads.submit(other.wait, "key", since, timeout=60)
+        for name in gone:
+            (path.parent / name).unlink()
+        with pytest.raises(RendezvousStateError, match="removed or replaced while it was in use"):
+            waiting.result(5)
+    if len(gone) == 2:
+        # Another process makes new ones, and is not joined by those who have the old. (A fork would have them connect.)
+        subprocess.run([sys.executable, "-c", _PUT, str(path)], check=True)
+    for one in (client, other):
+        with pytest.raises(RendezvousStateError, match="End every process that uses the database"):
+            one.put("key", b"z", expect=ANY, timeout=5)
+
+
+def test_an_open_database_does_not_grow_old(connect: Connect, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = connect()
+    client.wait("key", client.read_all("key", timeout=5), timeout=0.01)  # makes a FIFO
+    files = [path, *(file for file in path.parent.iterdir() if file != path)]
+    assert {file.name.partition(".fifo")[0] for file in files} == {"rdzv.db", "rdzv.db-wal", "rdzv.db-shm"}
+    for file in files:
+        os.utime(file, (0, 0))
+    client.read("key", timeout=5)
+    assert path.stat().st_mtime == 0, "it was touched before its time"
+    passed = time.monotonic() + 3601
+    monkeypatch.setattr(time, "monotonic", lambda: passed)
+    client.read("key", timeout=5)
+    assert all(file.stat().st_mtime > 0 for file in files)
 
 
 def test_lease_of_an_earlier_boot_is_over(connect: Connect, path: Path) -> None:

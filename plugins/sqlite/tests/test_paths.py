@@ -52,6 +52,30 @@ def test_folder_of_another_user(tmp_path: Path, processes: Processes, forbidden:
     tmp_path.chmod(0o755)
     assert name == RendezvousDeniedError.__name__
     assert str(path) in message
+    assert [file.name for file in tmp_path.iterdir()] == ["rdzv.db"], "who may not write has left files"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can leave a file of another user's")
+def test_a_log_of_another_user_is_named(tmp_path: Path, processes: Processes) -> None:
+    path = tmp_path / "rdzv.db"
+    with closing(SqliteBackend(str(path), "run")) as client:
+        client.put("key", b"", expect=ANY, timeout=5)
+    for folder in [tmp_path, *tmp_path.parents[:3]]:
+        folder.chmod(0o755)
+    tmp_path.chmod(0o777)
+    path.chmod(0o666)
+    for name in ("rdzv.db-wal", "rdzv.db-shm"):
+        (tmp_path / name).touch(0o644)
+
+    def put(link: Link) -> list[object]:
+        os.setuid(UNPRIVILEGED)
+        error = put_error(path)
+        return [type(error).__name__, str(error)]
+
+    name, message = processes.fork(put).result()
+    assert name == RendezvousDeniedError.__name__
+    assert f"'{path}-wal'" in message
+    assert "its owner (0) or root" in message
 
 
 class TestDefault:

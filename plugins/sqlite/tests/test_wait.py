@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_sqlite import SqliteBackend, lookout
 from rdzv_sqlite.database import Database, Transaction
 from rdzv_sqlite.lookout import Lookout
-from rdzv_sqlite.notifier import FifoNotifier
+from rdzv_sqlite.notifier import COUNT, FifoNotifier
 
 from .clients import Connect, check_close_ends
 
@@ -212,6 +213,36 @@ def test_what_comes_and_goes_between_two_looks_is_no_news_to_them_alone(
 
 def test_an_interrupt_anywhere_leaves_the_prefix_to_the_next_wait(connect: Connect) -> None:
     assert check_interrupted_waits(connect(), connect(), (lookout, turns), 5) > 10
+
+
+def test_a_fifo_has_the_rights_of_the_database(connect: Connect, path: Path) -> None:
+    client = connect()
+    since = client.read_all("key", timeout=5)
+    path.chmod(0o660)
+    before = os.umask(0o077)
+    try:
+        client.wait("key", since, timeout=0.01)
+    finally:
+        os.umask(before)
+    (fifo,) = path.parent.glob("rdzv.db.fifo.*")
+    assert stat.filemode(fifo.stat().st_mode) == "prw-rw----"
+
+
+def test_a_fifo_that_cannot_be_used_is_said_once_and_makes_news_late(
+    connect: Connect, path: Path, threads: ThreadPoolExecutor, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = connect()
+    client.put("key", b"", expect=ANY, timeout=5)
+    for number in range(COUNT):
+        # A name that leads to itself can neither be opened nor made.
+        os.symlink(f"rdzv.db.fifo.{number}", f"{path}.fifo.{number}")
+    for number in range(2):
+        waiting = threads.submit(client.wait, "key", client.read_all("key", timeout=5), timeout=5)
+        client.put("key", b"%d" % number, expect=ANY, timeout=5)
+        assert waiting.result(5).entries["key"].value == b"%d" % number
+    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [
+        f"news of the database '{path}' come a tenth of a second late"
+    ]
 
 
 def test_fifo_that_was_removed_is_made_again(connect: Connect, path: Path, threads: ThreadPoolExecutor) -> None:

@@ -19,16 +19,23 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousError, Rendezv
 
 from . import schema
 from .notifier import COUNT
-from .paths import check_content, default_path, explain, make_default_folder, missing, resolve
+from .paths import LOGS, check_access, check_content, default_path, explain, make_default_folder, missing, resolve
 from .shared import Shared, shared
 
 _SLICE: Final = 0.1
 """Seconds for which a call waits without looking whether it was closed."""
 
+_TOUCH: Final = 3600.0
+"""Seconds after which the files of an open database are touched: cleaners of temporary folders remove old ones."""
+
 _UNUSABLE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM})
 _UNSOUND: Final = frozenset(
     {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 )
+
+
+_Identity = tuple[int, int]
+"""Which file it is: its device and its inode."""
 
 
 class CommitError(RendezvousConnectionError):
@@ -85,7 +92,9 @@ class Database:
         self._is_default = path == default_path()
         self._create = create
         self._connection: sqlite3.Connection | None = None
-        self._file: tuple[int, int] | None = None
+        self._file: _Identity | None = None
+        self._logs: list[_Identity | None] = []
+        self._next_touch = 0.0
         self._closed = False
         with _registering:
             _all.add(self)
@@ -193,6 +202,7 @@ class Database:
     def _connected(self) -> sqlite3.Connection | None:
         """The connection to the file; None if other threads of this process open it at the moment."""
         if self._connection is not None and self._file == _identity(self.path):
+            self._check_logs()
             return self._connection
         # Never opened, or the file was removed: a client that goes on with it would be alone.
         self.disconnect()
@@ -209,6 +219,7 @@ class Database:
             raise missing(self.path)
         if self._is_default:
             make_default_folder()
+        check_access(self.path)
         check_content(self.path)
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
@@ -216,8 +227,30 @@ class Database:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._file = connection, _identity(self.path)
+        self._connection, self._file, self._logs = connection, _identity(self.path), self._find_logs()
+        self._touch()
         return connection
+
+    def _find_logs(self) -> list["_Identity | None"]:
+        return [_identity(f"{self.path}{suffix}") for suffix in LOGS]
+
+    def _check_logs(self) -> None:
+        """Refuse to go on with a log that others do not find: they would be alone with the same database."""
+        if self._find_logs() != self._logs:
+            raise RendezvousStateError(
+                f"What SQLite keeps beside the database '{self.path}' ({', '.join(LOGS)}) was removed or replaced "
+                "while it was in use, perhaps by a cleaner of temporary folders. End every process that uses the "
+                "database, and begin anew with one where no file is removed."
+            )
+        if time.monotonic() >= self._next_touch:
+            self._touch()
+
+    def _touch(self) -> None:
+        self._next_touch = time.monotonic() + _TOUCH
+        for suffix in ("", *LOGS):
+            with suppress(OSError):
+                os.utime(f"{self.path}{suffix}")
+        self.shared.notifier.touch()
 
     def _check_time(self, deadline: float) -> None:
         self.check_open()
@@ -249,7 +282,7 @@ def _code(error: sqlite3.Error) -> int:
     return code & 0xFF
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: str) -> _Identity | None:
     """Which file is at `path`; None if there is none."""
     with suppress(OSError):
         found = os.stat(path)

@@ -10,17 +10,21 @@ It is a hint, not a promise: a writer that is killed between its commit and the 
 waiters to their next look (see `lookout`).
 """
 
+import logging
 import os
 import select
+import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 from zlib import crc32
 
-from rdzv_core.errors import RendezvousConnectionError
-
 COUNT: Final = 16
 """How many FIFOs a database has at most; only those exist for which a process has listened."""
+
+
+logger = logging.getLogger(__name__)
 
 
 def fifo_of(root: str, key: str) -> int:
@@ -34,32 +38,32 @@ class FifoNotifier:
     """The FIFOs of one database.
 
     Args:
-        path: Of the FIFOs, without their numbers; each is made when a process listens for the first time, and stays.
+        database: Its path. A FIFO has the rights of the database; it is made when a process listens for the first time,
+            and stays.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, database: str) -> None:
+        self._database = database
+        self._is_deaf = False
 
     def notify(self, number: int) -> None:
         """Wake every process that listens at this FIFO; there may be none."""
         with suppress(OSError):
-            os.close(os.open(f"{self._path}.{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+            os.close(os.open(self._path(number), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
 
     @contextmanager
     def listen(self, number: int) -> Iterator[Callable[[float], bool]]:
-        """Hear every ring of this FIFO from here on.
+        """Hear every ring of this FIFO from here on. One that cannot be made or opened rings for nothing.
 
         Yields:
             A function that returns when it is notified, or after so many seconds; whether it was.
-
-        Raises:
-            RendezvousConnectionError: The FIFO cannot be made or opened.
         """
-        path = f"{self._path}.{number}"
         try:
-            ear = _open(path)
+            ear = self._open(self._path(number))
         except OSError as error:
-            raise RendezvousConnectionError(f"The FIFO '{path}' cannot be used: {error}.") from error
+            self._warn(error)
+            yield _hear_nothing
+            return
         try:
             poll = select.poll()
             # A hang-up needs no asking for; asking for data would spin on a file that is not a FIFO.
@@ -68,12 +72,43 @@ class FifoNotifier:
         finally:
             os.close(ear)
 
+    def touch(self) -> None:
+        """Have the FIFOs look used to those who remove old files."""
+        for number in range(COUNT):
+            with suppress(OSError):
+                os.utime(self._path(number))
 
-def _open(path: str) -> int:
-    while True:
-        try:
-            return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            # It may be removed again meanwhile.
-            with suppress(FileExistsError):
-                os.mkfifo(path)
+    def _path(self, number: int) -> str:
+        return f"{self._database}.fifo.{number}"
+
+    def _open(self, path: str) -> int:
+        while True:
+            try:
+                return os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            except FileNotFoundError:
+                # It may be removed again meanwhile.
+                with suppress(FileExistsError):
+                    self._make(path)
+
+    def _make(self, path: str) -> None:
+        os.mkfifo(path)
+        # As SQLite does with its log: who may write the database may ring and listen, whatever the umask of this user.
+        with suppress(OSError):
+            served = os.stat(self._database)
+            with suppress(PermissionError):
+                os.chown(path, served.st_uid, served.st_gid)
+            os.chmod(path, stat.S_IMODE(served.st_mode))
+
+    def _warn(self, error: OSError) -> None:
+        if not self._is_deaf:
+            self._is_deaf = True
+            logger.warning(
+                "news of the database '%s' come a tenth of a second late: its FIFO cannot be used: %s",
+                self._database,
+                error,
+            )
+
+
+def _hear_nothing(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False

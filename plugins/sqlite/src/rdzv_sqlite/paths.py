@@ -21,6 +21,9 @@ _ADDRESS: Final = re.compile(
 )
 """What looks like the address of a server. Of what has a slash, that is a URL alone: all else is a path."""
 
+LOGS: Final = ("-wal", "-shm")
+"""What SQLite keeps beside a database while a process has it open, by the end of its name."""
+
 _WAY_OUT: Final = "Give the path of a database file as the endpoint."
 
 
@@ -82,6 +85,19 @@ def make_default_folder() -> None:
         )
 
 
+def check_access(path: str) -> None:
+    """Refuse a database that this user may not write: SQLite would leave a log of this user's beside it.
+
+    Raises:
+        RendezvousDeniedError: It is one.
+    """
+    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
+        raise RendezvousDeniedError(
+            f"This user ({os.getuid()}) may not read and write the database '{path}'. Who only looks needs to, too: a "
+            "reader takes part in SQLite's log."
+        )
+
+
 def check_content(path: str) -> None:
     """Refuse a file too short to be a database: SQLite would take it for a new one, and write over it.
 
@@ -104,6 +120,10 @@ def explain(path: str) -> RendezvousError | None:
         return RendezvousDeniedError(
             f"This user ({os.getuid()}) may not write into the folder '{folder}' of the database '{path}'."
         )
-    if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
-        return RendezvousDeniedError(f"This user ({os.getuid()}) may not read and write the database '{path}'.")
+    for log in (f"{path}{suffix}" for suffix in LOGS):
+        if os.path.exists(log) and not os.access(log, os.R_OK | os.W_OK):
+            return RendezvousDeniedError(
+                f"This user ({os.getuid()}) may not read and write '{log}', which SQLite keeps beside the database. "
+                f"Have its owner ({os.stat(log).st_uid}) or root remove it when no process uses the database."
+            )
     return None

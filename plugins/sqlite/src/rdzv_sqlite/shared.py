@@ -26,7 +26,7 @@ class Shared:
     def __init__(self, path: str) -> None:
         self.turn = threading.Lock()
         self.opening = threading.Lock()
-        self.notifier = FifoNotifier(f"{path}.fifo")
+        self.notifier = FifoNotifier(path)
         self._lock = threading.Lock()
         self._lookouts: dict[str, Lookout] = {}
 
