@@ -123,7 +123,11 @@ class LocalService(ABC):
             shutil.rmtree(self._data_dir())
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): its connections stay open, and it answers nothing."""
+        """Freeze the server (SIGSTOP): its connections stay open, and it answers nothing.
+
+        Signals reach the process that was started: a server of several processes, such as PostgreSQL, overrides this
+        and `resume`.
+        """
         self._running().pause()
 
     def resume(self) -> None:
