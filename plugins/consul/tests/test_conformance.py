@@ -1,6 +1,8 @@
 """Consul does what every backend must do, in the open and behind locks."""
 
+from collections.abc import Mapping
 from functools import partial
+from typing import ClassVar
 
 import pytest
 from rdzv_conformance import BackendConformance, Connect, ConnectTo, Secured
@@ -19,7 +21,7 @@ from .security import LockedConsul
 
 
 class TestConsul(BackendConformance):
-    deviations = {
+    deviations: ClassVar[Mapping[str, str]] = {
         f"test_address_that_faces_the_service[{when}-IPv6]": "an agent of this very machine shows only its loopback, "
         "which no other node reaches: the address towards the servers' leader is given instead"
         for when in ("new", "connected")

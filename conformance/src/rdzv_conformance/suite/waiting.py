@@ -151,7 +151,8 @@ class WaitingConformance(Conformance):
             return numbers[-1] == last
 
         with _meanwhile(lambda: [writer.put(KEY, b"%d" % n, expect=ANY, timeout=CALL) for n in range(1, last + 1)]):
-            wait_for(waiter, ROOT, seen, last_has_come, "the last of many writes", 2 * CALL)
+            # Two hundred round trips, to a service that may be far away.
+            wait_for(waiter, ROOT, seen, last_has_come, "the last of many writes", 6 * CALL)
         assert numbers == sorted(numbers), "a wait answered with an older state"
 
     def test_wait_without_a_change_ends_in_time(self, client: KeyValueBackend) -> None:
@@ -229,8 +230,9 @@ class WaitingConformance(Conformance):
 
     @requires(Capability.WATCH)
     def test_watch_wakes_at_once(self, clients: Clients) -> None:
-        """A service that wakes its waiters does so faster than polling could."""
+        """A service that wakes its waiters does so faster than polling could: a trip to it and back is not counted."""
         waiter, writer = clients(), clients()
+        distance = _distance(waiter)
         since = waiter.read_all(ROOT, timeout=CALL)
         took = []
         for number in range(11):
@@ -239,7 +241,18 @@ class WaitingConformance(Conformance):
                 since = wait_for(waiter, ROOT, since, holds(KEY, value), "the change")
                 now = time.monotonic()
             took.append(now - done())
-        assert statistics.median(took) < _WATCH_SECONDS, f"a watch that takes {statistics.median(took):.3f} s is none"
+        late = statistics.median(took) - distance
+        assert late < _WATCH_SECONDS, f"a watch that takes {late:.3f} s more than a trip to the service is none"
+
+
+def _distance(client: KeyValueBackend) -> float:
+    """The seconds of a trip to the service and back."""
+    took = []
+    for _ in range(5):
+        began = time.monotonic()
+        client.read(KEY, timeout=CALL)
+        took.append(time.monotonic() - began)
+    return min(took)
 
 
 def _burden_of_waiting(client: KeyValueBackend, since: Snapshot) -> tuple[float, int]:
