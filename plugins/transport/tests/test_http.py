@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from rdzv_core.endpoints import Endpoint
@@ -21,6 +22,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_transport import (
     Client,
     EndpointError,
+    Present,
     ProcessLocal,
     Reply,
     ReplyLostError,
@@ -130,6 +132,8 @@ def _check(reply: Reply) -> None:
         raise EndpointError("it refuses us", applied=False, denied=True)
     if reply.status == 503:
         raise EndpointError("it has no leader", applied=False)
+    if reply.status == 403:
+        raise RendezvousDeniedError("Echo refused this client.")
 
 
 def _client(*endpoints: Endpoint, request_timeout: float = 1.0) -> Client:
@@ -599,6 +603,49 @@ def test_one_that_is_made_while_it_is_closed_is_closed_too() -> None:
     assert closed == ["late"]
 
 
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file with a secret that a service is shown."""
+    path = tmp_path / "secret"
+    path.write_text("old")
+    return path
+
+
+@pytest.fixture
+def logged_in(serve: Serve, secret: Path) -> Iterator[tuple[Service, Client]]:
+    service = serve()
+    login = Present([str(secret)], lambda: {"X": secret.read_text()})
+    with closing(Client("Echo", [service.endpoint], _check, headers={}, login=login)) as client:
+        yield service, client
+
+
+def test_a_secret_that_has_changed_goes_over_a_new_connection(logged_in: tuple[Service, Client], secret: Path) -> None:
+    service, client = logged_in
+    for content, connections in (("old", 1), ("old", 1), ("newer", 2), ("newer", 2)):
+        secret.write_text(content)
+        client.call(GET, 5, lambda reply: reply.status)
+        assert (service.told, service.connections) == (content, connections)
+
+
+def test_a_refusal_of_a_secret_that_has_changed_is_none(logged_in: tuple[Service, Client], secret: Path) -> None:
+    service, client = logged_in
+    service.status = 403
+    with pytest.raises(RendezvousDeniedError):
+        client.call(GET, 5, lambda reply: reply.status)
+    service.speaks.clear()
+    poll = client.open_poll(GET, 5, 5, lambda reply: reply.status)
+    while len(service.asked) < 2:
+        time.sleep(0.01)
+    secret.write_text("newer")
+    service.speaks.set()
+    with pytest.raises(EndpointError, match="our files held before they changed: Echo refused") as refused:
+        poll.receive(_soon())
+    assert (refused.value.denied, refused.value.applied) == (False, False)
+    with pytest.raises(RendezvousDeniedError):
+        client.call(GET, 5, lambda reply: reply.status)
+    assert service.told == "newer"
+
+
 def test_who_hangs_up_on_tls_may_not_speak_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
 
@@ -610,7 +657,7 @@ def test_who_hangs_up_on_tls_may_not_speak_it() -> None:
 
         hung_up = threads.submit(reset)
         endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
-        client = Client("Echo", [endpoint], _check, headers={}, tls=ssl.create_default_context())
+        client = Client("Echo", [endpoint], _check, headers={}, tls=Present.fixed(ssl.create_default_context()))
         with pytest.raises(RendezvousConnectionError, match=r"TLS failed: .*reset.*; if .* protocol=http$"):
             client.call(GET, 5.0, lambda reply: reply.body)
         hung_up.result()

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from rdzv_core.endpoints import Endpoint, parse_endpoints
 from rdzv_core.errors import RendezvousParameterError
-from rdzv_transport import Client, tls_context
+from rdzv_transport import Client, Present, tls_context
 
 from .keys import HEADERS, check
 
@@ -26,12 +26,12 @@ class Access:
         tls: How to verify the members, and with which certificate of our own; None: no TLS.
         server_name: The name in the members' certificates, if it is not the endpoint's.
         user: The user that logs in, with `password`; None: no login.
-        password: See `user`.
+        password: See `user`. One that was taken from a file follows it.
         read_timeout: Seconds that one of several endpoints has to answer before the next is tried.
     """
 
     endpoints: tuple[Endpoint, ...]
-    tls: ssl.SSLContext | None = None
+    tls: Present[ssl.SSLContext] | None = None
     server_name: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
@@ -105,16 +105,17 @@ class Access:
 
     def client(self, root: str) -> Client:
         """A client for the keys under `root`; does not connect yet."""
-        headers = dict(HEADERS)
-        if self.user is not None:
-            secret = base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
-            headers["Authorization"] = f"Basic {secret}"
         return Client(
             "etcd",
             self.endpoints,
             lambda reply: check(reply, self.user, root),
-            headers=headers,
+            headers=HEADERS,
+            login=None if self.password is None else Present.secret(self.password).then(self._login),
             tls=self.tls,
             server_name=self.server_name,
             request_timeout=self.read_timeout,
         )
+
+    def _login(self, password: str) -> dict[str, str]:
+        secret = base64.b64encode(f"{self.user}:{password}".encode()).decode("ascii")
+        return {"Authorization": f"Basic {secret}"}

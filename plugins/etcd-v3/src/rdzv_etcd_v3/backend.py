@@ -11,7 +11,7 @@ from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome,
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.keys import escape
-from rdzv_transport import LONGEST, NetworkBackend, Prefixes, ReplyLostError
+from rdzv_transport import LONGEST, NetworkBackend, Prefixes, Present, ReplyLostError
 
 from .client import Client
 from .failures import LeaseNotFoundError
@@ -38,7 +38,7 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
         run_id: str,
         *,
         prefix: str = "rdzv",
-        tls: ssl.SSLContext | None = None,
+        tls: Present[ssl.SSLContext] | None = None,
         server_name: str | None = None,
         user: str | None = None,
         password: str | None = None,
@@ -53,7 +53,7 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
             tls: How to verify the members, and with which certificate of our own; None: no TLS.
             server_name: The name in the members' certificates, if it is not the endpoint's.
             user: The user that logs in, with `password`; None: no login.
-            password: See `user`.
+            password: See `user`. One that was taken from a file follows it.
             request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
 
         Raises:

@@ -14,6 +14,7 @@ from .forks import keep_in_children
 from .options import request_timeout_option, tls_options
 from .poll import Poll
 from .prefixes import Prefixes, contains
+from .present import Present
 from .process_local import ProcessLocal
 from .sockets import LONGEST, EndpointError, TimedSocket
 from .stream import Stream
@@ -29,6 +30,7 @@ __all__ = [
     "NetworkBackend",
     "Poll",
     "Prefixes",
+    "Present",
     "ProcessLocal",
     "Reply",
     "ReplyLostError",
