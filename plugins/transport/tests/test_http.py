@@ -22,6 +22,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_transport import (
     Client,
     EndpointError,
+    OneCluster,
     Present,
     ProcessLocal,
     Reply,
@@ -52,6 +53,7 @@ class Service:
         lines: What it says on a stream, piece by piece; nothing ends the stream.
         streams: How many began.
         told: The header X of the last request.
+        cluster: Its own header X.
         over: Whether all streams are to end.
     """
 
@@ -65,6 +67,7 @@ class Service:
         self.lines: queue.Queue[bytes] = queue.Queue()
         self.streams = 0
         self.told = ""
+        self.cluster = ""
         self.over = False
         service = self
 
@@ -86,6 +89,7 @@ class Service:
                 self.close_connection = service.hangs_up
                 if not service.hangs_up:
                     self.send_response(service.status)
+                    self.send_header("X", service.cluster)
                     self.send_header("Content-Length", str(len(self.path)))
                     self.end_headers()
                     self.wfile.write(self.path.encode())
@@ -644,6 +648,60 @@ def test_a_refusal_of_a_secret_that_has_changed_is_none(logged_in: tuple[Service
     with pytest.raises(RendezvousDeniedError):
         client.call(GET, 5, lambda reply: reply.status)
     assert service.told == "newer"
+
+
+@pytest.fixture
+def two_clusters(serve: Serve) -> Iterator[tuple[Service, Service, Client]]:
+    first, second = serve(), serve()
+    first.cluster, second.cluster = "1", "2"
+    cluster = OneCluster(ALIVE, lambda reply: reply.headers["x"] or None)
+    endpoints = [first.endpoint, second.endpoint]
+    with closing(Client("Echo", endpoints, _check, headers={}, cluster=cluster, request_timeout=1.0)) as client:
+        yield first, second, client
+
+
+def test_another_cluster_is_asked_who_it_is_and_nothing_else(two_clusters: tuple[Service, Service, Client]) -> None:
+    first, second, client = two_clusters
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    first.hangs_up = True
+    for _ in range(2):
+        with pytest.raises(RendezvousConnectionError, match=r"another cluster \(2\) than .* first \(1\)") as refused:
+            client.call(GET, 5, lambda reply: reply.status)
+        assert not isinstance(refused.value, RendezvousDeniedError)
+    assert {line for line, _ in second.asked} == {"GET /alive HTTP/1.1"}
+    first.hangs_up = False
+    del first.asked[:]
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    # After it has failed it is asked once.
+    assert [line.partition(" ")[0] for line, _ in first.asked] == ["GET", "PUT", "PUT"]
+
+
+def test_an_endpoint_that_comes_back_as_another_cluster_is_written_nothing(
+    two_clusters: tuple[Service, Service, Client],
+) -> None:
+    first, second, client = two_clusters
+    second.cluster = "1"
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    for sock in list(client.sockets._open):
+        sock.close()
+    first.cluster = "2"
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert [line.partition(" ")[0] for line, _ in first.asked] == ["PUT", "GET"]
+    assert [line.partition(" ")[0] for line, _ in second.asked] == ["GET", "PUT"]
+
+
+def test_an_endpoint_that_changes_its_cluster_is_refused(two_clusters: tuple[Service, Service, Client]) -> None:
+    first, second, client = two_clusters
+    second.cluster = "1"
+    assert client.call(GET, 5, lambda reply: reply.status) == 200
+    first.cluster = "2"
+    # Nothing was applied in our cluster, so it is sent to the other endpoint.
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert second.asked[-1] == ("PUT /here HTTP/1.1", b"body")
+    first.cluster = ""
+    second.hangs_up = True
+    assert client.call(GET, 5, lambda reply: reply.status) == 200  # who tells nothing is believed
 
 
 def test_who_hangs_up_on_tls_may_not_speak_it() -> None:

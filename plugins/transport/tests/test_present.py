@@ -99,7 +99,7 @@ def _garble(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "complaint"),
+    ("corrupt", "complaint"),
     [
         (_remove, "' cannot be read any more: No such file or directory"),
         (_make_unreadable, "' is no regular file any more"),
@@ -112,10 +112,10 @@ def test_what_cannot_be_used_leaves_the_old_one_with_one_warning(
     file: Path,
     password: Present[str],
     caplog: pytest.LogCaptureFixture,
-    spoil: Callable[[Path], None],
+    corrupt: Callable[[Path], None],
     complaint: str,
 ) -> None:
-    spoil(file)
+    corrupt(file)
     assert [password(), password()] == ["old", "old"]
     (warning,) = (record.message for record in caplog.records)
     assert f"{file}{complaint}. What was read before stays in force." in warning
@@ -124,7 +124,7 @@ def test_what_cannot_be_used_leaves_the_old_one_with_one_warning(
         file.rmdir()
     _write(file, b"new\n")
     assert password() == "new"
-    spoil(file)
+    corrupt(file)
     assert password() == "new"
     assert len([record for record in caplog.records if record.levelno == logging.WARNING]) == 2
 

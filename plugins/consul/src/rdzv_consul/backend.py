@@ -14,6 +14,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_core.keys import escape
 from rdzv_transport import Client, NetworkBackend, Present
 
+from .datacenter import one_datacenter
 from .kv import Keys
 from .refusals import Refusals
 
@@ -54,7 +55,7 @@ class ConsulBackend(NetworkBackend[Keys]):
             prefix: The path under which all runs live.
             token: The ACL token; None: there is none. One that was taken from a file follows it.
             namespace: Of the keys (Consul Enterprise); None: the token's own.
-            datacenter: Whose keys; None: the agent's own.
+            datacenter: Whose keys; None: those of the agent that answers first.
             tls: How to verify the agents, and with which certificate of our own; None: no TLS.
             server_name: The name in the agents' certificates, if it is not the endpoint's.
             request_timeout: Seconds that one of several agents has to answer before the next is tried.
@@ -77,6 +78,8 @@ class ConsulBackend(NetworkBackend[Keys]):
         headers = {"Content-Type": "application/json"} | ({} if namespace is None else _header("namespace", namespace))
         login = None if token is None else Present.secret(token).then(partial(_header, "token"))
         root = f"{path}/{escape(run_id)}/"
+        # One that is asked for is asked for in every call, and an agent that has no path to it says so.
+        cluster = one_datacenter() if datacenter is None else None
 
         def link() -> Keys:
             refusals = Refusals(f"{path}/", token is not None, datacenter)
@@ -89,6 +92,7 @@ class ConsulBackend(NetworkBackend[Keys]):
                 tls=tls,
                 server_name=server_name,
                 request_timeout=request_timeout,
+                cluster=cluster,
             )
             return Keys(client, refusals, root, namespace, datacenter)
 

@@ -14,6 +14,7 @@ from rdzv_core.keys import escape
 from rdzv_transport import LONGEST, NetworkBackend, Prefixes, Present, ReplyLostError
 
 from .client import Client
+from .cluster import one_cluster
 from .failures import LeaseNotFoundError
 from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
@@ -43,6 +44,7 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
         user: str | None = None,
         password: str | None = None,
         request_timeout: float = 3.0,
+        same_cluster: bool = True,
     ) -> None:
         """Does not touch the network.
 
@@ -55,6 +57,7 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
             user: The user that logs in, with `password`; None: no login.
             password: See `user`. One that was taken from a file follows it.
             request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+            same_cluster: Whether only the cluster counts that answers first.
 
         Raises:
             RendezvousParameterError: These cannot be used.
@@ -65,8 +68,10 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
             raise RendezvousParameterError("The options 'user' and 'password' need each other; one is missing.")
         self._keys = KeySpace(f"/{prefix.strip('/')}/{escape(run_id)}/")
 
+        cluster = one_cluster() if same_cluster else None
+        settings = {"tls": tls, "server_name": server_name, "request_timeout": request_timeout, "cluster": cluster}
+
         def link() -> EtcdLink:
-            settings = {"tls": tls, "server_name": server_name, "request_timeout": request_timeout}
             return EtcdLink(Client(endpoints, user, password, **settings), self._keys)
 
         super().__init__(link, self._keys.root)

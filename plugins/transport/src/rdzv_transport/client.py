@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
+from .cluster import OneCluster
 from .connection import Connection, Reply, Request
 from .failover import FailoverClient, Member
 from .poll import Poll
@@ -37,6 +38,7 @@ class Client(FailoverClient):
         tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
         server_name: The name in the endpoints' certificates, if it is not the endpoint's.
         request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+        cluster: The cluster that is meant; None: the service has no name for one.
         kind: What the service is, more exactly, for the message about an endpoint that is something else.
     """
 
@@ -51,6 +53,7 @@ class Client(FailoverClient):
         tls: Present[ssl.SSLContext] | None = None,
         server_name: str | None = None,
         request_timeout: float = 3.0,
+        cluster: OneCluster | None = None,
         kind: str | None = None,
     ) -> None:
         super().__init__(
@@ -64,6 +67,7 @@ class Client(FailoverClient):
         )
         self._kind = kind or service
         self._check = check
+        self._cluster = cluster
         self._headers = dict(headers)
         self._login = login or Present.fixed({})
         self._idle: dict[Member, list[Connection]] = {member: [] for member in self.members}
@@ -200,7 +204,13 @@ class Client(FailoverClient):
             while not (idle := self._idle[member].pop()).sock.is_silent() or self._is_outdated(idle):
                 idle.close()
             return idle
-        return self._connect(member, deadline)
+        connection = self._connect(member, deadline)
+        if self._cluster is not None and self._cluster.asks and len(self.members) > 1:
+            self._make_sure_of(connection, self._cluster, deadline)
+            if not (connection.is_persistent and connection.sock.is_silent()):
+                connection.close()
+                connection = self._connect(member, deadline)
+        return connection
 
     def _connect(self, member: Member, deadline: float) -> Connection:
         return Connection(self.sockets, member, {**self._headers, **self._login()}, deadline)
@@ -209,6 +219,21 @@ class Client(FailoverClient):
         """Whether it shows what stood in files that have changed since it was made."""
         login = self._login()
         return not login.items() <= connection.headers.items() or self.sockets.is_outdated(connection.sock)
+
+    def _make_sure_of(self, connection: Connection, cluster: OneCluster, deadline: float) -> None:
+        """Ask one of several endpoints for its cluster before anything else: another one is written nothing, and its
+        errors do not count."""
+        try:
+            with self._used(connection):
+                reply = connection.exchange(cluster.question, deadline)
+            cluster.check(reply)
+            # What else than a failure of the endpoint it may mean, the answer to the request itself will tell.
+            with contextlib.suppress(RendezvousError, ValueError):
+                self._check(reply)
+        except EndpointError as failure:
+            connection.close()
+            failure.applied = False
+            raise
 
     def _keep(self, connection: Connection) -> None:
         """Leave it for the next request, unless it has served its time."""
@@ -222,6 +247,8 @@ class Client(FailoverClient):
         if reply.status == 400 and b"HTTP request to an HTTPS server" in reply.body:
             # Of any server that is written in Go.
             raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
+        if self._cluster is not None:
+            self._cluster.check(reply)
         try:
             self._check(reply)
             result = read(reply)
