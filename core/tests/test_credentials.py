@@ -109,3 +109,14 @@ def test_no_message_shows_a_secret() -> None:
     with pytest.raises(RendezvousParameterError) as refused:
         Option("pin", "integer", None, "A number.", secret=True).parse("hunter2")
     assert str(refused.value) == "The option 'pin' cannot be what was given: an integer is expected, such as 3."
+
+
+def test_a_secret_of_a_file_can_be_read_again(keep: Keep) -> None:
+    """A backend that does not know it has a text like any other."""
+    secret = parse_options(parse_options({"password_file": keep(b"old")}, KNOWN), KNOWN)["password"]
+    assert (secret, f"{secret}!", type(secret.again())) == ("old", "old!", type(secret))
+    keep(b"new\n")
+    assert (secret, secret.again()) == ("old", "new")
+    keep(b"")
+    with pytest.raises(RendezvousParameterError, match=r"^The password_file '.*kept' is empty\.$"):
+        secret.again()

@@ -17,13 +17,15 @@ from {package}.reference import MemoryBackend, OnMemory
 
 class Guarded(MemoryBackend):
     capabilities = MemoryBackend.capabilities | {{Capability.AUTH}}
-    password = "right"
+    password, follows = "right", {follows}
     local_address = "127.0.0.1"
 
     def call(self, timeout, *request):
-        if self.password == "reading" and request[0] in {writes}:
+        again = getattr(self.password, "again", None) if self.follows else None
+        password = again() if again else self.password
+        if password == "reading" and request[0] in {writes}:
             raise RendezvousDeniedError("You may not write.")
-        if self.password not in ("right", "reading"):
+        if password not in ("right", "reading"):
             raise {error}
         return super().call(timeout, *request)
 
@@ -58,12 +60,19 @@ SECURED = """
 
 
 def _run(
-    pytester: pytest.Pytester, error: str, secured: str = SECURED, writes: str = "('put', 'delete')"
+    pytester: pytest.Pytester,
+    error: str,
+    secured: str = SECURED,
+    writes: str = "('put', 'delete')",
+    *,
+    follows: bool = False,
+    tests: str = "credentials or reader",
 ) -> pytest.RunResult:
-    tests = Path(__file__).parent.parent
-    pytester.syspathinsert(tests.parent)
-    pytester.makepyfile(test_it=FILE.format(package=tests.name, error=error, secured=secured, writes=writes))
-    return pytester.runpytest("-k", "credentials or reader")
+    here = Path(__file__).parent.parent
+    pytester.syspathinsert(here.parent)
+    text = FILE.format(package=here.name, error=error, secured=secured, writes=writes, follows=follows)
+    pytester.makepyfile(test_it=text)
+    return pytester.runpytest("-k", tests)
 
 
 def test_a_right_refusal_passes(pytester: pytest.Pytester) -> None:
@@ -115,3 +124,20 @@ def test_a_secret_in_a_file_is_not_repeated_either(pytester: pytest.Pytester, tm
 def test_what_is_declared_and_not_tried_is_said(pytester: pytest.Pytester) -> None:
     result = _run(pytester, "RendezvousDeniedError('wrong')", secured="")
     result.stdout.fnmatch_lines(["AUTH *3 not tried", "declares AUTH, *", "not tried: *brings no fixture `secured`*"])
+
+
+FOLLOWING = SECURED.replace("reader=", "follows_files=True, reader=")
+
+
+@pytest.mark.parametrize("follows", [True, False])
+def test_a_secret_that_is_read_once_is_named(pytester: pytest.Pytester, follows: bool) -> None:
+    result = _run(pytester, "RendezvousDeniedError('wrong')", FOLLOWING, follows=follows, tests="read_again")
+    if follows:
+        result.stdout.fnmatch_lines(["AUTH *1 passed"])
+    else:
+        result.stdout.fnmatch_lines(["*wrong passphrase: the file is right now, and was not read again: wrong*"])
+
+
+def test_what_is_not_said_to_be_read_again_is_not_tried(pytester: pytest.Pytester) -> None:
+    result = _run(pytester, "RendezvousDeniedError('wrong')", tests="read_again")
+    result.stdout.fnmatch_lines(["not tried: *does not say `follows_files`*"])

@@ -14,7 +14,7 @@ from typing import Any, Final
 from .errors import RendezvousParameterError
 from .parameters import RendezvousParameters
 
-__all__ = ["WITHHELD", "file_option", "take_secrets", "variable", "with_secrets"]
+__all__ = ["WITHHELD", "FileSecret", "file_option", "take_secrets", "variable", "with_secrets"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +23,27 @@ WITHHELD: Final = "RDZV_WITHHELD"
 
 _MOST: Final = 65536
 """Bytes that a secret may have; what is longer is another file than the user meant."""
+
+
+class FileSecret(str):
+    """A secret as it was read from a file. The file may change: `again` is for a backend that follows it.
+
+    Attributes:
+        name: The option.
+        path: The file.
+    """
+
+    name: str
+    path: str
+
+    def __new__(cls, name: str, path: str) -> "FileSecret":
+        secret = super().__new__(cls, _read(name, path))
+        secret.name, secret.path = name, path
+        return secret
+
+    def again(self) -> "FileSecret":
+        """Read the file once more; raises `RendezvousParameterError` if that holds no secret now."""
+        return FileSecret(self.name, self.path)
 
 
 def variable(name: str) -> str:
@@ -56,7 +77,7 @@ def take_secrets(
         if path is not None:
             if taken.get(name) is not None:
                 raise RendezvousParameterError(f"'{name}' and '{file_option(name)}' are both given: leave one out.")
-            taken[name] = _read(name, path)
+            taken[name] = FileSecret(name, str(path))
         elif taken.get(name) is None:
             secret = environ.get(variable(name))
             taken[name] = _one_line(secret, f"The variable {variable(name)}") if secret else None

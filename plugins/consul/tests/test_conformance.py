@@ -14,6 +14,7 @@ from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 from rdzv_core.backend import Capability
 from rdzv_core.endpoints import parse_endpoints
+from rdzv_transport import Present
 
 from rdzv_consul import ConsulBackend
 
@@ -48,7 +49,8 @@ class TestConsul(BackendConformance):
             "wrong prefix": (right | {"prefix": "elsewhere"}, denied, policy % "elsewhere"),
             "no login": (certificates.options(), "without a token: Permission denied.*option token", policy % "rdzv"),
         }
-        by_options = partial(Secured.by_options, "consul", locked_consul.server.get_endpoint(), right)
+        endpoint = locked_consul.server.get_endpoint()
+        by_options = partial(Secured.by_options, "consul", endpoint, right, follows_files=True)
         return {
             Capability.TLS: by_options(
                 {**distrusted, "another name": another_name}, also={"its name": named | {"server_name": "127.0.0.1"}}
@@ -68,5 +70,5 @@ class TestConsulWithTlsAndToken(ForkConformance, LifecycleConformance, WaitingCo
     def connect(self, locked_consul: LockedConsul) -> Connect:
         assert locked_consul.server.tls
         endpoints = parse_endpoints(locked_consul.server.get_endpoint(), 0)
-        tls = locked_consul.server.tls.client_context()
+        tls = Present.fixed(locked_consul.server.tls.client_context())
         return lambda run_id: ConsulBackend(endpoints, run_id, tls=tls, token=locked_consul.writer)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 from rdzv_cli import main
+from rdzv_conformance.proxy import FaultProxy
 from rdzv_conformance.servers import ConsulServer
 from rdzv_conformance.servers.certificates import Certificates
 from rdzv_conformance.suite.calls import calls_of
@@ -63,6 +64,24 @@ def test_the_datacenter(shared_consul: ConsulServer, create: Create) -> None:
     entry = create(shared_consul.get_endpoint()).read("there", timeout=CALL)
     assert entry is not None
     assert entry.value == b"x"
+
+
+def test_an_agent_of_another_datacenter_is_refused_and_written_nothing(
+    shared_consul: ConsulServer, create: Create
+) -> None:
+    way = FaultProxy(shared_consul.get_port())
+    with ConsulServer(settings={"datacenter": "dc2"}) as other:
+        endpoints = f"{way.endpoint},{other.get_endpoint()}"
+        either, asked = create(endpoints), create(endpoints, datacenter="dc1")
+        for backend in (either, asked):
+            backend.read("key", timeout=CALL)
+        way.close()
+        for backend, reason in ((either, r"another datacenter \(dc2\) than .* first \(dc1\)"), (asked, "No path to")):
+            for call in calls_of(backend, Snapshot(), CALL).values():
+                with pytest.raises(RendezvousConnectionError, match=reason) as refused:
+                    call()
+                assert not isinstance(refused.value, RendezvousDeniedError)
+        assert other.get_client().keys() == []
 
 
 @pytest.mark.parametrize("call", ["read", "read_all", "wait"])

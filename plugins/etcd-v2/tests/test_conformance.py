@@ -12,6 +12,7 @@ from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 from rdzv_core.backend import Capability
 from rdzv_core.endpoints import parse_endpoints
+from rdzv_transport import Present
 
 from rdzv_etcd_v2 import Access, EtcdV2Backend
 
@@ -47,7 +48,7 @@ class TestEtcdV2(BackendConformance):
             "wrong prefix": (login | {"prefix": "elsewhere"}, *denied("the user 'writer'", "elsewhere")),
             "no login": ({}, *denied("a client without a user")),
         }
-        by_options = partial(Secured.by_options, "etcd-v2")
+        by_options = partial(Secured.by_options, "etcd-v2", follows_files=True)
         return {
             Capability.TLS: by_options(
                 tls_etcd.get_endpoint(), files, {**distrusted, "another name": another_name}, also=also
@@ -68,5 +69,5 @@ class TestEtcdV2WithTls(ForkConformance, LifecycleConformance, WaitingConformanc
     @pytest.fixture
     def connect(self, tls_etcd: EtcdServer) -> Connect:
         assert tls_etcd.tls
-        access = Access(parse_endpoints(tls_etcd.get_endpoint(), 0), tls_etcd.tls.client_context())
+        access = Access(parse_endpoints(tls_etcd.get_endpoint(), 0), Present.fixed(tls_etcd.tls.client_context()))
         return lambda run_id: EtcdV2Backend(access, run_id)

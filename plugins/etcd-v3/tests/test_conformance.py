@@ -12,6 +12,7 @@ from rdzv_conformance.suite.lifecycle import LifecycleConformance
 from rdzv_conformance.suite.waiting import WaitingConformance
 from rdzv_core.backend import Capability
 from rdzv_core.endpoints import parse_endpoints
+from rdzv_transport import Present
 
 from rdzv_etcd_v3 import EtcdV3Backend
 
@@ -36,7 +37,9 @@ class TestEtcdV3(BackendConformance):
             "wrong prefix": (files | login | {"prefix": "elsewhere"}, "'writer'.*permission denied.*prefix"),
             "no login": (files, "without user and password"),
         }
-        by_options = partial(Secured.by_options, "etcd-v3", locked_etcd.get_endpoint(), files | login)
+        by_options = partial(
+            Secured.by_options, "etcd-v3", locked_etcd.get_endpoint(), files | login, follows_files=True
+        )
         return {
             Capability.TLS: by_options(
                 {**distrusted, "another name": another_name}, also={"its name": named | {"server_name": "127.0.0.1"}}
@@ -56,5 +59,5 @@ class TestEtcdV3WithTlsAndPassword(ForkConformance, LifecycleConformance, Waitin
     def connect(self, locked_etcd: EtcdServer) -> Connect:
         assert locked_etcd.tls
         endpoints = parse_endpoints(locked_etcd.get_endpoint(), 0)
-        tls = locked_etcd.tls.client_context()
+        tls = Present.fixed(locked_etcd.tls.client_context())
         return lambda run_id: EtcdV3Backend(endpoints, run_id, tls=tls, user="writer", password="secret")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 from rdzv_core.endpoints import Endpoint
@@ -21,6 +22,8 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_transport import (
     Client,
     EndpointError,
+    OneCluster,
+    Present,
     ProcessLocal,
     Reply,
     ReplyLostError,
@@ -50,6 +53,7 @@ class Service:
         lines: What it says on a stream, piece by piece; nothing ends the stream.
         streams: How many began.
         told: The header X of the last request.
+        cluster: Its own header X.
         over: Whether all streams are to end.
     """
 
@@ -63,6 +67,7 @@ class Service:
         self.lines: queue.Queue[bytes] = queue.Queue()
         self.streams = 0
         self.told = ""
+        self.cluster = ""
         self.over = False
         service = self
 
@@ -84,6 +89,7 @@ class Service:
                 self.close_connection = service.hangs_up
                 if not service.hangs_up:
                     self.send_response(service.status)
+                    self.send_header("X", service.cluster)
                     self.send_header("Content-Length", str(len(self.path)))
                     self.end_headers()
                     self.wfile.write(self.path.encode())
@@ -130,6 +136,8 @@ def _check(reply: Reply) -> None:
         raise EndpointError("it refuses us", applied=False, denied=True)
     if reply.status == 503:
         raise EndpointError("it has no leader", applied=False)
+    if reply.status == 403:
+        raise RendezvousDeniedError("Echo refused this client.")
 
 
 def _client(*endpoints: Endpoint, request_timeout: float = 1.0) -> Client:
@@ -599,6 +607,103 @@ def test_one_that_is_made_while_it_is_closed_is_closed_too() -> None:
     assert closed == ["late"]
 
 
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A file with a secret that a service is shown."""
+    path = tmp_path / "secret"
+    path.write_text("old")
+    return path
+
+
+@pytest.fixture
+def logged_in(serve: Serve, secret: Path) -> Iterator[tuple[Service, Client]]:
+    service = serve()
+    login = Present([str(secret)], lambda: {"X": secret.read_text()})
+    with closing(Client("Echo", [service.endpoint], _check, headers={}, login=login)) as client:
+        yield service, client
+
+
+def test_a_secret_that_has_changed_goes_over_a_new_connection(logged_in: tuple[Service, Client], secret: Path) -> None:
+    service, client = logged_in
+    for content, connections in (("old", 1), ("old", 1), ("newer", 2), ("newer", 2)):
+        secret.write_text(content)
+        client.call(GET, 5, lambda reply: reply.status)
+        assert (service.told, service.connections) == (content, connections)
+
+
+def test_a_refusal_of_a_secret_that_has_changed_is_none(logged_in: tuple[Service, Client], secret: Path) -> None:
+    service, client = logged_in
+    service.status = 403
+    with pytest.raises(RendezvousDeniedError):
+        client.call(GET, 5, lambda reply: reply.status)
+    service.speaks.clear()
+    poll = client.open_poll(GET, 5, 5, lambda reply: reply.status)
+    while len(service.asked) < 2:
+        time.sleep(0.01)
+    secret.write_text("newer")
+    service.speaks.set()
+    with pytest.raises(EndpointError, match="our files held before they changed: Echo refused") as refused:
+        poll.receive(_soon())
+    assert (refused.value.denied, refused.value.applied) == (False, False)
+    with pytest.raises(RendezvousDeniedError):
+        client.call(GET, 5, lambda reply: reply.status)
+    assert service.told == "newer"
+
+
+@pytest.fixture
+def two_clusters(serve: Serve) -> Iterator[tuple[Service, Service, Client]]:
+    first, second = serve(), serve()
+    first.cluster, second.cluster = "1", "2"
+    cluster = OneCluster(ALIVE, lambda reply: reply.headers["x"] or None)
+    endpoints = [first.endpoint, second.endpoint]
+    with closing(Client("Echo", endpoints, _check, headers={}, cluster=cluster, request_timeout=1.0)) as client:
+        yield first, second, client
+
+
+def test_another_cluster_is_asked_who_it_is_and_nothing_else(two_clusters: tuple[Service, Service, Client]) -> None:
+    first, second, client = two_clusters
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    first.hangs_up = True
+    for _ in range(2):
+        with pytest.raises(RendezvousConnectionError, match=r"another cluster \(2\) than .* first \(1\)") as refused:
+            client.call(GET, 5, lambda reply: reply.status)
+        assert not isinstance(refused.value, RendezvousDeniedError)
+    assert {line for line, _ in second.asked} == {"GET /alive HTTP/1.1"}
+    first.hangs_up = False
+    del first.asked[:]
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    # After it has failed it is asked once.
+    assert [line.partition(" ")[0] for line, _ in first.asked] == ["GET", "PUT", "PUT"]
+
+
+def test_an_endpoint_that_comes_back_as_another_cluster_is_written_nothing(
+    two_clusters: tuple[Service, Service, Client],
+) -> None:
+    first, second, client = two_clusters
+    second.cluster = "1"
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    for sock in list(client.sockets._open):
+        sock.close()
+    first.cluster = "2"
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert [line.partition(" ")[0] for line, _ in first.asked] == ["PUT", "GET"]
+    assert [line.partition(" ")[0] for line, _ in second.asked] == ["GET", "PUT"]
+
+
+def test_an_endpoint_that_changes_its_cluster_is_refused(two_clusters: tuple[Service, Service, Client]) -> None:
+    first, second, client = two_clusters
+    second.cluster = "1"
+    assert client.call(GET, 5, lambda reply: reply.status) == 200
+    first.cluster = "2"
+    # Nothing was applied in our cluster, so it is sent to the other endpoint.
+    assert client.call(PUT, 5, lambda reply: reply.status) == 200
+    assert second.asked[-1] == ("PUT /here HTTP/1.1", b"body")
+    first.cluster = ""
+    second.hangs_up = True
+    assert client.call(GET, 5, lambda reply: reply.status) == 200  # who tells nothing is believed
+
+
 def test_who_hangs_up_on_tls_may_not_speak_it() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
 
@@ -610,7 +715,7 @@ def test_who_hangs_up_on_tls_may_not_speak_it() -> None:
 
         hung_up = threads.submit(reset)
         endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
-        client = Client("Echo", [endpoint], _check, headers={}, tls=ssl.create_default_context())
+        client = Client("Echo", [endpoint], _check, headers={}, tls=Present.fixed(ssl.create_default_context()))
         with pytest.raises(RendezvousConnectionError, match=r"TLS failed: .*reset.*; if .* protocol=http$"):
             client.call(GET, 5.0, lambda reply: reply.body)
         hung_up.result()

@@ -1,5 +1,6 @@
 """TLS by options: what cannot be is refused before anything is connected."""
 
+import ssl
 from pathlib import Path
 from typing import Any
 
@@ -73,3 +74,30 @@ def test_an_encrypted_key_is_refused_and_asks_for_no_passphrase(tmp_path: Path) 
     key_file.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, secret))
     with pytest.raises(RendezvousParameterError, match="encrypted"):
         pop_tls_context(parse_options({"cert": str(cert_file), "key": str(key_file)}, OPTIONS))
+
+
+def test_a_certificate_and_its_key_change_as_a_pair_that_fits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cert, key, ca_cert = (tmp_path / f"{name}.pem" for name in ("cert", "key", "ca"))
+    authority = trustme.CA()
+    old, new = (authority.issue_cert("client.test") for _ in range(2))
+    old.cert_chain_pems[0].write_to_path(str(cert))
+    old.private_key_pem.write_to_path(str(key))
+    authority.cert_pem.write_to_path(str(ca_cert))
+    context = pop_tls_context(parse_options({"cert": cert, "key": key, "ca_cert": ca_cert}, OPTIONS))
+    assert context is not None
+    first = context()
+    assert context() is first
+    new.cert_chain_pems[0].write_to_path(str(cert))
+    assert [context(), context()] == [first, first]
+    (warning,) = (record.message for record in caplog.records)
+    assert f"The cert '{cert}' with the key '{key}' cannot be used" in warning
+    new.private_key_pem.write_to_path(str(key))
+    second = context()
+    assert second is not first
+    ca_cert.write_text("no certificate")
+    assert context() is second
+    authority.cert_pem.write_to_path(str(ca_cert))
+    third = context()
+    assert isinstance(third, ssl.SSLContext)
+    assert third is not second
+    assert len(caplog.records) == 2

@@ -43,7 +43,11 @@ class TestZooKeeper(BackendConformance):
         by_options = partial(Secured.by_options, "zookeeper")
         return {
             Capability.TLS: by_options(
-                tls_server.get_endpoint(), files, {**distrusted, "another name": another_name}, also=also
+                tls_server.get_endpoint(),
+                files,
+                {**distrusted, "another name": another_name},
+                also=also,
+                follows_files=True,
             ),
             Capability.AUTH: by_options(shared_zookeeper.get_endpoint(), owner, strangers),
         }
@@ -67,7 +71,9 @@ class TestZooKeeperWithSasl(SecurityConformance):
             "no permission": (login | {"user": "stranger", "password": "hi"}, "'stranger'.*NoAuth"),
             "no login": ({}, "without user and password.*SessionClosedRequireSasl"),
         }
-        return {Capability.AUTH: Secured.by_options("zookeeper", sasl_server.get_endpoint(), login, strangers)}
+        endpoint = sasl_server.get_endpoint()
+        by_options = partial(Secured.by_options, "zookeeper", follows_files=True)
+        return {Capability.AUTH: by_options(endpoint, login, strangers)}
 
     @pytest.fixture
     def connect(self, sasl_server: ZooKeeperServer) -> Connect:

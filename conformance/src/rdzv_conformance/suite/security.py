@@ -1,17 +1,20 @@
 """TLS and credentials: who may is let in, and who may not is refused at once; the error holds no secret."""
 
+import copy
+import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, Self
 
 import pytest
 import rdzv
 from rdzv.registry import create_backend
 from rdzv_core.backend import ABSENT, ANY, MAX_PAYLOAD, Capability, KeyValueBackend, PutOutcome, Snapshot
-from rdzv_core.credentials import take_secrets
+from rdzv_core.credentials import file_option, take_secrets
 from rdzv_core.errors import RendezvousDeniedError
 from rdzv_core.options import secret_names
 from rdzv_core.plugins import load_backend_plugin
@@ -47,12 +50,15 @@ class Secured:
         strangers: How those do who may not, by what is wrong with them.
         also: Further ways of those who may.
         reader: How one does who may read, and not write; None: there is none here.
+        follows_files: Whether the backend reads its files again once they have changed: those of options of the kind
+            ``path``, and of secrets.
     """
 
     parameters: Parameters
     strangers: Mapping[str, Stranger]
     also: Mapping[str, Parameters] = field(default_factory=dict)
     reader: Parameters | None = None
+    follows_files: bool = False
 
     @classmethod
     def by_options(
@@ -64,6 +70,7 @@ class Secured:
         *,
         also: Mapping[str, Options] | None = None,
         reader: Options | None = None,
+        follows_files: bool = False,
     ) -> Self:
         """The same, where all differ in their options only.
 
@@ -74,6 +81,7 @@ class Secured:
             strangers: Those of who may not, and what the error must tell each.
             also: Those of further ones who may.
             reader: Those of who may only read.
+            follows_files: See `Secured`.
         """
 
         def configure(options: Options) -> Parameters:
@@ -87,6 +95,7 @@ class Secured:
             {name: Stranger(configure(options), tuple(says)) for name, (options, *says) in strangers.items()},
             {name: configure(options) for name, options in (also or {}).items()},
             None if reader is None else configure(reader),
+            follows_files,
         )
 
 
@@ -114,6 +123,13 @@ class SecurityConformance(Conformance):
         """A client with the wrong authority or certificate gets `RendezvousDeniedError` at once, at every call."""
         _assert_strangers_are_refused(locked, run_id)
 
+    @requires(Capability.TLS)
+    def test_certificates_that_change_are_read_again(
+        self, request: pytest.FixtureRequest, locked: Secured, run_id: str, tmp_path: Path
+    ) -> None:
+        """A client whose files were a stranger's is let in when they have changed, without being made anew."""
+        _assert_files_are_followed(request.node, locked, run_id, tmp_path)
+
     @requires(Capability.AUTH)
     def test_credentials_let_in(self, locked: Secured, run_id: str) -> None:
         """Everything that a backend can do, for a client that has shown credentials."""
@@ -123,6 +139,13 @@ class SecurityConformance(Conformance):
     def test_wrong_credentials_are_refused(self, locked: Secured, run_id: str) -> None:
         """A client without them gets `RendezvousDeniedError` at once, at every call; the error repeats no secret."""
         _assert_strangers_are_refused(locked, run_id)
+
+    @requires(Capability.AUTH)
+    def test_secrets_that_change_in_files_are_read_again(
+        self, request: pytest.FixtureRequest, locked: Secured, run_id: str, tmp_path: Path
+    ) -> None:
+        """The same for passwords and tokens."""
+        _assert_files_are_followed(request.node, locked, run_id, tmp_path)
 
     @requires(Capability.AUTH)
     def test_reader_cannot_write(self, request: pytest.FixtureRequest, locked: Secured, run_id: str) -> None:
@@ -193,6 +216,47 @@ def _assert_each_is_refused(strangers: Mapping[str, Stranger], run_id: str) -> N
                 assert not told, f"{name}: the error repeats the {told[0]}"
                 unsaid = [words for words in stranger.says if not re.search(words, str(error), re.DOTALL)]
                 assert not unsaid, f"{name}: the error does not say '{unsaid[0]}': {error}"
+
+
+def _assert_files_are_followed(test: pytest.Item, locked: Secured, run_id: str, folder: Path) -> None:
+    if not locked.follows_files:
+        why = f"the fixture `{SECURED}` does not say `follows_files`: this backend reads its files once"
+        leave_out(test, Verdict.NOT_TRIED, why)
+    right, tried = locked.parameters(run_id), []
+    with closing(_make(right)) as owner:
+        mine = owner.put(KEY, b"mine", expect=ANY, timeout=CALL).entry
+    for name, stranger in locked.strangers.items():
+        ours, theirs = _in_files(right, folder), _in_files(stranger.parameters(run_id), folder)
+        if (ours.endpoint, ours.config) != (theirs.endpoint, theirs.config):
+            continue
+        tried.append(name)
+        with closing(_make(theirs)) as client:
+            refusal(lambda c=client: c.read(KEY, timeout=CALL), RendezvousDeniedError)  # type: ignore[misc]
+            _in_files(right, folder)
+            try:
+                assert client.read(KEY, timeout=CALL) == mine, f"{name}: something else is read now than was written"
+            except RendezvousDeniedError as error:
+                raise AssertionError(f"{name}: the file is right now, and was not read again: {error}") from error
+    assert tried, "no stranger here differs from who may only by what stands in a file, so it was not tried"
+
+
+def _in_files(params: rdzv.RendezvousParameters, folder: Path) -> rdzv.RendezvousParameters:
+    """The same parameters, with what can stand in a file in a new file of `folder`, always of the same name."""
+    moved = copy.copy(params)
+    moved.config = dict(params.config)
+    for option in load_backend_plugin(params.backend).options:
+        given = moved.config.get(option.name)
+        if given is None or not (option.kind == "path" or option.secret):
+            continue
+        content = Path(given).read_bytes() if option.kind == "path" else str(moved.config.pop(option.name)).encode()
+        path = folder / option.name
+        new = path.with_suffix(".new")
+        new.write_bytes(content)
+        new.chmod(0o600)
+        # As a tool that rotates secrets does it: the old file is whole until the new one takes its place.
+        os.replace(new, path)
+        moved.config[option.name if option.kind == "path" else file_option(option.name)] = str(path)
+    return moved
 
 
 def _calls(client: KeyValueBackend) -> list[Callable[[], object]]:

@@ -5,14 +5,16 @@ import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
 from rdzv_core.endpoints import Endpoint, parse_endpoints, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 from rdzv_core.keys import escape
-from rdzv_transport import Client, NetworkBackend
+from rdzv_transport import Client, NetworkBackend, Present
 
+from .datacenter import one_datacenter
 from .kv import Keys
 from .refusals import Refusals
 
@@ -41,7 +43,7 @@ class ConsulBackend(NetworkBackend[Keys]):
         token: str | None = None,
         namespace: str | None = None,
         datacenter: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: Present[ssl.SSLContext] | None = None,
         server_name: str | None = None,
         request_timeout: float = 3.0,
     ) -> None:
@@ -51,9 +53,9 @@ class ConsulBackend(NetworkBackend[Keys]):
             endpoints: Agents of one Consul; the first is tried first, one that fails last.
             run_id: Which run.
             prefix: The path under which all runs live.
-            token: The ACL token; None: there is none.
+            token: The ACL token; None: there is none. One that was taken from a file follows it.
             namespace: Of the keys (Consul Enterprise); None: the token's own.
-            datacenter: Whose keys; None: the agent's own.
+            datacenter: Whose keys; None: those of the agent that answers first.
             tls: How to verify the agents, and with which certificate of our own; None: no TLS.
             server_name: The name in the agents' certificates, if it is not the endpoint's.
             request_timeout: Seconds that one of several agents has to answer before the next is tried.
@@ -73,21 +75,24 @@ class ConsulBackend(NetworkBackend[Keys]):
             raise RendezvousParameterError(
                 f"The prefix '{prefix}' has {part}, which Consul takes out of a path. Write it like team/jobs."
             )
-        for option, text in (("token", token), ("namespace", namespace)):
-            if text is not None and not re.fullmatch(r"[!-~]+", text):
-                raise RendezvousParameterError(f"The option '{option}' is empty, or has blanks or non-ASCII in it.")
+        headers = {"Content-Type": "application/json"} | ({} if namespace is None else _header("namespace", namespace))
+        login = None if token is None else Present.secret(token).then(partial(_header, "token"))
         root = f"{path}/{escape(run_id)}/"
+        # One that is asked for is asked for in every call, and an agent that has no path to it says so.
+        cluster = one_datacenter() if datacenter is None else None
 
         def link() -> Keys:
-            refusals = Refusals(f"{path}/", token, datacenter)
+            refusals = Refusals(f"{path}/", token is not None, datacenter)
             client = Client(
                 "Consul",
                 endpoints,
                 refusals.check,
-                headers=_headers(token, namespace),
+                headers=headers,
+                login=login,
                 tls=tls,
                 server_name=server_name,
                 request_timeout=request_timeout,
+                cluster=cluster,
             )
             return Keys(client, refusals, root, namespace, datacenter)
 
@@ -120,9 +125,10 @@ class ConsulBackend(NetworkBackend[Keys]):
         return self.link.put(key, value, timeout, index)
 
 
-def _headers(token: str | None, namespace: str | None) -> dict[str, str]:
-    given = {"X-Consul-Token": token, "X-Consul-Namespace": namespace, "Content-Type": "application/json"}
-    return {name: value for name, value in given.items() if value}
+def _header(option: str, text: str) -> dict[str, str]:
+    if not re.fullmatch(r"[!-~]+", text):
+        raise RendezvousParameterError(f"The option '{option}' is empty, or has blanks or non-ASCII in it.")
+    return {f"X-Consul-{option.capitalize()}": text}
 
 
 def _address_towards_leader(keys: Keys, timeout: float) -> str:

@@ -14,13 +14,13 @@ class Refusals:
 
     Args:
         prefix: What all runs' keys begin with, such as ``rdzv/``.
-        token: The ACL token that was sent.
+        has_token: Whether an ACL token is sent.
         datacenter: The datacenter that was asked for.
     """
 
-    def __init__(self, prefix: str, token: str | None, datacenter: str | None) -> None:
+    def __init__(self, prefix: str, has_token: bool, datacenter: str | None) -> None:
         self._prefix = prefix
-        self._token = token
+        self._has_token = has_token
         self._datacenter = datacenter
         self._answered = False
 
@@ -42,7 +42,7 @@ class Refusals:
 
     def denied(self, reason: str) -> RendezvousDeniedError:
         """The error for what we may not do."""
-        who, way_out = ("this token", "Check") if self._token else ("a client without a token", "Give one by")
+        who, way_out = ("this token", "Check") if self._has_token else ("a client without a token", "Give one by")
         return RendezvousDeniedError(
             f"Consul refused {who}: {reason}. {way_out} the option token; its policy must have "
             f'key_prefix "{self._prefix}" {{ policy = "write" }}.'

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 
 from rdzv_core.endpoints import Endpoint, parse_endpoints
 from rdzv_core.errors import RendezvousParameterError
-from rdzv_transport import Client, tls_context
+from rdzv_transport import Client, OneCluster, Present, Request, tls_context
 
 from .keys import HEADERS, check
+from .tree import Tree
 
 _PORT: Final = 2379
 _PATIENCE: Final = 3.0
@@ -26,16 +27,18 @@ class Access:
         tls: How to verify the members, and with which certificate of our own; None: no TLS.
         server_name: The name in the members' certificates, if it is not the endpoint's.
         user: The user that logs in, with `password`; None: no login.
-        password: See `user`.
+        password: See `user`. One that was taken from a file follows it.
         read_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+        same_cluster: Whether only the cluster counts that answers first.
     """
 
     endpoints: tuple[Endpoint, ...]
-    tls: ssl.SSLContext | None = None
+    tls: Present[ssl.SSLContext] | None = None
     server_name: str | None = None
     user: str | None = None
     password: str | None = field(default=None, repr=False)
     read_timeout: float = _PATIENCE
+    same_cluster: bool = True
 
     def __post_init__(self) -> None:
         if not self.endpoints:
@@ -75,6 +78,7 @@ class Access:
             options.get("user"),
             options.get("password"),
             options.get("read_timeout", _PATIENCE),
+            options.get("same_cluster", True),
         )
 
     @classmethod
@@ -103,18 +107,25 @@ class Access:
         # Its read_timeout, 60 s by default, is made for long polls: far too long to go on to the next endpoint.
         return cls(endpoints, tls, None, user, password)
 
-    def client(self, root: str) -> Client:
-        """A client for the keys under `root`; does not connect yet."""
-        headers = dict(HEADERS)
-        if self.user is not None:
-            secret = base64.b64encode(f"{self.user}:{self.password}".encode()).decode("ascii")
-            headers["Authorization"] = f"Basic {secret}"
+    def cluster(self, root: str) -> OneCluster | None:
+        """The cluster that answers first, as it is asked about the directory `root`; None: any cluster does."""
+        question = Request("GET", Tree(root).everything())
+        return OneCluster(question, lambda reply: reply.headers.get("x-etcd-cluster-id")) if self.same_cluster else None
+
+    def client(self, root: str, cluster: OneCluster | None) -> Client:
+        """A client for the keys under `root`, in `cluster`; does not connect yet."""
         return Client(
             "etcd",
             self.endpoints,
             lambda reply: check(reply, self.user, root),
-            headers=headers,
+            headers=HEADERS,
+            login=None if self.password is None else Present.secret(self.password).then(self._login),
             tls=self.tls,
             server_name=self.server_name,
             request_timeout=self.read_timeout,
+            cluster=cluster,
         )
+
+    def _login(self, password: str) -> dict[str, str]:
+        secret = base64.b64encode(f"{self.user}:{password}".encode()).decode("ascii")
+        return {"Authorization": f"Basic {secret}"}

@@ -48,7 +48,8 @@ class EtcdV2Backend(NetworkBackend[Keys]):
         root = f"/{path}/{escape(run_id)}" if path else f"/{escape(run_id)}"
         self.access: Final = access
         """How etcd is reached."""
-        super().__init__(lambda: Keys(access.client(root), root, ttl), root)
+        cluster = access.cluster(root)
+        super().__init__(lambda: Keys(access.client(root, cluster), root, ttl), root)
 
     @property
     def name(self) -> str:

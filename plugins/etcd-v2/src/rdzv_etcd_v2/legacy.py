@@ -9,7 +9,7 @@ from typing import Final
 from rdzv_core.backend import BackendPlugin
 from rdzv_core.options import Option, parse_options
 from rdzv_core.parameters import RendezvousParameters
-from rdzv_transport import tls_options
+from rdzv_transport import same_cluster_option, tls_options
 
 from .access import Access
 from .backend import EtcdBackend
@@ -19,6 +19,7 @@ OPTIONS: Final = (
     *tls_options("servers'", ca_cert="cacert", server_name=None),
     Option("user", "text", None, "The user that logs in, where etcd demands it; PyTorch had no such option."),
     Option("password", "text", None, "The password of user.", secret=True),
+    same_cluster_option(),
 )
 """Every option of this backend, by PyTorch's names."""
 

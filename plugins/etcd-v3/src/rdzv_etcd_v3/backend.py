@@ -11,9 +11,10 @@ from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome,
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.keys import escape
-from rdzv_transport import LONGEST, NetworkBackend, Prefixes, ReplyLostError
+from rdzv_transport import LONGEST, NetworkBackend, Prefixes, Present, ReplyLostError
 
 from .client import Client
+from .cluster import one_cluster
 from .failures import LeaseNotFoundError
 from .watch import Watch, read_all
 from .wire import KeySpace, encode, read_entry
@@ -38,11 +39,12 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
         run_id: str,
         *,
         prefix: str = "rdzv",
-        tls: ssl.SSLContext | None = None,
+        tls: Present[ssl.SSLContext] | None = None,
         server_name: str | None = None,
         user: str | None = None,
         password: str | None = None,
         request_timeout: float = 3.0,
+        same_cluster: bool = True,
     ) -> None:
         """Does not touch the network.
 
@@ -53,8 +55,9 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
             tls: How to verify the members, and with which certificate of our own; None: no TLS.
             server_name: The name in the members' certificates, if it is not the endpoint's.
             user: The user that logs in, with `password`; None: no login.
-            password: See `user`.
+            password: See `user`. One that was taken from a file follows it.
             request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+            same_cluster: Whether only the cluster counts that answers first.
 
         Raises:
             RendezvousParameterError: These cannot be used.
@@ -65,8 +68,10 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
             raise RendezvousParameterError("The options 'user' and 'password' need each other; one is missing.")
         self._keys = KeySpace(f"/{prefix.strip('/')}/{escape(run_id)}/")
 
+        cluster = one_cluster() if same_cluster else None
+        settings = {"tls": tls, "server_name": server_name, "request_timeout": request_timeout, "cluster": cluster}
+
         def link() -> EtcdLink:
-            settings = {"tls": tls, "server_name": server_name, "request_timeout": request_timeout}
             return EtcdLink(Client(endpoints, user, password, **settings), self._keys)
 
         super().__init__(link, self._keys.root)

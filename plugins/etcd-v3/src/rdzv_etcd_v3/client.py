@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
-from rdzv_transport import LONGEST, EndpointError, Reply, Request, Stream
+from rdzv_transport import LONGEST, EndpointError, Present, Reply, Request, Stream
 from rdzv_transport import Client as HttpClient
 
 from .failures import LoginExpiredError, LoginNotNeededError, Refusals
@@ -29,7 +29,11 @@ class Client:
     """The connection to one etcd, by all its endpoints, of one process. Settings: see `rdzv_transport.Client`."""
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], user: str | None = None, password: str | None = None, **settings: Any
+        self,
+        endpoints: Sequence[Endpoint],
+        user: str | None = None,
+        password: str | None = None,
+        **settings: Any,
     ) -> None:
         self._refusals = Refusals(user)
         self.http = HttpClient(
@@ -44,7 +48,7 @@ class Client:
         self.newest = 0
         """The newest revision that any answer named."""
         self._user = user
-        self._password = password
+        self._password = None if password is None else Present.secret(password)
         # What logging in gave; "" if etcd demands none, None if it has not been asked yet.
         self._token: str | None = None if user else ""
         self._logging_in = threading.Lock()
@@ -140,7 +144,7 @@ class Client:
             self._logging_in.release()
 
     def _authenticate(self, timeout: float) -> str:
-        data = json.dumps({"name": self._user, "password": self._password}).encode()
+        data = json.dumps({"name": self._user, "password": self._password and self._password()}).encode()
         request = Request("POST", "/v3/auth/authenticate", data)
         try:
             return self.http.call(request, timeout, lambda reply: str(json.loads(reply.body)["token"]))

@@ -8,12 +8,14 @@ and the sockets that it makes.
 
 from .backend import NetworkBackend
 from .client import Client
+from .cluster import OneCluster
 from .connection import Reply, Request
 from .failover import FailoverClient, Member, ReplyLostError
 from .forks import keep_in_children
-from .options import request_timeout_option, tls_options
+from .options import request_timeout_option, same_cluster_option, tls_options
 from .poll import Poll
 from .prefixes import Prefixes, contains
+from .present import Present
 from .process_local import ProcessLocal
 from .sockets import LONGEST, EndpointError, TimedSocket
 from .stream import Stream
@@ -27,8 +29,10 @@ __all__ = [
     "FailoverClient",
     "Member",
     "NetworkBackend",
+    "OneCluster",
     "Poll",
     "Prefixes",
+    "Present",
     "ProcessLocal",
     "Reply",
     "ReplyLostError",
@@ -41,6 +45,7 @@ __all__ = [
     "keep_in_children",
     "pop_tls_context",
     "request_timeout_option",
+    "same_cluster_option",
     "tls_context",
     "tls_options",
 ]

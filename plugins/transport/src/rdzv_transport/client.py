@@ -10,9 +10,11 @@ from typing import Final, TypeVar
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
+from .cluster import OneCluster
 from .connection import Connection, Reply, Request
 from .failover import FailoverClient, Member
 from .poll import Poll
+from .present import Present
 from .sockets import EndpointError
 from .stream import Stream
 
@@ -32,9 +34,11 @@ class Client(FailoverClient):
         check: Raises what an answer other than a result means: an `EndpointError` if another endpoint may do
             better, a `RendezvousError` if not, a ValueError if it does not come from the service.
         headers: Sent with every request.
+        login: The headers that say who we are, sent with every request, too; None: there are none.
         tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
         server_name: The name in the endpoints' certificates, if it is not the endpoint's.
         request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+        cluster: The cluster that is meant; None: the service has no name for one.
         kind: What the service is, more exactly, for the message about an endpoint that is something else.
     """
 
@@ -45,9 +49,11 @@ class Client(FailoverClient):
         check: Callable[[Reply], None],
         *,
         headers: Mapping[str, str],
-        tls: ssl.SSLContext | None = None,
+        login: Present[Mapping[str, str]] | None = None,
+        tls: Present[ssl.SSLContext] | None = None,
         server_name: str | None = None,
         request_timeout: float = 3.0,
+        cluster: OneCluster | None = None,
         kind: str | None = None,
     ) -> None:
         super().__init__(
@@ -61,7 +67,9 @@ class Client(FailoverClient):
         )
         self._kind = kind or service
         self._check = check
+        self._cluster = cluster
         self._headers = dict(headers)
+        self._login = login or Present.fixed({})
         self._idle: dict[Member, list[Connection]] = {member: [] for member in self.members}
         self._in_use: set[Connection] = set()
         self._using = threading.Lock()
@@ -85,7 +93,7 @@ class Client(FailoverClient):
         def attempt(member: Member, deadline: float) -> _T:
             connection = self._connection(member, deadline)
             with self._used(connection):
-                reply = connection.exchange(request, self._headers, deadline)
+                reply = connection.exchange(request, deadline)
             return self._take(connection, reply, read)
 
         return self.try_members(attempt, timeout, repeatable=request.repeatable)
@@ -109,7 +117,7 @@ class Client(FailoverClient):
                 opening.callback(connection.close)
                 used = opening.enter_context(contextlib.ExitStack())
                 used.enter_context(self._used(connection))
-                connection.ask(request, self._headers, deadline)
+                connection.ask(request, deadline)
                 opening.pop_all()
                 until = time.monotonic() + held + self.request_timeout
                 return Poll(connection, lambda reply: self._take(connection, reply, read), until, used)
@@ -134,7 +142,7 @@ class Client(FailoverClient):
         def attempt(member: Member, deadline: float) -> Stream[_T]:
             def probe(until: float) -> None:
                 asked = self._connection(member, until)
-                asked.exchange(alive, self._headers, until)
+                asked.exchange(alive, until)
                 self._keep(asked)
 
             def fail(failure: EndpointError) -> RendezvousError:
@@ -144,13 +152,13 @@ class Client(FailoverClient):
                 return kind(f"{self._service} could not be used: {self.reasons([(member, failure)])}")
 
             with contextlib.ExitStack() as opening:
-                connection = Connection(self.sockets, member, deadline)
+                connection = self._connect(member, deadline)
                 opening.callback(connection.close)
                 opening.enter_context(self._used(connection))
-                connection.send(request, self._headers, deadline)
+                connection.send(request, deadline)
                 return Stream(
                     connection,
-                    lambda reply: self._understand(reply, read),
+                    lambda reply: self._understand(connection, reply, read),
                     probe=probe,
                     fail=fail,
                     patience=self.request_timeout,
@@ -182,7 +190,7 @@ class Client(FailoverClient):
     def _take(self, connection: Connection, reply: Reply, read: Callable[[Reply], _T]) -> _T:
         """The result of an answer; its connection is left for the next request."""
         try:
-            result = self._understand(reply, read)
+            result = self._understand(connection, reply, read)
         except BaseException:
             # A server with an unexpected answer may also break the order of requests and answers.
             connection.close()
@@ -193,10 +201,39 @@ class Client(FailoverClient):
     def _connection(self, member: Member, deadline: float) -> Connection:
         """A connection to use: an idle one, or a new one."""
         with contextlib.suppress(IndexError):
-            while not (idle := self._idle[member].pop()).sock.is_silent():
+            while not (idle := self._idle[member].pop()).sock.is_silent() or self._is_outdated(idle):
                 idle.close()
             return idle
-        return Connection(self.sockets, member, deadline)
+        connection = self._connect(member, deadline)
+        if self._cluster is not None and self._cluster.asks and len(self.members) > 1:
+            self._make_sure_of(connection, self._cluster, deadline)
+            if not (connection.is_persistent and connection.sock.is_silent()):
+                connection.close()
+                connection = self._connect(member, deadline)
+        return connection
+
+    def _connect(self, member: Member, deadline: float) -> Connection:
+        return Connection(self.sockets, member, {**self._headers, **self._login()}, deadline)
+
+    def _is_outdated(self, connection: Connection) -> bool:
+        """Whether it shows what stood in files that have changed since it was made."""
+        login = self._login()
+        return not login.items() <= connection.headers.items() or self.sockets.is_outdated(connection.sock)
+
+    def _make_sure_of(self, connection: Connection, cluster: OneCluster, deadline: float) -> None:
+        """Ask one of several endpoints for its cluster before anything else: another one is written nothing, and its
+        errors do not count."""
+        try:
+            with self._used(connection):
+                reply = connection.exchange(cluster.question, deadline)
+            cluster.check(reply)
+            # What else than a failure of the endpoint it may mean, the answer to the request itself will tell.
+            with contextlib.suppress(RendezvousError, ValueError):
+                self._check(reply)
+        except EndpointError as failure:
+            connection.close()
+            failure.applied = False
+            raise
 
     def _keep(self, connection: Connection) -> None:
         """Leave it for the next request, unless it has served its time."""
@@ -206,13 +243,20 @@ class Client(FailoverClient):
         else:
             connection.close()
 
-    def _understand(self, reply: Reply, read: Callable[[Reply], _T]) -> _T:
+    def _understand(self, connection: Connection, reply: Reply, read: Callable[[Reply], _T]) -> _T:
         if reply.status == 400 and b"HTTP request to an HTTPS server" in reply.body:
             # Of any server that is written in Go.
             raise EndpointError("it speaks TLS; set protocol=https", applied=False, denied=True)
+        if self._cluster is not None:
+            self._cluster.check(reply)
         try:
             self._check(reply)
             result = read(reply)
+        except RendezvousDeniedError as refusal:
+            if not self._is_outdated(connection):
+                raise
+            reason = f"it refused what our files held before they changed: {refusal}"
+            raise EndpointError(reason, applied=False) from refusal
         except RendezvousError:
             raise
         except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:

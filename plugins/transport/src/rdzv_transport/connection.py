@@ -59,41 +59,43 @@ class Connection:
 
     Attributes:
         member: The endpoint.
+        headers: Sent with every request.
         sock: What it goes over. From any thread, closing this ends it for the thread that uses it now.
         is_persistent: Whether another request may follow the last one.
     """
 
-    def __init__(self, sockets: Sockets, member: Member, deadline: float) -> None:
+    def __init__(self, sockets: Sockets, member: Member, headers: Mapping[str, str], deadline: float) -> None:
         """Make it.
 
         Raises:
             EndpointError: There is none by `deadline`; nothing was sent.
         """
         self.member = member
+        self.headers = headers
         self.sock = sockets.connect(member.endpoint, deadline)
         self.is_persistent = True
         self._answer = Answer()
 
-    def exchange(self, request: Request, headers: Mapping[str, str], deadline: float) -> Reply:
+    def exchange(self, request: Request, deadline: float) -> Reply:
         """Send a request and receive its answer.
 
         Raises:
             EndpointError: There was no answer until `deadline`; the connection is closed.
         """
         with self._closed_by_failure():
-            self._ask(request, headers, deadline)
+            self._ask(request, deadline)
             if (reply := self._finish(deadline)) is None:
                 raise TimeoutError
             return reply
 
-    def ask(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+    def ask(self, request: Request, deadline: float) -> None:
         """Send a request whose answer is received by `finish`.
 
         Raises:
             EndpointError: It could not be sent until `deadline`; the connection is closed.
         """
         with self._closed_by_failure():
-            self._ask(request, headers, deadline)
+            self._ask(request, deadline)
 
     def finish(self, deadline: float) -> Reply | None:
         """The answer to what was asked; None if it is not complete by `deadline`: what has come of it is kept.
@@ -104,10 +106,10 @@ class Connection:
         with self._closed_by_failure():
             return self._finish(deadline)
 
-    def _ask(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+    def _ask(self, request: Request, deadline: float) -> None:
         self.is_persistent = False
         self._answer = Answer()
-        self._send(request, headers, deadline)
+        self._send(request, {}, deadline)
 
     def _finish(self, deadline: float) -> Reply | None:
         answer = self._answer
@@ -129,14 +131,14 @@ class Connection:
         self.is_persistent = answer.is_persistent
         return Reply(answer.status, answer.headers, bytes(answer.rest))
 
-    def send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
+    def send(self, request: Request, deadline: float) -> None:
         """Send a request whose answer is to be received piece by piece; nothing else is sent after it.
 
         Raises:
             EndpointError: It could not be sent until `deadline`; the connection is closed.
         """
         with self._closed_by_failure():
-            self._send(request, {**headers, "Connection": "close"}, deadline)
+            self._send(request, {"Connection": "close"}, deadline)
 
     def receive(self, deadline: float) -> bytes | None:
         """The bytes of an answer that are there, its head too; if there are none, wait for them until `deadline`.
@@ -160,7 +162,7 @@ class Connection:
     def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             # A server that refuses the client, or a request that is too large, answers and hangs up during the send.
-            self.sock.send(_bytes(request, self.member.endpoint, headers), deadline)
+            self.sock.send(_bytes(request, self.member.endpoint, {**self.headers, **headers}), deadline)
 
     @contextlib.contextmanager
     def _closed_by_failure(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from typing import TypeVar
 from rdzv_core.endpoints import Endpoint, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
+from .present import Present
 from .sockets import LONGEST, EndpointError, Sockets
 
 _T = TypeVar("_T")
@@ -62,7 +63,7 @@ class FailoverClient:
         service: str,
         endpoints: Sequence[Endpoint],
         *,
-        tls: ssl.SSLContext | None,
+        tls: Present[ssl.SSLContext] | None,
         server_name: str | None,
         request_timeout: float,
         scheme: str,

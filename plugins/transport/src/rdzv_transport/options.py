@@ -35,6 +35,12 @@ def tls_options(
     return (*options, Option(server_name, "text", None, hold))
 
 
+def same_cluster_option() -> Option:
+    """The option for whether another cluster than the first one is refused."""
+    meaning = "Whether only the cluster counts that answers first; false: a restored one, of another id, too."
+    return Option("same_cluster", "boolean", True, meaning)
+
+
 def request_timeout_option(what: str, name: str = "request_timeout") -> Option:
     """The option for how long one of several `what` may take."""
     meaning = f"How long one of several {what} may take to answer before the next one is tried."

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.threads import in_thread
 
-from rdzv_transport.forks import NO_FORK
+from .forks import NO_FORK
+from .present import Present
 
 _T = TypeVar("_T")
 
@@ -73,6 +74,10 @@ class TimedSocket:
     def has_tls(self) -> bool:
         """Whether it speaks TLS."""
         return isinstance(self._sock, ssl.SSLSocket)
+
+    def uses(self, context: ssl.SSLContext) -> bool:
+        """Whether it speaks TLS by this context."""
+        return isinstance(self._sock, ssl.SSLSocket) and self._sock.context is context
 
     def connect(self, address: Any, seconds: float) -> None:
         """Connect it."""
@@ -211,7 +216,7 @@ class Sockets:
         without_tls: What the user sets to go without TLS, for messages.
     """
 
-    def __init__(self, tls: ssl.SSLContext | None, server_name: str | None, without_tls: str) -> None:
+    def __init__(self, tls: Present[ssl.SSLContext] | None, server_name: str | None, without_tls: str) -> None:
         self.without_tls = without_tls
         self._tls = tls
         self._server_name = server_name
@@ -228,13 +233,17 @@ class Sockets:
         try:
             sock = self._reach(self._resolve(endpoint, deadline), deadline)
             if self._tls is not None:
-                self._secure(self._tls, sock, endpoint, deadline)
+                self._secure(self._tls(), sock, endpoint, deadline)
         except ssl.SSLError as error:
             raise _tls_failure(error, self.without_tls, applied=False) from error
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
             raise EndpointError(f"not connected: {reason}", applied=False) from error
         return sock
+
+    def is_outdated(self, sock: TimedSocket) -> bool:
+        """Whether a file for TLS has changed since it was connected."""
+        return self._tls is not None and not sock.uses(self._tls())
 
     def forget(self, sock: TimedSocket) -> None:
         """One of them is closed."""

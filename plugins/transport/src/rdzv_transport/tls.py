@@ -5,12 +5,13 @@ from typing import Any
 
 from rdzv_core.errors import RendezvousParameterError
 
-from rdzv_transport.forks import NO_FORK
+from .forks import NO_FORK
+from .present import Present
 
 
 def pop_tls_context(
     options: dict[str, Any], words: tuple[str, str, str] = ("protocol", "http", "https")
-) -> ssl.SSLContext | None:
+) -> Present[ssl.SSLContext] | None:
     """Make a context of the parsed `tls_options` and take them out, all but ``server_name``; see `tls_context`."""
     switch = options.pop(words[0])
     protocol = str(switch).lower() if isinstance(switch, bool) else switch
@@ -28,7 +29,7 @@ def tls_context(
     cert: tuple[str, str | None],
     key: tuple[str, str | None],
     server_name: tuple[str, str | None] = ("server_name", None),
-) -> ssl.SSLContext | None:
+) -> Present[ssl.SSLContext] | None:
     """How to verify the service, and with which certificate of our own.
 
     Args:
@@ -41,7 +42,8 @@ def tls_context(
         server_name: Likewise: the name that must be in the service's certificate.
 
     Returns:
-        None if there is to be no TLS.
+        The context, made anew when a file changes: so certificate and key change as a pair that fits. None if there is
+        to be no TLS.
 
     Raises:
         RendezvousParameterError: The options contradict each other, or a file cannot be used.
@@ -57,6 +59,13 @@ def tls_context(
         return None
     if key[1] is not None and cert[1] is None:
         raise RendezvousParameterError(f"The option '{key[0]}' needs '{cert[0]}', the certificate that it belongs to.")
+    files = [path for _, path in (ca_cert, cert, key) if path is not None]
+    return Present(files, lambda: _context(ca_cert, cert, key))
+
+
+def _context(
+    ca_cert: tuple[str, str | None], cert: tuple[str, str | None], key: tuple[str, str | None]
+) -> ssl.SSLContext:
     try:
         with NO_FORK:
             context = ssl.create_default_context(cafile=ca_cert[1])

@@ -8,7 +8,7 @@ from kazoo.protocol.serialization import Sync  # type: ignore[import-untyped]
 from rdzv_core.backend import ABSENT, ANY, Capability, Expect, Lease, PutOutcome, PutResult, Token
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousParameterError
-from rdzv_transport import FailoverClient, NetworkBackend, ReplyLostError
+from rdzv_transport import FailoverClient, NetworkBackend, Present, ReplyLostError
 
 from .cache import PrefixCaches
 from .failures import SessionEndedError
@@ -31,7 +31,7 @@ class ZooKeeperBackend(NetworkBackend[PrefixCaches]):
         run_id: str,
         *,
         prefix: str = "rdzv",
-        tls: ssl.SSLContext | None = None,
+        tls: Present[ssl.SSLContext] | None = None,
         server_name: str | None = None,
         user: str | None = None,
         password: str | None = None,

@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Final
 
 from kazoo.exceptions import ZookeeperError  # type: ignore[import-untyped]
 from kazoo.protocol.serialization import SASL, Auth  # type: ignore[import-untyped]
 from kazoo.security import ACL, Id  # type: ignore[import-untyped]
 from rdzv_core.errors import RendezvousParameterError
-from rdzv_transport import EndpointError
+from rdzv_transport import EndpointError, Present
 
 from . import wire
 from .failures import NotZooKeeperError
@@ -66,6 +67,7 @@ class Login:
         if self.sasl is not None:
             self._negotiate(self.sasl, line, host, deadline)
         elif self.user is not None:
+            # The password is a part of the name that owns our nodes: another one would be another user.
             self._ask(line, Auth(0, "digest", f"{self.user}:{self.password}"), wire.AUTH_XID, deadline)
 
     def _negotiate(self, mechanism: str, line: wire.Line, host: str, deadline: float) -> None:
@@ -91,10 +93,15 @@ class Login:
                 raise _refused(f"it ended the connection when {self.who} logged in") from error
         client.dispose()
 
+    @cached_property
+    def _password(self) -> Present[str] | None:
+        return None if self.password is None else Present.secret(self.password)
+
     def _sasl_client(self, mechanism: str, host: str) -> Any:
         import puresasl.client
 
-        options = {"username": self.user, "password": self.password} if self.password is not None else {}
+        password = self._password and self._password()
+        options = {"username": self.user, "password": password} if password is not None else {}
         if mechanism == "DIGEST-MD5":
             # ZooKeeper has its own fixed name of the server for this one.
             host = "zk-sasl-md5"
