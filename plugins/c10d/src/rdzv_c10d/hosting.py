@@ -73,6 +73,10 @@ class Host:
                 return
         if linger <= 0 or self._await_idle(_OWN, 0.002):
             self._end()
+        elif not threading.main_thread().is_alive():
+            # The interpreter ends, as after a signal: the others may learn why, and no more.
+            self._await_idle(min(linger, _UNNOTICED), _POLL_INTERVAL)
+            self._end()
         else:
             # Not a daemon: if this process ended now, the others could not deregister.
             lingering = threading.Thread(target=self._linger, args=(linger,), name="rdzv-c10d-linger")
