@@ -1,8 +1,8 @@
 """Making a client of a TCPStore within a limit.
 
 torch's constructor reads the host's first answer without a limit, on a socket without one: where the host is stopped,
-and its machine vanishes then, the thread is stuck for good. So torch connects to a relay of ours, which hands on what
-the two say to each other and hangs up at the limit. Then torch's socket becomes the connection to the host.
+and its machine vanishes then, the thread is stuck for good. So torch connects to a relay in this process, which hands
+on what the two say to each other and hangs up at the limit. Then torch's socket becomes the connection to the host.
 """
 
 import os
