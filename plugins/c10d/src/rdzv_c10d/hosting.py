@@ -228,9 +228,9 @@ def _check_others(name: str, families: set[int], others: list[_Address]) -> None
         is_loopback = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
         if not is_loopback and (family in families or _has_route(family, address)):
             raise SharedNameError(
-                f"(It has one of the addresses of '{name}', but {address[0]} is another machine's: there would be two "
+                f"It has one of the addresses of '{name}', but {address[0]} is another machine's: there would be two "
                 "hosts. Give the name or the address of the node that is to serve the store, or is_host=true to that "
-                "node alone.)"
+                "node alone."
             )
 
 
