@@ -22,6 +22,7 @@ from rdzv_core.backend import ANY
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousParameterError
 
 from rdzv_c10d import C10dRendezvousBackend
+from rdzv_c10d.handshake import Handshake
 from rdzv_c10d.locator import FileLocator, GivenLocator, is_whole
 from rdzv_c10d.store import stores
 from rdzv_c10d.stuck import MOST_STUCK, Stay
@@ -171,6 +172,24 @@ def test_what_is_not_used_any_more_is_cut(connect: Connect, silent: Silent) -> N
         backend.read("key", timeout=0.2)
     backend.close()
     eventually(lambda: not [one for one in threading.enumerate() if "handshake" in one.name], "its threads")
+
+
+def test_a_fork_cuts_no_connection_that_its_parent_makes(server: ForkedStore, processes: Processes) -> None:
+    host, _, port = server.endpoint.partition(":")
+    connection = socket.create_connection((host, int(port)))
+    handshake = Handshake(connection)
+    processes.fork(lambda link: handshake.cut()).result(CALL)
+    store = handshake.make(CALL)
+    store.set("key", b"x")
+    assert store.get("key") == b"x"
+
+
+def test_a_handshake_that_is_cut_fails(server: ForkedStore) -> None:
+    host, _, port = server.endpoint.partition(":")
+    handshake = Handshake(socket.create_connection((host, int(port))))
+    handshake.cut()
+    with pytest.raises(RuntimeError):
+        handshake.make(CALL)
 
 
 # FileStores.

@@ -32,6 +32,7 @@ class Handshake:
 
     def __init__(self, host: socket.socket) -> None:
         self._host = host
+        self._process = os.getpid()
 
     def make(self, seconds: float) -> Any:
         """Make the client.
@@ -63,9 +64,10 @@ class Handshake:
             return store
 
     def cut(self) -> None:
-        """Hang up, which ends it."""
-        with suppress(OSError):
-            self._host.shutdown(socket.SHUT_RDWR)
+        """Hang up, which ends it; in a fork's child, which has a copy of the socket, nothing."""
+        if self._process == os.getpid():
+            with suppress(OSError):
+                self._host.shutdown(socket.SHUT_RDWR)
 
     def _relay(self, listener: socket.socket, deadline: float) -> None:
         """Hand on what torch and the host say, until one of them hangs up, or to the deadline."""
