@@ -351,14 +351,14 @@ def test_a_node_whose_join_times_out_disturbs_no_other(local: Nodes, work: Path,
     assert finish(work, *two) == [0, 0]
 
 
-def test_a_signal_lets_the_others_know_at_once(local: Nodes, work: Path, tmp_path: Path) -> None:
+def test_a_signal_lets_the_others_know_at_once(everywhere: Nodes, work: Path) -> None:
     patient = {"keep_alive_interval": 10, "keep_alive_max_attempt": 6}
-    three = [local.start(work, nnodes="2:3", options=patient) for _ in range(3)]
+    three = [everywhere.start(work, nnodes="2:3", options=patient) for _ in range(3)]
     for node in three:
         node.says("rank . of 3", limit=PATIENCE)
     # A spare that still waits for its first world leaves like a member does.
-    spare = local.start(work, nnodes="2:3", options=patient)
-    wait_until(lambda: len(local.status().nodes) == 4)
+    spare = everywhere.start(work, nnodes="2:3", options=patient)
+    wait_until(lambda: len(everywhere.status().nodes) == 4)
     for node in (spare, three[0]):
         node.process.send_signal(signal.SIGTERM)
         assert node.ends(PATIENCE) != 0
@@ -366,7 +366,28 @@ def test_a_signal_lets_the_others_know_at_once(local: Nodes, work: Path, tmp_pat
     ended = time.monotonic()
     for node in three[1:]:
         assert node.says("rank . of 2", limit=PATIENCE) < ended + 5
+        assert "(its process has ended)" in node.said
     assert finish(work, *three[1:]) == [0, 0]
+
+
+def test_a_signal_to_the_host_of_the_store_lets_the_others_know_at_once(work: Path) -> None:
+    (port,) = free_ports(1)
+    nodes = Nodes("c10d", f"127.0.0.1:{port}", {"keep_alive_interval": "10", "keep_alive_max_attempt": "6"})
+    try:
+        host = nodes.start(work)
+        wait_until(lambda: accepts(port), limit=PATIENCE)
+        two = [nodes.start(work) for _ in range(2)]
+        for node in (host, *two):
+            node.says("rank . of 3", limit=PATIENCE)
+        host.process.send_signal(signal.SIGTERM)
+        for node in two:
+            node.says("rank . of 2", limit=PATIENCE)
+            assert "(its process has ended)" in node.said
+        assert host.ends(PATIENCE) != 0
+        assert "stays for nodes" not in host.said
+        assert finish(work, *two) == [0, 0]
+    finally:
+        nodes.close()
 
 
 def test_a_node_that_drains_ends_with_0_and_costs_no_restart(local: Nodes, work: Path) -> None:

@@ -18,6 +18,7 @@ from rdzv_core.errors import (
     RendezvousError,
     RendezvousParameterError,
     RendezvousStateError,
+    RendezvousTimeoutError,
 )
 
 from rdzv import DynamicRendezvousHandler, NodeRecord
@@ -116,6 +117,22 @@ class TestJoining:
     def test_without_an_address_it_is_the_one_towards_the_service(self, run: Run) -> None:
         node = run.node(1, 1)
         assert node.next_rendezvous().bootstrap_store_info.master_addr == run.backends[0].local_address
+
+    def test_an_address_that_is_not_told_is_not_waited_for(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        told = threading.Event()
+
+        def look_up(backend: MemoryBackend) -> str:
+            told.wait(60)
+            return "127.0.0.1"
+
+        monkeypatch.setattr(MemoryBackend, "local_address", property(look_up))
+        node = run.node(1, 1, join=0.3)
+        try:
+            with pytest.raises(RendezvousTimeoutError, match=r"'memory' was not found in time.*local_addr"):
+                node.next_rendezvous()
+            assert not told.is_set()
+        finally:
+            told.set()
 
     def test_two_threads_do_not_wait_at_once_but_one_after_the_other(self, run: Run) -> None:
         node = run.node(2, 2)

@@ -15,9 +15,11 @@ from rdzv_conformance.meanwhile import in_background
 from rdzv_conformance.processes import Link, Processes
 from rdzv_conformance.servers import free_ports
 from rdzv_core.backend import ANY, PutOutcome
+from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_c10d import C10dRendezvousBackend
+from rdzv_c10d.hosting import SharedNameError, try_to_host
 
 from .clients import CALL, Connect, tcp_client
 
@@ -95,6 +97,49 @@ def test_a_name_is_served_on_all_addresses(connect: Connect, monkeypatch: pytest
     (port,) = free_ports(1, "")
     connect(f"node1.test:{port}", is_host=None).put("key", b"x", expect=ANY, timeout=CALL)
     assert connect(f"127.0.0.1:{port}").read("key", timeout=CALL) is not None
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[str]]:
+    """What the addresses of names are, beside the real ones."""
+    known: dict[str, list[str]] = {}
+    resolve = socket.getaddrinfo
+
+    def look_up(host: Any, *args: Any, **kwargs: Any) -> Any:
+        return [found for address in known.get(host, [host]) for found in resolve(address, *args, **kwargs)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return known
+
+
+@pytest.mark.parametrize("others", [["192.0.2.1"], ["192.0.2.1", "2001:db8::1"]])
+def test_a_name_of_several_machines_is_served_by_who_must(
+    connect: Connect, names: dict[str, list[str]], others: list[str]
+) -> None:
+    """Each of them could listen at one of its addresses, and would have a store of its own."""
+    (port,) = free_ports(1, "")
+    for addresses in (["127.0.0.1", *others], [*others, "127.0.0.1"]):
+        names["all.test"] = addresses
+        with pytest.raises(SharedNameError, match=r"'all\.test', but 192\.0\.2\.1 is another machine's.*is_host=true"):
+            try_to_host(Endpoint("all.test", port), "test", must=False, mark=lambda store: None)
+    names["all.test"] = ["127.0.0.1"]
+    backend = connect(f"all.test:{port}", is_host=False)
+    with pytest.raises(RendezvousConnectionError, match="Is its host up"):
+        backend.read("key", timeout=CALL)
+    names["all.test"] = ["127.0.0.1", *others]
+    connect(f"all.test:{port}", is_host=True).put("key", b"x", expect=ANY, timeout=CALL)
+    # A node that does not serve is a client.
+    assert connect(f"all.test:{port}", is_host=None).read("key", timeout=CALL) is not None
+
+
+def test_a_kind_of_address_that_a_machine_lacks_makes_no_name_anothers(
+    connect: Connect, names: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as IPv6 in a container that has none, while the name of the node has such an address, too."""
+    monkeypatch.setattr("rdzv_c10d.hosting._has_route", lambda family, address: False)
+    (port,) = free_ports(1, "")
+    names["node1.test"] = ["2001:db8::1", "127.0.0.1"]
+    connect(f"node1.test:{port}", is_host=None).put("key", b"x", expect=ANY, timeout=CALL)
 
 
 def test_an_address_is_served_alone(endpoint: str, connect: Connect) -> None:

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -12,10 +13,11 @@ from typing import TypeVar
 
 from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
 from rdzv_core.endpoints import check_address
-from rdzv_core.errors import RendezvousError
+from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
 from rdzv_core.handler import RendezvousHandler, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.store import Store
+from rdzv_core.threads import in_thread
 
 from .. import hooks
 from ..settings import RendezvousSettings, RendezvousTimeout
@@ -170,7 +172,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._lifetime.begin(self._start_loops)
         # Only after a first contact is it known which of this machine's addresses leads to the service.
         self._runner.run(watch.wait_until_connected(self._node, deadline))
-        address = self._local_addr or self._keys.local_address
+        address = self._local_addr or address_towards(self._keys, deadline)
         with _reserved_port(address) as port:
             return self._runner.run(join.join(self._node, address, port, deadline))
 
@@ -324,6 +326,21 @@ def with_leases(
         return keys
     interval = settings.keep_alive_interval.total_seconds()
     return HeartbeatLeases(keys, interval, folder=str(settings.attempt), observers=observers)
+
+
+def address_towards(keys: KeyValueBackend, deadline: float) -> str:
+    """This machine's address as the service's clients see it. A backend may look up a name for it, at its leisure.
+
+    Raises:
+        RendezvousTimeoutError: It has not told by the deadline, on the monotonic clock.
+    """
+    asked = in_thread(lambda: keys.local_address, "rdzv-address")
+    if wait([asked], max(0.0, deadline - time.monotonic())).done:
+        return asked.result()
+    raise RendezvousTimeoutError(
+        f"The address of this machine towards the service of backend '{keys.name}' was not found in time; is the "
+        "resolver of names silent? Give it as local_addr."
+    )
 
 
 def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:

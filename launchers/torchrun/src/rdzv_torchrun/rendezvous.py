@@ -1,5 +1,6 @@
 """A handler of rdzv as torchrun wants it."""
 
+import atexit
 import itertools
 import logging
 import os
@@ -78,6 +79,10 @@ class TorchrunHandler(RendezvousHandler):
         self._server: TCPStore | None = None
         self._graceful_exit = False
         self._left = weakref.finalize(self, handler.leave, "its process has ended")
+        # At the end of the process, not with torch's own finalizers: these come after what closes the backend, which
+        # was registered before this. See "The order at exit" in the architecture.
+        self._left.atexit = False
+        atexit.register(self._left)
 
     def get_backend(self) -> str:
         """The name by which torch knows the backend."""
@@ -153,6 +158,7 @@ class TorchrunHandler(RendezvousHandler):
             told = ended_by_signals(self._handler.shutdown if reason is None else partial(self._handler.leave, reason))
         # Not before: a signal may have ended the call, and then the process says it when it ends.
         self._left.detach()
+        atexit.unregister(self._left)
         self._server = None
         if told:
             done = "has closed the rendezvous" if reason is None else "has left the rendezvous"

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -72,6 +72,10 @@ class Host:
             if self.users:
                 return
         if linger <= 0 or self._await_idle(_OWN, 0.002):
+            self._end()
+        elif not threading.main_thread().is_alive():
+            # The interpreter ends, as after a signal: the others may learn why, and no more.
+            self._await_idle(min(linger, _UNNOTICED), _POLL_INTERVAL)
             self._end()
         else:
             # Not a daemon: if this process ended now, the others could not deregister.
@@ -133,6 +137,16 @@ class Host:
                         yield int(name)
 
 
+class SharedNameError(RendezvousConnectionError):
+    """The name of the endpoint is this machine's and another's."""
+
+
+_Address = tuple[int, Any]
+"""The family, and what `bind` takes."""
+
+known_addresses: Final[dict[str, list[str]]] = {}
+"""What each host's name stood for when this process looked it up, or when it was connected to the host, last."""
+
 _hosts: Final[dict[Hashable, Host]] = {}
 _lock = threading.Lock()
 
@@ -147,47 +161,84 @@ def try_to_host(endpoint: Endpoint, name: Hashable, must: bool, mark: Callable[[
         mark: Writes into the new store what its clients must find.
 
     Raises:
+        SharedNameError: Another machine could serve as well.
         RendezvousConnectionError: We must, and cannot.
     """
-    with _lock:
-        host = _hosts.get(name)
-        try:
-            if host is None and (listener := _listen(endpoint, must)) is not None:
+    host = None
+    try:
+        # Before the lock: the resolver may take long. (A host that is there needs no address.)
+        addresses = [] if name in _hosts else _look_up(endpoint)
+        with _lock:
+            host = _hosts.get(name)
+            if host is None and (listener := _listen(endpoint, addresses, must)) is not None:
                 host = _hosts[name] = Host(listener, mark)
                 there = Endpoint(endpoint.host, host.address[1])
                 logger.info("this process (%d) serves the store at %s", os.getpid(), there)
-        except FAILURES as error:
-            if must:
-                raise RendezvousConnectionError(
-                    f"This process cannot serve the store at {endpoint}: {error}."
-                ) from error
-            logger.debug("this process cannot serve the store at %s: %s", endpoint, error)
-        if host is not None:
-            host.users += 1
-        return host
+            if host is not None:
+                host.users += 1
+    except SharedNameError:
+        raise
+    except FAILURES as error:
+        if must:
+            raise RendezvousConnectionError(f"This process cannot serve the store at {endpoint}: {error}.") from error
+        logger.debug("this process cannot serve the store at %s: %s", endpoint, error)
+    return host
 
 
-def _listen(endpoint: Endpoint, must: bool) -> socket.socket | None:
+def _look_up(endpoint: Endpoint) -> list[_Address]:
+    found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    addresses: list[_Address] = [(family, address) for family, _, _, _, address in found]
+    known_addresses[endpoint.host] = [str(address[0]) for _, address in addresses]
+    return addresses
+
+
+def _listen(endpoint: Endpoint, addresses: list[_Address], must: bool) -> socket.socket | None:
     """A socket that listens at the endpoint; None if its address is another machine's.
 
     Raises:
+        SharedNameError: One of its addresses is, and another one is this machine's.
         OSError: It is taken, or we may not take it.
     """
-    for family, _, _, _, address in socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM):
-        try:
-            bound = _bind(family, address)
-        except OSError as error:
-            if error.errno == errno.EADDRNOTAVAIL:
-                continue
-            raise
-        if _is_exact(endpoint.host):
-            bound.listen(_BACKLOG)
-            return bound
-        # The others may see the name as another address of this machine. (And Debian's machines
-        # see their own name as one that no other machine can reach.)
-        bound.close()
-        return _listen_everywhere(endpoint.port)
-    return _listen_everywhere(endpoint.port) if must else None
+    with ExitStack() as unused:
+        own, others = [], []
+        for family, address in addresses:
+            try:
+                own.append(unused.enter_context(_bind(family, address)))
+            except OSError as error:
+                if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                    raise
+                others.append((family, address))
+        if not must and own:
+            _check_others(endpoint.host, {one.family for one in own}, others)
+        if own and _is_exact(endpoint.host):
+            own[0].listen(_BACKLOG)
+            # Not to be closed with the others.
+            return own[0].dup()
+    # The others may see the name as another address of this machine. (And Debian's machines
+    # see their own name as one that no other machine can reach.)
+    return _listen_everywhere(endpoint.port) if own or must else None
+
+
+def _check_others(name: str, families: set[int], others: list[_Address]) -> None:
+    """Refuse a name that is not this machine's alone: the others that can bind one of its addresses would serve, too.
+
+    An address is not counted if it is a loopback address, or of a kind that this machine does not have at all.
+    """
+    for family, address in others:
+        is_loopback = ipaddress.ip_address(address[0].partition("%")[0]).is_loopback
+        if not is_loopback and (family in families or _has_route(family, address)):
+            raise SharedNameError(
+                f"It has one of the addresses of '{name}', but {address[0]} is another machine's: there would be two "
+                "hosts. Give the name or the address of the node that is to serve the store, or is_host=true to that "
+                "node alone."
+            )
+
+
+def _has_route(family: int, address: Any) -> bool:
+    with suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect(address)
+        return True
+    return False
 
 
 def _bind(family: int, address: Any) -> socket.socket:

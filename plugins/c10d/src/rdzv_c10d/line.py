@@ -14,6 +14,7 @@ from rdzv_core.threads import in_thread
 
 from .pool import Check, ConnectionPool, failure, is_done
 from .store import FAILURES, Connection, NoAnswerError, Store, stores
+from .stuck import Stay
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -111,11 +112,13 @@ class Line:
     def _connect(self, deadline: float, check_open: Check) -> Connection:
         self._connection = None
         if self._connecting is None or self._connecting.done():
-            self._connecting = in_thread(
-                lambda: self._connections.connect(deadline - time.monotonic()), "rdzv-c10d-connect"
-            )
+            self._connecting = in_thread(lambda: self._make(deadline), "rdzv-c10d-connect")
         if not is_done(self._connecting, deadline, check_open):
             raise self._connections.no_answer()
         made, self._connecting = self._connecting, None
         self._connection = made.result()
         return self._connection
+
+    def _make(self, deadline: float) -> Connection:
+        with Stay(time.monotonic() + self._connections.patience):
+            return self._connections.connect(deadline - time.monotonic())

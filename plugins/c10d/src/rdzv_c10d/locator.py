@@ -1,5 +1,6 @@
 """Where a store is, and how to get a connection of one's own to it."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -12,14 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from rdzv_core.endpoints import Endpoint, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError, RendezvousStateError
 from rdzv_transport import keep_in_children
 
-from .hosting import Host, try_to_host
-from .store import FAILURES, Session, Store, socket_of, stores, without_prefixes
+from .handshake import Handshake
+from .hosting import Host, SharedNameError, known_addresses, try_to_host
+from .store import FAILURES, Session, Store, check_room, socket_of, stores, without_prefixes
 from .values import nonce
 
 _LONGEST_KEY: Final = 1 << 20
@@ -27,12 +29,14 @@ _LONGEST_KEY: Final = 1 << 20
 _MARK: Final = "rdzv-c10d/store"
 """The key that says which session of the store this is, and whose store it is."""
 
-_CONNECT: Final = 2.0
-"""Seconds that torch may try to connect to a port where a process listened just before: if its host has ended
-since then, torch tries on and on."""
+_PATIENCE: Final = 60.0
+"""Seconds that making a connection may take at most, where no `read_timeout` says less."""
 
 _READS: Final = timedelta(seconds=1)
 """How long a read of several keys waits for one that was removed just then."""
+
+_LOCKED: Final = 0.01
+"""Seconds between two attempts to lock a file."""
 
 _SHARED_MACHINE: Final = "127.0.0.1"
 
@@ -55,6 +59,11 @@ class StoreLocator(ABC):
     key: Hashable
     read_timeout = float("inf")
 
+    @property
+    def patience(self) -> float:
+        """Seconds that the host may take to answer a connection in the making; who waits for it may give up before."""
+        return min(self.read_timeout, _PATIENCE)
+
     @abstractmethod
     def connect(self, timeout: float) -> Store:
         """Make a connection, which is for one thread; may outlast its timeout (in seconds).
@@ -66,12 +75,41 @@ class StoreLocator(ABC):
     def release(self, *, at_once: bool) -> None:  # noqa: B027 - most have nothing to release
         """Let go of what `connect` set up beside the connections, even if others need it still: `at_once`."""
 
+    def cut(self) -> None:  # noqa: B027 - most have nothing to cut
+        """End the connections in the making, where that is possible."""
+
     def local_address(self) -> str:
         """This machine's address as the store's other clients see it."""
         return _SHARED_MACHINE
 
 
-class TcpLocator(StoreLocator):
+class _NetworkLocator(StoreLocator):
+    """A TCPStore."""
+
+    def __init__(self) -> None:
+        self._handshakes: set[Handshake] = set()
+
+    def cut(self) -> None:
+        for handshake in list(self._handshakes):
+            handshake.cut()
+
+    def _client(self, connection: socket.socket) -> Store:
+        """A client of what a connection leads to."""
+        handshake = Handshake(connection)
+        self._handshakes.add(handshake)
+        try:
+            return _prepare(handshake.make(self.patience))
+        except FAILURES as error:
+            if isinstance(error, RendezvousConnectionError):
+                raise
+            raise RendezvousConnectionError(
+                f"What listens at {self.where} does not answer as a TCPStore does ({error}); is it a TCPStore?"
+            ) from None
+        finally:
+            self._handshakes.discard(handshake)
+
+
+class TcpLocator(_NetworkLocator):
     """A TCPStore at an endpoint, which this process serves itself if it is the one who can.
 
     A store that is served so belongs to one run; the nodes of another that meet it by accident
@@ -84,6 +122,7 @@ class TcpLocator(StoreLocator):
         self, endpoint: Endpoint, owner: str, is_host: bool | None, read_timeout: float, linger: float
     ) -> None:
         """See `OPTIONS`; `owner` is the run."""
+        super().__init__()
         self.where = str(endpoint)
         self.read_timeout = read_timeout
         self._endpoint = endpoint
@@ -94,35 +133,49 @@ class TcpLocator(StoreLocator):
         self._is_host = is_host
         self._linger = linger
         self._host: Host | None = None
+        self._is_released = False
         self._hosting = threading.Lock()
 
     def connect(self, timeout: float) -> Store:
         """See `StoreLocator`. Serves the store first, if no process does."""
-        started = time.monotonic()
-        host = None if self._is_host is False else self._serve()
+        host, hint = None, "Is its host up?"
+        try:
+            host = None if self._is_host is False else self._serve()
+        except SharedNameError as error:
+            hint = str(error)
         if host is None and self._endpoint.port == 0:
             raise RendezvousParameterError(
                 f"The endpoint '{self._endpoint}' leaves the port to this process, which cannot serve a store there: "
                 "it is no address of this machine. Write localhost:0."
             )
-        address = _reach(self._endpoint, timeout) if host is None else host.address
-        return _client(address, self.where, timeout - (time.monotonic() - started))
+        if host is not None:
+            return self._client(_dial(Endpoint(*host.address), timeout, hint))
+        connection = _dial(self._endpoint, timeout, hint)
+        known_addresses[self._endpoint.host] = [connection.getpeername()[0]]
+        return self._client(connection)
 
     def release(self, *, at_once: bool) -> None:
         with self._hosting:
-            host, self._host = self._host, None
+            host, self._host, self._is_released = self._host, None, True
         if host is not None:
             host.release(0.0 if at_once else self._linger)
 
     def local_address(self) -> str:
-        return source_address([self._endpoint], self.read_timeout)
+        # The name of a host that answers is looked up no more: the resolver may be silent meanwhile.
+        known = known_addresses.get(self._endpoint.host, [self._endpoint.host])
+        return source_address([Endpoint(host, self._endpoint.port) for host in known], self.read_timeout)
 
     def _serve(self) -> Host | None:
         """Be the host, if possible or demanded; None if another process is."""
-        with self._hosting:
-            if self._host is None:
-                self._host = try_to_host(self._endpoint, self._name, self._is_host is True, self._claim)
-            return self._host
+        if self._host is None:
+            # Without the lock, for which `release` would wait: the name is looked up.
+            host = try_to_host(self._endpoint, self._name, self._is_host is True, self._claim)
+            with self._hosting:
+                if self._host is None and not self._is_released:
+                    self._host, host = host, None
+            if host is not None:
+                host.release(0.0)
+        return self._host
 
     def _claim(self, store: Store) -> None:
         """Say that a new store is this run's alone, even if a client has entered already."""
@@ -145,12 +198,14 @@ class FileLocator(StoreLocator):
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
             raise RendezvousParameterError(f"There is no folder '{folder}' for the file '{self._path}'. Make it first.")
-        self._check_file()
+        check_room(folder)
+        self._check_file(time.monotonic() + timeout)
         store: Store = stores().FileStore(self._path)
         return store
 
-    def _check_file(self) -> None:
-        """Refuse a file that is not a store, or not writable: torch would try for ever, and not even end at Ctrl-C."""
+    def _check_file(self, deadline: float) -> None:
+        """Refuse a file that is not a store, not writable or locked for long: with Python's lock held, torch's
+        constructor would try for ever."""
         if os.path.exists(self._path) and not os.path.isfile(self._path):
             what = "a folder" if os.path.isdir(self._path) else "no file"
             raise RendezvousParameterError(
@@ -158,16 +213,21 @@ class FileLocator(StoreLocator):
             )
         try:
             with open(self._path, "a+b") as file:
+                is_unlocked = _lock_to_read(file, deadline)
                 file.seek(0)
-                head = file.read(4)
+                whole = is_unlocked and is_whole(file.read())
         except OSError as error:
             raise RendezvousParameterError(
                 f"The file '{self._path}' cannot be read and written: {error.strerror}. "
                 "Give the path of a new file, in a folder that this user may write to."
             ) from error
-        # It begins with the length of a key. Four letters would be a very long one.
-        if int.from_bytes(head, sys.byteorder) > _LONGEST_KEY:
-            raise RendezvousParameterError(f"The file '{self._path}' is no FileStore. Give the path of a new file.")
+        if not is_unlocked:
+            raise RendezvousConnectionError(f"The file '{self._path}' is locked by another process for too long.")
+        if not whole:
+            raise RendezvousParameterError(
+                f"The file '{self._path}' is no FileStore, or one whose last record is cut off, as on a full disk. "
+                "Give the path of a new file."
+            )
 
 
 class TemporaryFileLocator(FileLocator):
@@ -217,11 +277,12 @@ class TemporaryFileLocator(FileLocator):
         self._maker = os.getpid()
 
 
-class GivenLocator(StoreLocator):
+class GivenLocator(_NetworkLocator):
     """A store that the user brought."""
 
     def __init__(self, store: Any) -> None:
         """Connections are clones of `store`, which stays the user's."""
+        super().__init__()
         # Either may be all that is left of it in a child.
         self._store = keep_in_children(store)
         keep_in_children(without_prefixes(store))
@@ -237,11 +298,12 @@ class GivenLocator(StoreLocator):
             # It is one object for all, or a file.
             return self._store.clone() if can_clone else self._store  # type: ignore[no-any-return]
         # A clone of a store whose host is gone would try for most of a minute.
-        _reach(address, timeout)
+        connection = _dial(address, timeout, "Is its host up?")
+        if without_prefixes(self._store) is self._store:
+            return self._client(connection)
+        connection.close()
         if can_clone:
             return _prepare(self._store.clone())
-        if without_prefixes(self._store) is self._store:
-            return _client((address.host, address.port), self.where, timeout)
         raise RendezvousParameterError(
             "A PrefixStore over a TCPStore cannot be cloned by this version of torch; bring the TCPStore itself."
         )
@@ -266,6 +328,32 @@ def _no_folder(error: OSError, where: str) -> RendezvousParameterError:
     )
 
 
+def _lock_to_read(file: BinaryIO, deadline: float) -> bool:
+    """Lock a FileStore as torch does to read it, until it is closed; False if that is not possible until a deadline."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOCKED)
+        else:
+            return True
+
+
+def is_whole(data: bytes) -> bool:
+    """Whether these are the records of a FileStore: keys and values in turn, each after its length. torch reads on and
+    on for the rest of one that is cut off."""
+    position, count = 0, 0
+    while position < len(data):
+        length = int.from_bytes(data[position : position + 4], sys.byteorder)
+        if not count and length > _LONGEST_KEY:
+            # Letters: four of them would be a very long key.
+            return False
+        position, count = position + 4 + length, count + 1
+    return position == len(data) and count % 2 == 0
+
+
 def enter(store: Store) -> Session:
     """Find out which session of which store this is; the first client to come names it.
 
@@ -287,30 +375,21 @@ def _parse_mark(raw: bytes) -> Session:
         raise RendezvousStateError(f"The store's key '{_MARK}' was not written by rdzv-c10d: {raw[:80]!r}") from error
 
 
-def _reach(endpoint: Endpoint, timeout: float) -> tuple[str, int]:
-    """The address at which a process listens; torch's client would try again and again, and print what it tries."""
+def _dial(endpoint: Endpoint, timeout: float, hint: str) -> socket.socket:
+    """A connection to the process that listens at an endpoint; torch would try again and again, and print what it
+    tries."""
     try:
-        with socket.create_connection((endpoint.host, endpoint.port), max(0.001, timeout)) as probe:
-            address: tuple[str, int] = probe.getpeername()[:2]
-            if probe.getsockname()[:2] == address:
-                # A free port of this machine that the system gave us as our own: no other process is there.
-                raise ConnectionRefusedError("no process listens")
+        connection = socket.create_connection((endpoint.host, endpoint.port), max(0.001, timeout))
+        if connection.getsockname()[:2] == connection.getpeername()[:2]:
+            # A free port of this machine that the system gave us as our own: no other process is there.
+            connection.close()
+            raise ConnectionRefusedError("no process listens")
     except (OSError, UnicodeError) as error:
         raise RendezvousConnectionError(
             f"No process serves a store at {endpoint} ({getattr(error, 'strerror', None) or error}), and this process "
-            "cannot or must not. Is its host up?"
+            f"cannot or must not. {hint}"
         ) from error
-    return address
-
-
-def _client(address: tuple[str, int], where: str, timeout: float) -> Store:
-    seconds = timedelta(seconds=max(0.1, min(timeout, _CONNECT)))
-    try:
-        return _prepare(stores().TCPStore(*address, is_master=False, timeout=seconds, wait_for_workers=False))
-    except FAILURES as error:
-        raise RendezvousConnectionError(
-            f"What listens at {where} does not answer as a TCPStore does ({error}); is it a TCPStore?"
-        ) from None
+    return connection
 
 
 def _prepare(store: Any) -> Store:

@@ -2,9 +2,9 @@
 
 A store of torch's heeds no deadline while its host is silent. The client of a TCPStore has a socket, which does: a
 caller takes a connection, limits its waits, and asks the store itself; a connection whose answer did not come in time
-is of no use any more. Making a connection has no such limit, nor has a store without a socket: there a *worker*, a
-thread with a connection, does the work, and the caller waits for the answer no longer than it likes. A worker that is
-stuck comes back when its host does.
+is of no use any more. Making a connection takes longer than a caller may like, and a store without a socket has no
+limits: there a *worker*, a thread with a connection, does the work, and the caller waits for the answer no longer than
+it likes. What becomes of a worker that torch keeps says `stuck`.
 """
 
 import math
@@ -21,7 +21,8 @@ from rdzv_core.threads import start_thread
 from rdzv_transport import keep_in_children
 
 from .locator import StoreLocator, enter
-from .store import FAILURES, Connection, NoAnswerError, Session, limited
+from .store import FAILURES, Connection, NoAnswerError, Session, file_of, limited
+from .stuck import Stay, keep_file
 
 _T = TypeVar("_T")
 
@@ -34,6 +35,8 @@ _CROWDED: Final = 0.002
 """Seconds for which a call waits for a connection that is in use before another one is made: a call takes less."""
 _POLL_INTERVAL: Final = 0.2
 """Seconds between two looks whether the caller was closed meanwhile."""
+_LAST_WORK: Final = 10.0
+"""Seconds that the last work of a worker may take."""
 _SHUTDOWN_GRACE: Final = 0.3
 """Seconds that the workers have to end by themselves when the pool closes; healthy ones take milliseconds."""
 
@@ -58,6 +61,8 @@ class ConnectionPool:
         # Those that their callers use themselves.
         self._busy: set[Connection] = set()
         self._workers: set[_Worker] = set()
+        # The last one that was started for a call: while it connects, no other one tries.
+        self._newest: _Worker | None = None
         self._session: Session | None = None
         self._closed = False
 
@@ -65,6 +70,11 @@ class ConnectionPool:
     def session(self) -> Session | None:
         """The session of the store that the connections belong to; None while there is none."""
         return self._session
+
+    @property
+    def patience(self) -> float:
+        """See `StoreLocator.patience`."""
+        return self._locator.patience
 
     def call(self, work: Callable[[Connection], _T], deadline: float, check_open: Check) -> _T:
         """Do some work on a connection, or have a worker do it.
@@ -104,7 +114,7 @@ class ConnectionPool:
             RendezvousConnectionError: There is no room for a thread.
         """
         with self._changed:
-            return self._start_worker(name).do(work, time.monotonic() + timeout)
+            return self._start_worker(name).do(work, time.monotonic() + timeout, lasting=True)
 
     def no_answer(self) -> NoAnswerError:
         """The error for the caller when the store did not answer in time."""
@@ -114,15 +124,25 @@ class ConnectionPool:
         return NoAnswerError(f"The store at {self._locator.where} did not answer in time; {why}.")
 
     def connect(self, timeout: float) -> Connection:
-        """Make a connection, for a thread that may be stuck in it.
+        """Make a connection, for a thread in a `Stay`.
+
+        Args:
+            timeout: Seconds until a process must listen. To answer it gets as long as the store's `patience`.
 
         Raises:
             RendezvousConnectionError: The store cannot be reached.
             RendezvousDeniedError: It is another run's.
         """
-        store = keep_in_children(self._locator.connect(timeout))
+        deadline = time.monotonic() + self.patience
+        store = keep_in_children(self._locator.connect(min(timeout, self.patience)))
+        keep_file(store)
+        connection = Connection(store, Session("", ""), limited(store), file_of(store))
         try:
-            session = enter(store)
+            connection.check_room()
+            connection.limit_waits(max(0.1, deadline - time.monotonic()))
+            session = connection.session = enter(store)
+        except RendezvousError:
+            raise
         except FAILURES as error:
             raise RendezvousConnectionError(f"The store failed at once: {error}") from None
         if session.owner not in ("", self._root):
@@ -132,7 +152,11 @@ class ConnectionPool:
             )
         with self._changed:
             self._session = session
-        return Connection(store, session, limited(store))
+            stale = [one for one in self._workers if one.session not in (None, session)]
+        for worker in stale:
+            # One that listens to a host whose machine is gone would not notice for a while.
+            worker.cut()
+        return connection
 
     def lose(self, session: Session) -> None:
         """Trust no connection of this session any more, and wake every waiter."""
@@ -166,7 +190,10 @@ class ConnectionPool:
                 stuck: list[Connection | _Worker] = [*self._busy, *self._workers]
             for one in stuck:
                 one.cut()
+            self._locator.cut()
             self._await_end()
+        # That of a line, if one is being made.
+        self._locator.cut()
         self._locator.release(at_once=at_once)
 
     def put_back(self, one: "Connection | _Worker", session: Session) -> bool:
@@ -177,13 +204,20 @@ class ConnectionPool:
             stays = not self._closed and self._session == session and len(self._idle) < _CONNECTIONS
             if stays:
                 self._idle.append(one)
-            self._changed.notify()
+            if self._newest is not None and not self._newest.is_connecting():
+                # Who has waited for this connection may make another one now.
+                self._newest = None
+                self._changed.notify_all()
+            else:
+                self._changed.notify()
             return stays
 
     def note_end(self, worker: "_Worker") -> None:
         """Note that the thread of a worker has ended."""
         with self._changed:
             self._workers.discard(worker)
+            if self._newest is worker:
+                self._newest = None
             self._changed.notify_all()
 
     def _await_end(self) -> bool:
@@ -204,12 +238,21 @@ class ConnectionPool:
                     return taken
                 now = time.monotonic()
                 crowded = crowded or (now + _CROWDED if self._busy else now)
-                is_full = len(self._workers) + len(self._busy) >= _CONNECTIONS
+                is_full = self._is_full()
                 if now >= crowded and not is_full:
-                    return self._start_worker("rdzv-c10d-worker")
+                    self._newest = self._start_worker("rdzv-c10d-worker")
+                    return self._newest
                 if now >= deadline:
                     raise self.no_answer()
                 self._changed.wait(min(deadline - now, _POLL_INTERVAL if is_full else crowded - now))
+
+    def _is_full(self) -> bool:
+        """Whether no other connection may be made now. A worker that is stuck is not counted."""
+        newest = self._newest
+        if newest is not None and newest.is_connecting() and not newest.is_stuck():
+            return True
+        working = sum(not worker.is_stuck() for worker in self._workers)
+        return working + len(self._busy) >= _CONNECTIONS
 
     def _do(
         self, connection: Connection, work: Callable[[Connection], _T], deadline: float
@@ -254,16 +297,32 @@ class _Worker:
     """A thread with a connection."""
 
     def __init__(self, connections: ConnectionPool, name: str) -> None:
-        self._requests: SimpleQueue[tuple[Callable[[Connection], Any], float, Future[Any]] | None] = SimpleQueue()
+        self._requests: SimpleQueue[tuple[Callable[[Connection], Any], float, float, Future[Any]] | None]
+        self._requests = SimpleQueue()
         self._connections = connections
         self._connection: Connection | None = None
+        self._stay = Stay(math.inf)
         start_thread(self._run, name=name)
 
-    def do(self, work: Callable[[Connection], _T], deadline: float) -> Future[_T]:
-        """Have it do some work, unless it cannot begin before the deadline."""
+    def do(self, work: Callable[[Connection], _T], deadline: float, *, lasting: bool = False) -> Future[_T]:
+        """Have it do some work, unless it cannot begin before the deadline; `lasting` work may go on after it."""
         answer: Future[_T] = Future()
-        self._requests.put((work, deadline, answer))
+        self._requests.put((work, deadline, math.inf if lasting else deadline, answer))
         return answer
+
+    @property
+    def session(self) -> Session | None:
+        """The session of its connection; None: it has none."""
+        connection = self._connection
+        return None if connection is None else connection.session
+
+    def is_connecting(self) -> bool:
+        """Whether its connection is not made yet."""
+        return self._connection is None
+
+    def is_stuck(self) -> bool:
+        """See `Stay`."""
+        return self._stay.is_stuck()
 
     def end(self) -> None:
         """Let it end when its work is done."""
@@ -283,26 +342,31 @@ class _Worker:
             self._connection = None
             self._connections.note_end(self)
 
-    def _serve(self, work: Callable[[Connection], Any], deadline: float, answer: Future[Any]) -> bool:
+    def _serve(self, work: Callable[[Connection], Any], deadline: float, until: float, answer: Future[Any]) -> bool:
         """Do some work; returns whether there may be more."""
         result: Any = None
         error: BaseException | None = None
         stays = False
         try:
             if self._connection is None:
-                self._connection = self._connections.connect(deadline - time.monotonic())
+                with self._stay_until(time.monotonic() + self._connections.patience):
+                    self._connection = self._connections.connect(deadline - time.monotonic())
             if time.monotonic() > deadline:
                 # The deadline of the caller is over: its work is not begun.
                 raise self._connections.no_answer()
-            result = work(self._connection)
+            with self._stay_until(until):
+                self._connection.check_room()
+                self._connection.limit_waits(max(0.001, until - time.monotonic()))
+                result = work(self._connection)
         except BaseException as raised:
             # Of any class: the caller waits for this answer. Without its frames, which hold the connection.
             error = raised.with_traceback(None)
         store_failed = isinstance(error, FAILURES) and not isinstance(error, RendezvousError)
+        is_late = store_failed and time.monotonic() >= until
         if store_failed:
-            error = failure(error)
+            error = self._connections.no_answer() if is_late else failure(error)
         # Work that was interrupted has perhaps not read the store's answer: its connection is of no use any more.
-        interrupted = error is not None and not isinstance(error, Exception)
+        interrupted = is_late or (error is not None and not isinstance(error, Exception))
         try:
             stays = self._goes_on(store_failed, interrupted)
         finally:
@@ -311,6 +375,10 @@ class _Worker:
             else:
                 answer.set_exception(error)
         return stays
+
+    def _stay_until(self, deadline: float) -> Stay:
+        self._stay = Stay(deadline)
+        return self._stay
 
     def _goes_on(self, store_failed: bool, interrupted: bool) -> bool:
         """Whether this worker was put back, for more work."""
@@ -345,7 +413,7 @@ def failure(cause: BaseException | None) -> RendezvousConnectionError:
 
 def _do_last(one: "Connection | _Worker", work: Callable[[Connection], None]) -> None:
     if isinstance(one, _Worker):
-        one.do(work, math.inf)
+        one.do(work, time.monotonic() + _LAST_WORK)
         return
     with suppress(*FAILURES, RendezvousError):
         one.limit_waits(_SHUTDOWN_GRACE)

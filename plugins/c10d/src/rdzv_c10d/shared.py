@@ -11,7 +11,11 @@ from .locator import StoreLocator
 from .pool import ConnectionPool
 from .run import Run
 from .store import Connection
+from .stuck import await_none
 from .watch import Watches
+
+_LAST_STAY: Final = 2.0
+"""Seconds that threads which are still in torch have to end when the interpreter does."""
 
 
 class Shared:
@@ -71,9 +75,9 @@ def leave(shared: Shared) -> None:
 
 
 def _close_all() -> None:
-    # A thread that is in torch while the interpreter ends would take the process down.
     while _by_store:
         _by_store.popitem()[1].close(at_once=True)
+    await_none(_LAST_STAY)
 
 
 def _after_fork() -> None:

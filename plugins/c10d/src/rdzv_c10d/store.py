@@ -19,6 +19,9 @@ FAILURES: Final = (RuntimeError, OSError)
 _LONGEST: Final = 1e6
 """Seconds that are as good as no limit."""
 
+_ROOM: Final = 1 << 16
+"""Bytes that a file system must have left for a FileStore."""
+
 _NOTHING: Final = b"\0nothing"
 """A value that no key ever has."""
 
@@ -74,11 +77,13 @@ class Connection:
         store: The client.
         session: What it is connected to.
         descriptor: Of its socket, by which its waits can be limited; None: they cannot.
+        path: The file of a FileStore.
     """
 
     store: Any
     session: Session
     descriptor: int | None = None
+    path: str | None = None
     _limit: float = field(default=0.0, init=False)
 
     def limit_waits(self, seconds: float) -> None:
@@ -94,12 +99,37 @@ class Connection:
             _limit_waits(self.descriptor, limit)
             self._limit = limit
 
+    def check_room(self) -> None:
+        """See `check_room`."""
+        if self.path is not None:
+            check_room(self.path)
+
     def cut(self) -> None:
         """Break it, if it has a socket, which ends whatever waits for an answer there."""
         connection = socket_of(self.store)
         if connection is not None:
             with connection, suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
+
+
+def check_room(path: str) -> None:
+    """Refuse to write to a full disk: torch would leave a part of a record, at whose end every reader waits for ever.
+
+    Raises:
+        RendezvousConnectionError: It is full, or nearly.
+    """
+    with suppress(FileNotFoundError):
+        found = os.statvfs(path)
+        if found.f_bavail * found.f_frsize < _ROOM:
+            raise RendezvousConnectionError(
+                f"The file system of the FileStore '{path}' is full: fewer than {_ROOM} bytes are left."
+            )
+
+
+def file_of(store: Any) -> str | None:
+    """The path of a FileStore; None: it is another store."""
+    inner = without_prefixes(store)
+    return str(inner.path) if isinstance(inner, stores().FileStore) else None
 
 
 def stores() -> Any:
@@ -153,7 +183,7 @@ def _limit_waits(descriptor: int, seconds: float) -> None:
     # Without a copy, which would be two more system calls for each call of the store.
     borrowed = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, fileno=descriptor)
     try:
-        limit = struct.pack("ll", *divmod(max(1, int(seconds * 1e6)), 1_000_000))
+        limit = struct.pack("ll", *divmod(max(1, int(min(seconds, _LONGEST) * 1e6)), 1_000_000))
         borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
     finally:

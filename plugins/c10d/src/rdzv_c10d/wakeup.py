@@ -138,6 +138,7 @@ class WakeupKey:
             with self._changed:
                 self._changed.wait_for(lambda: self._listeners or self._closing)
             if rung:
+                connection.check_room()
                 store.delete_key(self.key)
                 self.wake()
             if self._closing:
