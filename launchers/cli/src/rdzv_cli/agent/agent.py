@@ -67,7 +67,7 @@ class Agent:
 
     def __post_init__(self) -> None:
         """Have taken no signal yet."""
-        self._signals = Signals(drains=self.options.drain is not None)
+        self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle)
         self._speaker = Speaker(self.handler, self._signals, self.options.drain, self.say)
 
     def run(self) -> AgentResult:

@@ -14,7 +14,8 @@ import sys
 
 def main() -> None:
     """Guard until the agent is gone."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # A scheduler signals every process of a job, this one, too.
+    for ignored in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(ignored, signal.SIG_IGN)
     guarded: set[str] = set()
     for line in sys.stdin:

@@ -18,6 +18,9 @@ from . import guard
 _POLL: Final = 0.02
 """Seconds between two looks at processes that were asked to end."""
 
+_FAMILIAR: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What every program takes for a request to end, whether it has a handler or not."""
+
 _PROC: Final = Path("/proc")
 _PS: Final = ("/bin/ps", "-A", "-o", "stat=,pgid=")
 """Lists the processes where there is no `_PROC`."""
@@ -132,6 +135,10 @@ class Worker:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
 
+    def ask_to_end(self, number: int) -> None:
+        """Send a signal to what is left of the group; SIGTERM if the program does not know what it asks for."""
+        self.send(number if number in _FAMILIAR or _handles(self.pid, number) else signal.SIGTERM)
+
     def send_if_handled(self, number: int) -> bool:
         """Send a signal to the process alone, if its program has a handler for it: without one, it would be killed.
 
@@ -201,10 +208,11 @@ class Workers:
 
         Args:
             grace: Seconds.
-            number: The signal.
+            number: The signal; SIGTERM for a program that has no handler for a rare one.
             force: Whether to kill them at once; asked again and again.
         """
-        self.send(number)
+        for worker in self._workers:
+            worker.ask_to_end(number)
         deadline = time.monotonic() + grace
         # The group, not only its first process: a wrapper script ends before what it wraps.
         while time.monotonic() < deadline and not force():
