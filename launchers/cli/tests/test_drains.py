@@ -19,6 +19,7 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
+from rdzv_cli.agent.ignoring import ignoring
 from rdzv_cli.agent.workers import Guard, Worker, Workers
 
 SPOT = Drain("a.1", 60.0, "spot")
@@ -194,3 +195,26 @@ def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.C
     assert capfd.readouterr().out.splitlines() == [f"saves for {handler.view.node_id} spot"] * 2
     # The first was lost.
     assert [list(nodes or ()) for nodes in handler.answers] == [[handler.view.node_id]] * 2
+
+
+def test_the_command_starts_with_the_scheduler_s_signal_ignored_and_no_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def ignored(*drain: str) -> int:
+        command = [sys.executable, "-m", "rdzv_cli", "run", f"--endpoint={tmp_path / 'db'}", "--run-id", f"of{drain}"]
+        command += ["--nnodes", "1", *drain, "--", "grep", "SigIgn", "/proc/self/status"]
+        subprocess.run(command, timeout=60, check=True)
+        return int(capfd.readouterr().out.split()[1], 16)
+
+    assert ignored("--drain", "600") == ignored() | 1 << signal.SIGUSR1 - 1
+
+
+def test_a_command_that_cannot_be_started_is_named_under_a_drain_too(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ignoring(signal.SIGUSR1, ["not there"], {"PATH": str(tmp_path)})
+    broken = tmp_path / "broken"
+    broken.write_text("#!/not/there\n")
+    broken.chmod(0o755)
+    command = ignoring(signal.SIGUSR1, ["broken"], {"PATH": str(tmp_path)})
+    ended = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (127, "cannot start 'broken': No such file or directory\n")

@@ -96,6 +96,32 @@ def test_those_that_are_named_are_handled_and_no_others() -> None:
         assert {number for number in ASKING if signal.getsignal(number) != before[number]} == named
 
 
+@pytest.mark.parametrize("agent", [99.0, 99.9, 100.5, 101.0])
+def test_a_death_together_with_the_agent_s_own_signal_is_explained(now: list[float], agent: float) -> None:
+    asked = Signals(drains=True, in_world=True)
+    with asked.handled():
+        now[0] = agent
+        signal.raise_signal(signal.SIGTERM)
+        now[0] = 200.0
+        assert asked.may_explain(signal.SIGTERM, 100.0)
+        # Another signal's.
+        assert not asked.may_explain(signal.SIGUSR1, 100.0)
+
+
+def test_a_death_by_a_signal_that_the_agent_does_not_get_is_a_failure(now: list[float]) -> None:
+    asked = Signals(drains=True, in_world=True)
+    with asked.handled():
+        # The agent may get its own yet.
+        assert asked.may_explain(signal.SIGTERM, 99.1)
+        assert not asked.may_explain(signal.SIGTERM, 99.0)
+        signal.raise_signal(signal.SIGTERM)
+        assert not asked.may_explain(signal.SIGTERM, 98.9)
+        now[0] = 300.0
+        assert not asked.may_explain(signal.SIGTERM, 101.1)
+        for code in (signal.SIGKILL, signal.SIGSEGV, -1):
+            assert not asked.may_explain(code, 100.0)
+
+
 HANDLER = """
 import os, signal, sys, time
 def save(number, frame):

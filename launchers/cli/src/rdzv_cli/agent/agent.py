@@ -20,6 +20,7 @@ from .channels import Channels
 from .drains import DrainNotices
 from .ending import AgentResult, ExitStatus
 from .failures import FailureDetection, WorkerFailure
+from .ignoring import ignoring
 from .options import AgentOptions
 from .processes import PROCESSES, processes_of_rank_0
 from .progress import HangDetection
@@ -105,7 +106,7 @@ class Agent:
         notices = DrainNotices(channels, self.options.on_drain)
         self.say(_place_in(info, self.options.nproc_per_node))
         try:
-            workers = Workers(self.command, environments, keeper)
+            workers = Workers(self._starting(), environments, keeper)
         except OSError as error:
             reason = f"cannot start {self.command[0]!r}: {error.strerror}"
             self._speaker.report_failure(reason, progressed=False)
@@ -116,6 +117,12 @@ class Agent:
         finally:
             self._signals.in_world = False
             workers.stop(self.options.grace, self._signals.number or signal.SIGTERM, force=self._is_urgent)
+
+    def _starting(self) -> Sequence[str]:
+        """The command as it is started: a scheduler that has this node drain signals every process of its job."""
+        if self.options.drain is None:
+            return self.command
+        return ignoring(signal.SIGUSR1, self.command, self.environment)
 
     def _agree_on_processes(self, info: RendezvousInfo) -> bool:
         """See to it that every node has as many processes, else the global ranks would not add up.
@@ -157,7 +164,7 @@ class Agent:
         """Watch one round; None when it is time for another."""
         hangs = HangDetection(self.options.hang_timeout)
         failures = FailureDetection(
-            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent
+            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent, self._signals
         )
         finished = False
         while (ending := self._ended_from_outside(finished)) is None:

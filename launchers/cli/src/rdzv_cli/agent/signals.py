@@ -6,7 +6,7 @@ import math
 import signal
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from types import FrameType
 from typing import Final
@@ -31,6 +31,10 @@ _DRAIN_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
 
 _REPEATED: Final = 0.2
 """Seconds in which one that comes again is the same: GNU ``timeout`` sends each to its child, then to the group."""
+
+
+_TOGETHER: Final = 1.0
+"""Seconds between two processes that a scheduler signals at once: a busy machine does not wake both at once."""
 
 
 class Asked(IntEnum):
@@ -64,6 +68,7 @@ class Signals:
     drain_since: float = math.inf
     number: int = 0
     _last: tuple[int, float] = (0, -math.inf)
+    _times: dict[int, float] = field(default_factory=dict)
 
     @contextlib.contextmanager
     def handled(self) -> Iterator[None]:
@@ -71,15 +76,28 @@ class Signals:
         # A shell and nohup have some ignored for what shall outlive a terminal; the command inherits that.
         kept = {number for number in self.numbers if signal.getsignal(number) in (signal.SIG_IGN, None)}
         kept -= {*_DRAIN_SIGNALS} if self.drains else {signal.SIGTERM}
-        previous = {number: signal.signal(number, self._take) for number in self.numbers if number not in kept}
+        self._times = dict.fromkeys(set(self.numbers) - kept, -math.inf)
+        previous = {number: signal.signal(number, self._take) for number in self._times}
         try:
             yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
+    def may_explain(self, number: int, ended: float) -> bool:
+        """Whether a process that a signal has ended got it together with this agent, or the agent may get its own yet.
+
+        Args:
+            number: The signal.
+            ended: When the process had ended, on the monotonic clock.
+        """
+        if number not in self._times:
+            return False
+        return abs(self._times[number] - ended) <= _TOGETHER or time.monotonic() - ended < _TOGETHER
+
     def _take(self, number: int, frame: FrameType | None) -> None:
         now, (last, taken) = time.monotonic(), self._last
+        self._times[number] = now
         # Who presses Ctrl-C twice wants to wait for nothing.
         if number == last != signal.SIGINT and now - taken < _REPEATED:
             return

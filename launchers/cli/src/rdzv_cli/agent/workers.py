@@ -1,6 +1,7 @@
 """The processes of one node in one round, each in a process group of its own."""
 
 import contextlib
+import math
 import os
 import re
 import signal
@@ -78,6 +79,7 @@ class Worker:
     Attributes:
         pid: The number of the process, and of its group.
         code: How the process ended: its exit code, or the signal below zero; None while it runs.
+        ended: When that was seen, on the monotonic clock.
         is_over: Whether nothing of the group is left. It is sent no signal any more, neither by us nor by the guard.
     """
 
@@ -110,6 +112,7 @@ class Worker:
         )
         self.pid = self._process.pid
         self.code: int | None = None
+        self.ended = math.inf
         self.is_over = False
         self._guard.watch(self.pid)
 
@@ -127,6 +130,7 @@ class Worker:
         if ended is None:
             return False
         self.code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+        self.ended = time.monotonic()
         return True
 
     def send(self, number: int) -> None:
