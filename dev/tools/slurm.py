@@ -115,7 +115,9 @@ class Slurm:
     def _launch(self, program: str, *arguments: str) -> None:
         with (self._folder / f"{program}.log").open("ab") as log:
             command = [str(shutil.which(program, path=_PATH)), *arguments]
-            self._running.append(GuardedProcess(command, output=log, env={**os.environ, **self.environment}))
+            self._running.append(
+                GuardedProcess(command, output=log, folder=self._folder, env={**os.environ, **self.environment})
+            )
 
     def command(self, *command: str) -> str:
         """What one of Slurm's commands says.
