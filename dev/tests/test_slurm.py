@@ -88,7 +88,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def block_of(page: str, beginning: str, number: int = 0) -> str:
     """A block of a page of the documentation."""
     text = (ROOT / "docs" / page).read_text()
-    return re.findall(rf"^```\w+\n({re.escape(beginning)}.*?)^```$", text, re.MULTILINE | re.DOTALL)[number]
+    found = re.finditer(rf"^```\w+\n({re.escape(beginning)}.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    return [block[1] for block in found][number]
 
 
 def preempted(slurm: Slurm, folder: Path, *arguments: str, prelude: str = "") -> Job:

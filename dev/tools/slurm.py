@@ -91,7 +91,7 @@ class Slurm:
         key = self._folder / "key"
         key.write_bytes(secrets.token_bytes(64))
         key.chmod(0o600)
-        # Its programs change to the user, and to folders, that they are told.
+        # Its programs may run as another user.
         self._folder.chmod(0o755)
         (self._folder / "slurm.conf").write_text(
             _CONFIGURATION.format(host=host, user=getpass.getuser(), folder=self._folder, ports=ports)
