@@ -79,7 +79,7 @@ def test_a_check_that_cannot_be_started_is_a_failure(monkeypatch: pytest.MonkeyP
     def refuse(*_: object) -> None:
         raise OSError("no room for another process")
 
-    monkeypatch.setattr(module, "Worker", refuse)
+    monkeypatch.setattr(module, "Workers", refuse)
     assert run("true") == "not fit: the check 'true' cannot be made: no room for another process"
 
 
