@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from rdzv_cli.agent import workers
-from rdzv_cli.agent.workers import Guard, Workers
+from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.workers import Workers
 
 from .agents import wait_until
 

@@ -19,7 +19,8 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
-from rdzv_cli.agent.workers import Guard, Worker, Workers
+from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.workers import Worker, Workers
 
 SPOT = Drain("a.1", 60.0, "spot")
 RACK = Drain("b.2", 30.0, "the rack is switched off")
@@ -116,7 +117,7 @@ def test_the_files_go_with_the_round_or_with_the_agent(keeper: Guard) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     channels.close()
     assert not folder.exists()
-    script = "import os; from rdzv_cli.agent.channels import Channels; from rdzv_cli.agent.workers import Guard;"
+    script = "import os; from rdzv_cli.agent.channels import Channels; from rdzv_cli.agent.guard import Guard;"
     script += "print(Channels(1, Guard({})).path(0), flush=True); os.kill(os.getpid(), 9)"
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from rdzv.programs import public_environment
 from rdzv_core.text import printable
 
 from .guard import Guard
 from .guard_program import KILLED, processes
+from .tools import output_of
 
 _POLL: Final = 0.02
 """Seconds between two looks at processes that were asked to end."""
@@ -193,7 +193,7 @@ class Workers:
         for worker in self._workers:
             worker.look()
         ended = [worker for worker in self._workers if worker.code is not None and not worker.is_over]
-        living = _living_groups() if ended else set()
+        living = _living({worker.pid for worker in ended}) if ended else set()
         for worker in ended:
             if worker.pid not in living:
                 worker.forget()
@@ -217,10 +217,13 @@ def _handles(pid: int, number: int) -> bool:
     return caught is None or bool(int(caught[1], 16) >> (number - 1) & 1)
 
 
-def _living_groups() -> set[int]:
-    """The groups of all processes of this machine that live; one that has ended and is not reaped yet does not."""
+def _living(groups: set[int]) -> set[int]:
+    """Those of the groups of which a process lives; one that has ended and is not reaped yet does not."""
     if (_PROC / "self").exists():
-        return {process.group for process in processes() if process.lives}
-    listed = subprocess.run(_PS, env=public_environment(), stdout=subprocess.PIPE, text=True, check=True)
-    found = (line.split() for line in listed.stdout.splitlines())
-    return {int(group) for state, group in found if state[0] not in "ZX"}
+        return groups & {process.group for process in processes() if process.lives}
+    try:
+        listed = output_of(_PS, KILLED)
+    except subprocess.SubprocessError:
+        return groups
+    found = (line.split() for line in listed.splitlines())
+    return groups & {int(group) for state, group in found if state[0] not in "ZX"}
