@@ -171,8 +171,8 @@ needs_root = pytest.mark.skipif(
 def test_a_process_that_cannot_be_killed_costs_the_others_nothing(local: Agents, tmp_path: Path) -> None:
     sleeps = ["sh", "-c", "echo began; exec sleep 45"]
     sooner = "from rdzv_cli.agent import workers; workers.KILLED = 0.5"
-    given = {"prelude": sooner, "within": WITHOUT_RIGHTS}
-    stuck = local.start(*UNKILLABLE, *sleeps, nnodes="1:2", arguments=("--grace", "0.5"), **given)
+    grace = ("--grace", "0.5")
+    stuck = local.start(*UNKILLABLE, *sleeps, nnodes="1:2", arguments=grace, prelude=sooner, within=WITHOUT_RIGHTS)
     stuck.says("began")
     job = program(tmp_path, "import os, sys, time\ntime.sleep(1)\nsys.exit(os.environ['WORLD_SIZE'] == '2')")
     other = local.start(*job, nnodes="1:2", arguments=("--max-restarts", "1"))

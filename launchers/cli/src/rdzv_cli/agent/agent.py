@@ -15,6 +15,7 @@ from rdzv.current import variables
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 
+from ..told import as_told
 from .calls import until_signalled
 from .channels import Channels
 from .drains import DrainNotices
@@ -101,10 +102,11 @@ class Agent:
 
     def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
         own = {"processes": self.options.nproc_per_node, "restarts": self.restarts}
-        environments = [
-            {**self.environment, **variables(self.params, info, local_rank=rank, channel=channels.path(rank), **own)}
+        own_of = [
+            variables(self.params, info, local_rank=rank, channel=channels.path(rank), **own)
             for rank in range(self.options.nproc_per_node)
         ]
+        environments = [{**self.environment, **as_told(each, self.environment)} for each in own_of]
         notices = DrainNotices(channels, self.options.on_drain)
         self.say(_place_in(info, self.options.nproc_per_node))
         try:
