@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
-from rdzv_cli.agent import workers
+from rdzv_cli.agent import guard, workers
 from rdzv_cli.agent.checks import Checks, parse_check
 from rdzv_cli.agent.guard import Guard
 from rdzv_cli.agent.workers import Workers
@@ -50,7 +50,7 @@ signal.signal(signal.SIGTERM, lambda *_: print("saved", flush=True) or exit())
 print("detached", flush=True)
 time.sleep(600)
 '''
-# Its parent ends: nobody waits for it any more.
+# Its parent ends: no process waits for it any more.
 leaves = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {saves!r}], start_new_session=True)"
 subprocess.run([sys.executable, "-c", leaves], start_new_session=True, check=True)
 time.sleep(600)
@@ -75,7 +75,7 @@ def keeper() -> Iterator[Guard]:
 
 def test_an_agent_that_is_killed_while_it_starts_a_process_leaves_none(tmp_path: Path) -> None:
     script = textwrap.dedent(STARTS).format(pid=str(tmp_path / "pid"))
-    # It has ended when nobody has its output any more.
+    # It has ended when no process has its output any more.
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert (tmp_path / "pid").read_text()
@@ -160,6 +160,21 @@ print("again")
     assert node.ends() == 0, node.said
     assert "the guard of this node's processes was killed" in node.said
     assert "again" in node.said
+
+
+def test_a_guard_that_does_not_answer_holds_no_agent_up(
+    keeper: Guard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started = Workers(["sh", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 600"], [os.environ], keeper)
+    wait_until(lambda: (tmp_path / "pid").exists())
+    os.kill(keeper._process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(guard, "_LEFT", 0.1)
+    started.stop(0)
+    assert keeper.is_lost
+    assert "the guard of this node's processes does not answer" in caplog.text
+    wait_until(lambda: state(started.look()[0].pid) in ("", "Z"))
+    with pytest.raises(OSError, match="its guard"):
+        Workers(["true"], [os.environ], keeper)
 
 
 needs_root = pytest.mark.skipif(

@@ -1,4 +1,4 @@
-"""A tool of the system that hangs holds nobody up, even if it cannot be killed."""
+"""A tool of the system that hangs holds no agent up, even if it cannot be killed."""
 
 import subprocess
 

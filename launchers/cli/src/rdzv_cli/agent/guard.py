@@ -20,7 +20,10 @@ from . import guard_program
 logger = logging.getLogger(__name__)
 
 _ANSWER: Final = 60.0
-"""Seconds in which the guard answers: it does so at once, but for a program that comes from a disk that hangs."""
+"""Seconds in which the guard starts a program: that may come from a disk that hangs."""
+
+_LEFT: Final = guard_program.KILLED
+"""Seconds in which the guard says what is left."""
 
 
 @contextlib.contextmanager
@@ -90,7 +93,7 @@ class Guard:
             OSError: It cannot be started.
         """
         variables = {_latin(name): _latin(value) for name, value in environment.items()}
-        kind, *answer = self._ask("start", [_latin(part) for part in command], variables)
+        kind, *answer = self._ask(_ANSWER, "start", [_latin(part) for part in command], variables)
         if kind == "failed":
             raise OSError(*answer)
         return int(answer[0])
@@ -109,7 +112,7 @@ class Guard:
             Of each process the number, the name, and whether it takes signals of this user.
         """
         try:
-            _, left = self._ask("send", number)
+            _, left = self._ask(_LEFT, "send", number)
             self._left = [tuple(process) for process in left]
         except OSError:
             self._left = []
@@ -128,20 +131,27 @@ class Guard:
         with contextlib.suppress(OSError):
             self._channel.sendall(json.dumps(what).encode() + b"\n")
 
-    def _ask(self, *what: object) -> list[Any]:
-        """What it answers.
+    def _ask(self, patience: float, *what: object) -> list[Any]:
+        """What it answers within this many seconds.
 
         Raises:
-            OSError: It does not.
+            OSError: It does not. It is killed then: what it says later would be the answer to something else.
         """
-        deadline = time.monotonic() + _ANSWER
+        deadline = time.monotonic() + patience
         if not self.is_lost:
             self._tell(*what)
-        while not self.is_lost and (patience := deadline - time.monotonic()) > 0:
-            for kind, *answer in self._receive(patience):
+        while not self.is_lost and (rest := deadline - time.monotonic()) > 0:
+            for kind, *answer in self._receive(rest):
                 if kind in ("started", "failed", "left"):
                     return [kind, *answer]
-        raise OSError(errno.EPIPE if self.is_lost else errno.ETIMEDOUT, "its guard does not answer")
+        self._lose("does not answer")
+        raise OSError(errno.EPIPE, "its guard was killed, or does not answer")
+
+    def _lose(self, why: str) -> None:
+        if not self.is_lost:
+            self.is_lost = True
+            self._process.kill()
+            logger.error("the guard of this node's processes %s; they are killed", why)
 
     def _receive(self, patience: float) -> list[list[Any]]:
         """What it has said since the last call; waits that many seconds for anything at all."""
@@ -154,8 +164,7 @@ class Guard:
         except ConnectionError:
             said = b""
         if not said:
-            self.is_lost = True
-            logger.error("the guard of this node's processes was killed, and they are killed, too")
+            self._lose("was killed")
         *lines, self._said = (self._said + said).split(b"\n")
         news: list[list[Any]] = [json.loads(line) for line in lines]
         for kind, *about in news:

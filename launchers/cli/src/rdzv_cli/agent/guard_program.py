@@ -63,17 +63,22 @@ class Process(NamedTuple):
         return self.state not in "ZX" or self.threads > 1
 
 
-def processes(proc: Path = _PROC) -> Iterator[Process]:
-    """All of this machine; none where there is no such list."""
-    for pid in [name for name in os.listdir(proc) if name.isdecimal()] if proc.exists() else ():
-        if (found := _process(int(pid), proc)) is not None:
+def processes() -> Iterator[Process]:
+    """All of this machine or container; none where there is no list of them."""
+    try:
+        # One of another container, which shares its /proc with this one, has other numbers.
+        listed = os.listdir(_PROC) if os.readlink(_PROC / "self") == str(os.getpid()) else []
+    except OSError:
+        return
+    for pid in filter(str.isdecimal, listed):
+        if (found := _process(int(pid))) is not None:
             yield found
 
 
-def _process(pid: int, proc: Path = _PROC) -> Process | None:
+def _process(pid: int) -> Process | None:
     try:
         # The name, in brackets, may hold anything. (To read a command line may wait for a process that hangs.)
-        head, _, tail = (proc / str(pid) / "stat").read_text(errors="replace").rpartition(")")
+        head, _, tail = (_PROC / str(pid) / "stat").read_text(errors="replace").rpartition(")")
     except OSError:
         return None
     fields = tail.split()
@@ -201,7 +206,7 @@ def _send(process: Process, number: int) -> bool:
 def _adopt() -> bool:
     """Become the parent of what the processes beneath this one leave behind; whether the system can do that."""
     try:
-        return _PROC.exists() and ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0) == 0
+        return any(processes()) and ctypes.CDLL(None).prctl(_ADOPT, 1, 0, 0, 0) == 0
     except (OSError, AttributeError):
         return False
 

@@ -69,7 +69,7 @@ class Worker:
             return False
         self.code = self._guard.code_of(self.pid)
         if self.code is None and self._guard.is_lost:
-            # Nobody keeps its number any more.
+            # No guard keeps its number any more.
             self.send(signal.SIGKILL)
             self.code, self.is_over = -signal.SIGKILL, True
         return self.code is not None
@@ -90,7 +90,9 @@ class Worker:
             return True
         if not _handles(self.pid, number):
             return False
-        os.kill(self.pid, number)
+        # A program that runs as another user cannot be told.
+        with contextlib.suppress(PermissionError):
+            os.kill(self.pid, number)
         return True
 
     def send_to(self, process: int, number: int) -> bool:
