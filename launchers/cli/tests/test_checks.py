@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def test_a_check_that_fills_the_disk_is_killed(monkeypatch: pytest.MonkeyPatch) 
 def test_what_a_check_leaves_behind_is_killed(tmp_path: Path) -> None:
     assert run(f"sleep 600 & echo $! > {tmp_path}/pid") == ""
     _gone(int((tmp_path / "pid").read_text()))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no session is found without a list of processes")
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_daemon_of_a_check_is_killed_or_kept(tmp_path: Path, is_kept: bool) -> None:
+    daemon = "import os; os.fork() and exit(); os.setsid(); open('pid', 'w').write(str(os.getpid()))"
+    daemon = f"{sys.executable} -c \"{daemon}; os.execlp('sleep', 'sleep', '600')\""
+    check = parse_check(f"cd {tmp_path}; {daemon}; while ! test -s pid; do sleep 0.02; done")
+    assert Checks([check], 30, os.environ, is_kept).run() is None
+    pid = int((tmp_path / "pid").read_text())
+    if is_kept:
+        assert "Z" not in Path(f"/proc/{pid}/stat").read_text().split()
+        os.kill(pid, signal.SIGKILL)
+    _gone(pid)
 
 
 def _gone(pid: int) -> None:

@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
         return ExitStatus.FAILED.value
     plugin = load_backend_plugin(params.backend)
     public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options), environ)
-    checks = Checks(options.check or (), options.check_timeout, environment)
+    checks = Checks(options.check or (), options.check_timeout, environment, options.keep_detached)
     restarts = 0
     for cooldown in _cooldowns(options.check_cooldown):
         if unfit := checks.run():

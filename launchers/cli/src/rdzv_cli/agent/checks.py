@@ -106,11 +106,13 @@ class Checks:
         checks: They are made one after the other; the first that fails is the last.
         timeout: Seconds that each may take.
         environment: Their variables.
+        keep_detached: Whether to leave alone what they start in sessions of their own.
     """
 
     checks: Sequence[Check]
     timeout: float
     environment: Mapping[str, str]
+    keep_detached: bool = False
 
     def run(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
         """Make them; call it on the main thread.
@@ -131,7 +133,10 @@ class Checks:
 
     def _run(self, check: Check, is_over: Callable[[], bool]) -> str | None:
         try:
-            with tempfile.TemporaryFile() as output, contextlib.closing(Guard(self.environment, output)) as keeper:
+            with (
+                tempfile.TemporaryFile() as output,
+                contextlib.closing(Guard(self.environment, output, keep_detached=self.keep_detached)) as keeper,
+            ):
                 workers = Workers(check.command, [self.environment], keeper)
                 try:
                     how = self._wait(workers, output, is_over)

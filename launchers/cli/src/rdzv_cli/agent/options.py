@@ -45,8 +45,8 @@ class AgentOptions:
         metavar="SECONDS",
     )
     keep_detached: bool = _flag(
-        "leave alone what CMD starts in sessions of its own, such as daemons that are to outlive it (default: it is "
-        "ended with CMD)",
+        "leave alone what CMD or a check starts in sessions of its own, such as daemons that are to outlive it "
+        "(default: it is ended with CMD)",
         action="store_true",
         default=False,
     )
