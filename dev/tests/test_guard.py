@@ -47,8 +47,8 @@ import os, signal, subprocess, sys, time
 saves = '''
 import signal, time
 signal.signal(signal.SIGTERM, lambda *_: print("saved", flush=True) or exit())
-print("detached", flush=True)
-time.sleep(600)
+print("is apart", flush=True)
+time.sleep(40)
 '''
 # Its parent ends: no process waits for it any more.
 leaves = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {saves!r}], start_new_session=True)"
@@ -104,7 +104,7 @@ def test_a_process_has_the_signals_of_its_agent(keeper: Guard, tmp_path: Path) -
 @pytest.mark.parametrize("how", ["killed", "asked"])
 def test_what_has_a_session_of_its_own_goes_too(local: Agents, tmp_path: Path, how: str) -> None:
     node = local.start(*program(tmp_path, DETACHED), nnodes="1")
-    node.says("detached")
+    node.says("is apart")
     if how == "killed":
         node.process.kill()
     else:
