@@ -43,6 +43,7 @@ class Guard:
 
     Attributes:
         is_lost: Whether it was killed itself.
+        is_stuck: Whether something is left that it cannot kill, so that it need not be waited for.
     """
 
     def __init__(
@@ -58,9 +59,8 @@ class Guard:
         Raises:
             OSError: It cannot be started.
         """
-        self.is_lost = False
+        self.is_lost = self.is_stuck = False
         self._keep_detached = keep_detached
-        self._left: list[tuple[int, str, bool]] = []
         self._codes: dict[int, int] = {}
         self._said = b""
         self._channel, theirs = socket.socketpair()
@@ -113,10 +113,9 @@ class Guard:
         """
         try:
             _, left = self._ask(_LEFT, "send", number)
-            self._left = [tuple(process) for process in left]
         except OSError:
-            self._left = []
-        return self._left
+            return []
+        return [tuple(process) for process in left]
 
     def watch(self, folder: Path) -> None:
         """Remove this folder when we are gone."""
@@ -181,8 +180,7 @@ class Guard:
         """End it; whatever is left is killed."""
         self._channel.close()
         try:
-            # It can end what is left no more than we could.
-            self._process.wait(0 if self._left else 2 * guard_program.KILLED)
+            self._process.wait(0 if self.is_stuck else 2 * guard_program.KILLED)
         except subprocess.TimeoutExpired:
             self._process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):

@@ -182,6 +182,7 @@ class Workers:
             time.sleep(_POLL)
         for worker in self._workers:
             worker.forget()
+        self._guard.is_stuck = bool(left)
         if not left:
             return ""
         found = "; ".join(
