@@ -19,8 +19,8 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
-from rdzv_cli.agent.ignoring import ignoring
-from rdzv_cli.agent.workers import Guard, Worker, Workers
+from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.workers import Worker, Workers
 
 SPOT = Drain("a.1", 60.0, "spot")
 RACK = Drain("b.2", 30.0, "the rack is switched off")
@@ -117,7 +117,7 @@ def test_the_files_go_with_the_round_or_with_the_agent(keeper: Guard) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     channels.close()
     assert not folder.exists()
-    script = "import os; from rdzv_cli.agent.channels import Channels; from rdzv_cli.agent.workers import Guard;"
+    script = "import os; from rdzv_cli.agent.channels import Channels; from rdzv_cli.agent.guard import Guard;"
     script += "print(Channels(1, Guard({})).path(0), flush=True); os.kill(os.getpid(), 9)"
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -207,14 +207,3 @@ def test_the_command_starts_with_the_scheduler_s_signal_ignored_and_no_other(
         return int(capfd.readouterr().out.split()[1], 16)
 
     assert ignored("--drain", "600") == ignored() | 1 << signal.SIGUSR1 - 1
-
-
-def test_a_command_that_cannot_be_started_is_named_under_a_drain_too(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        ignoring(signal.SIGUSR1, ["not there"], {"PATH": str(tmp_path)})
-    broken = tmp_path / "broken"
-    broken.write_text("#!/not/there\n")
-    broken.chmod(0o755)
-    command = ignoring(signal.SIGUSR1, ["broken"], {"PATH": str(tmp_path)})
-    ended = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (127, "cannot start 'broken': No such file or directory\n")

@@ -45,6 +45,12 @@ class AgentOptions:
         default=10.0,
         metavar="SECONDS",
     )
+    keep_detached: bool = _flag(
+        "leave alone what CMD or a check starts in sessions of its own, such as daemons that are to outlive it "
+        "(default: it is ended with CMD)",
+        action="store_true",
+        default=False,
+    )
     drain: float | None = _flag(
         "after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all can "
         "save their work (default: go at once, as after a second one)",
