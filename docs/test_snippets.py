@@ -6,6 +6,7 @@ nothing. The blocks of a page share a folder. A comment in front of a block says
 
     <!-- file: hello.py -->        a file of that name, to be used by the blocks that follow
     <!-- needs: etcd-v3 -->        runs where that service is installed, with its endpoint for the one that is shown
+    <!-- needs: slurm -->          runs where Slurm is installed, which has three nodes
     <!-- part of: path -->         only shown: a part of that file of the repository, at any depth of indentation
     <!-- not run: the reason -->   only shown
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 
 import pytest
 from rdzv_conformance.servers import EtcdServer, require_service
+from tools.slurm import Slurm
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*sorted(ROOT.glob("docs/*.md")), ROOT / "engine" / "README.md", ROOT / "launchers" / "cli" / "README.md"]
@@ -74,6 +76,16 @@ def etcd_v3() -> Iterator[str]:
     require_service(EtcdServer)
     with EtcdServer() as server:
         yield server.get_endpoint()
+
+
+@pytest.fixture
+def slurm(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A real Slurm; it has no endpoint."""
+    require_service(Slurm)
+    with Slurm() as slurm:
+        for name, value in slurm.environment.items():
+            monkeypatch.setenv(name, value)
+        yield ""
 
 
 def read_blocks(page: Path) -> list[Block]:

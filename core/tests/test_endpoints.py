@@ -65,7 +65,7 @@ def test_a_port_may_be_left_open_where_that_is_said() -> None:
         ("http://a:1", "a scheme does not belong there; the backend's options choose TLS"),
         ("https://a:1/", "a scheme does not belong there"),
         ("a:1/team/jobs", "a path (a chroot) is the backend's option prefix"),
-        ("zk://a:1/mesos", "neither a scheme nor a path belongs there"),
+        ("zk://a:1/mesos", "and prefix a path (a chroot)"),
         ("unix:///run/consul.sock", "UNIX sockets are not supported"),
         ("/run/consul.sock", "UNIX sockets are not supported"),
         ("a:1;b:1", "commas separate several, not semicolons"),

@@ -314,6 +314,9 @@ time.sleep(600)
         assert "exit code 3" in node.said
 
 
+AGENT = """agent = int(open(f"/proc/{os.getppid()}/stat").read().rpartition(")")[2].split()[1])"""
+"""In a program, whose parent is the guard."""
+
 LINE = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} rdzv\[(alpha\.[0-9a-f]+)\]: "
 
 
@@ -346,7 +349,17 @@ def test_every_line_of_an_agent_has_a_time_and_its_node(tmp_path: Path) -> None:
 def test_the_end_by_a_signal_is_a_sentence(tmp_path: Path) -> None:
     where = ["--backend=sqlite", f"--endpoint={tmp_path}/db", "--run-id=signal", "--nnodes=1"]
     # The program is the terminal's user: it sends the signal to the agent.
-    command = [sys.executable, "-m", "rdzv", "run", *where, "--", "sh", "-c", "kill -INT $PPID; sleep 60"]
+    command = [
+        sys.executable,
+        "-m",
+        "rdzv",
+        "run",
+        *where,
+        "--",
+        "sh",
+        "-c",
+        "kill -INT $(ps -o ppid= -p $PPID); sleep 60",
+    ]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 130
     assert ended.stderr.splitlines()[-1].endswith(": ended by SIGINT; this node leaves the run")
@@ -406,7 +419,7 @@ time.sleep(600)
     ) -> None:
         """As nohup and the background of a shell do; the command inherits it."""
         ignores = f"import signal; signal.signal({number}, signal.SIG_IGN)"
-        job = program(tmp_path, f"import os, signal\nos.kill(os.getppid(), {number})\nos.kill(os.getpid(), {number})")
+        job = program(tmp_path, f"import os, signal\n{AGENT}\nos.kill(agent, {number})\nos.kill(os.getpid(), {number})")
         node = local.start(*job, nnodes="1", prelude=ignores)
         assert node.ends() == 0, node.said
 

@@ -1,5 +1,6 @@
 """Nodes that have to go: they say so, the others save their work, and no node is lost."""
 
+import os
 import re
 import signal
 import time
@@ -155,6 +156,36 @@ while world.round == 1:
     nodes[0].process.terminate()
     assert [node.ends() for node in nodes] == [8, 0]
     assert "node failed" not in nodes[1].said
+
+
+@pytest.mark.parametrize("first", ["agent", "program"])
+def test_a_program_that_dies_of_the_signal_that_its_agent_gets_has_not_failed(
+    local: Agents, tmp_path: Path, first: str
+) -> None:
+    works = program(tmp_path, 'import os, time\nprint("process", os.getpid(), flush=True)\ntime.sleep(600)')
+    node, other = (
+        local.start(*works, nnodes="1:2", arguments=("--drain", str(LONG)), options={**CALM, "node_name": name})
+        for name in "ab"
+    )
+    all_say([node, other], r"^process \d")
+    its_program = int(re.findall(r"process (\d+)", node.said)[0])
+    # Slurm signals all processes of a job, in any order. The program's death is seen before the second signal comes.
+    for process in (node.process.pid, its_program) if first == "agent" else (its_program, node.process.pid):
+        os.kill(process, signal.SIGTERM)
+        time.sleep(0.3)
+    other.says("node drains: a")
+    # Both go once neither has anything to save.
+    other.process.terminate()
+    os.kill(int(re.findall(r"process (\d+)", other.said)[0]), signal.SIGTERM)
+    assert [node.ends(), other.ends()] == [8, 8]
+    assert "node failed" not in other.said
+
+
+def test_a_program_that_alone_gets_a_signal_has_failed(local: Agents, tmp_path: Path) -> None:
+    dies = program(tmp_path, "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)")
+    node = local.start(*dies, nnodes="1", arguments=("--drain", str(LONG)))
+    assert node.ends() == 1
+    node.says("ended with signal SIGTERM, after 0 restarts")
 
 
 @pytest.mark.soak

@@ -35,12 +35,10 @@ BACKEND = BackendPlugin("A database behind a password.", OPTIONS, create, Locked
 
 LOOK = """
 import json, os, pathlib, sys, rdzv
-command = pathlib.Path(f"/proc/{os.getppid()}/cmdline").read_text().split("\\0")
-guard = [
-    pathlib.Path(f"/proc/{pid}/environ").read_text()
-    for pid in pathlib.Path(f"/proc/{os.getppid()}/task/{os.getppid()}/children").read_text().split()
-    if "guard.py" in pathlib.Path(f"/proc/{pid}/cmdline").read_text()
-]
+guard = pathlib.Path(f"/proc/{os.getppid()}")
+agent = guard.parent / guard.joinpath("stat").read_text().rpartition(")")[2].split()[1]
+command, guards_command = [(process / "cmdline").read_text().split("\\0") for process in (agent, guard)]
+guard = [(guard / "environ").read_text(), guards_command] if "guard_program.py" in str(guards_command) else []
 pathlib.Path(sys.argv[1]).write_text(json.dumps([dict(os.environ), command, guard]))
 # A handler, and so a connection, of its own.
 rdzv.get_rendezvous_handler(rdzv.config.from_env()).leave()
@@ -87,7 +85,7 @@ class TestPrograms:
         assert "the program could log in" in node.said
         environ, command, guard = json.loads(Path(seen).read_text())
         assert "password_file" in environ["RDZV_OPTIONS"]
-        assert len(guard) == 1
+        assert len(guard) == 2
         assert "hunter2" not in json.dumps([environ, command, guard])
 
     @pytest.mark.parametrize("way", ["variable", "option", "RDZV_OPTIONS"])

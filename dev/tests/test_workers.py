@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from rdzv_cli.agent import workers
-from rdzv_cli.agent.workers import Guard, Workers
+from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.workers import Workers
 
 from .agents import wait_until
 
@@ -47,7 +48,7 @@ def take(pid):
 
 def guard():
     processes = (path for path in Path("/proc").iterdir() if path.name.isdigit())
-    return next(int(path.name) for path in processes if "guard.py" in (path / "cmdline").read_text())
+    return next(int(path.name) for path in processes if "guard_program.py" in (path / "cmdline").read_text())
 
 program = '''
 import os, pathlib, time
@@ -68,7 +69,7 @@ if how == "guard":
     agent.wait()
     # What the agent leaves behind falls to this process, the first of its namespace.
     os.waitpid(its_guard, 0)
-    os.waitpid(second, 0)
+    assert not is_there(second)
 else:
     agent.terminate()
     assert agent.wait() == 128 + signal.SIGTERM

@@ -51,26 +51,33 @@ def install_zookeeper() -> None:
     java = shutil.which("java") or "JAVA_HOME" in os.environ
     if java and (_named("RDZV_ZOOKEEPER_BINARY") or shutil.which("zkServer.sh") or Path(_ZOOKEEPER_JAR).exists()):
         return
-    if not shutil.which("apt-get") or os.geteuid() != 0:
-        raise MissingError(
-            "ZooKeeper can be brought in by itself only by root, on Debian or a relative of it (it is the packages "
-            "zookeeper and default-jre-headless). Elsewhere install Java, unpack "
-            "https://zookeeper.apache.org/releases.html, and name its bin/zkServer.sh in RDZV_ZOOKEEPER_BINARY."
-        )
-    with tempfile.TemporaryDirectory(prefix="rdzv-apt-") as folder:
-        Path(folder).chmod(0o1777)  # apt checks signatures as a user of its own
-        apt = ["apt-get", "--quiet", "--yes", "--option=DPkg::Lock::Timeout=60"]
-        try:
-            _run([*apt, "update"], Path(folder))
-            _run([*apt, "install", "--no-install-recommends", "zookeeper", "default-jre-headless"], Path(folder))
-        except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", None) or error
-            raise MissingError(f"The system's packages of ZooKeeper could not be had.\n{said}") from error
+    _install(
+        "ZooKeeper",
+        ("zookeeper", "default-jre-headless"),
+        "install Java, unpack https://zookeeper.apache.org/releases.html, and name its bin/zkServer.sh in "
+        "RDZV_ZOOKEEPER_BINARY.",
+    )
+
+
+def install_slurm() -> None:
+    """Slurm, with which the recipes are run, and munge, from the system's own packages.
+
+    Needs root on Debian or a relative of it; elsewhere it says what to install. Where systemd starts what is installed,
+    munged runs from then on; Slurm does not, without a configuration.
+    """
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin"])
+    if all(shutil.which(program, path=path) for program in ("munged", "slurmctld", "slurmd", "srun")):
+        return
+    _install("Slurm", ("slurm-wlm", "munge"), "install Slurm (with slurmd -N) and munge, so that both are in PATH.")
 
 
 _ZOOKEEPER_JAR: Final = "/usr/share/java/zookeeper.jar"
 
-SERVICES: Final[dict[str, Callable[[], None]]] = {"consul": install_consul, "zookeeper": install_zookeeper}
+SERVICES: Final[dict[str, Callable[[], None]]] = {
+    "consul": install_consul,
+    "zookeeper": install_zookeeper,
+    "slurm": install_slurm,
+}
 
 _IN_CACHE: Final = {"RDZV_CONSUL_BINARY": CACHE / "consul" / "usr" / "bin" / "consul"}
 """Which variable names which program, once it was brought in."""
@@ -86,6 +93,24 @@ def _named(variable: str) -> bool:
 
 
 # Debian.
+
+
+def _install(service: str, packages: Sequence[str], elsewhere: str) -> None:
+    """Install packages of the system's own, with what they need."""
+    if not shutil.which("apt-get") or os.geteuid() != 0:
+        raise MissingError(
+            f"{service} can be brought in by itself only by root, on Debian or a relative of it (it is the packages "
+            f"{' and '.join(packages)}). Elsewhere {elsewhere}"
+        )
+    with tempfile.TemporaryDirectory(prefix="rdzv-apt-") as folder:
+        Path(folder).chmod(0o1777)  # apt checks signatures as a user of its own
+        apt = ["apt-get", "--quiet", "--yes", "--option=DPkg::Lock::Timeout=60"]
+        try:
+            _run([*apt, "update"], Path(folder))
+            _run([*apt, "install", "--no-install-recommends", *packages], Path(folder))
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", None) or error
+            raise MissingError(f"The system's packages of {service} could not be had.\n{said}") from error
 
 
 def _debian_sources(release: str) -> dict[str, str]:

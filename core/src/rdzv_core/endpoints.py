@@ -21,16 +21,12 @@ __all__ = ["Endpoint", "check_address", "hide_login", "parse_endpoints", "source
 _LABEL: Final = re.compile(r"[\w-]{1,63}")
 _ZONE: Final = re.compile(r"[\w.-]+")
 _EXAMPLE: Final = "Write host:port, such as node1:2379, 10.0.0.7:2379 or [fe80::1%eth0]:2379; commas separate several"
-_FORMS_OF_OTHERS: Final = tuple(
-    (re.compile(form, re.IGNORECASE), reason)
-    for form, reason in (
-        (r"^unix:|^\.{0,2}/", "UNIX sockets are not supported; give the host and port where the service takes TCP"),
-        (r"^srv:|^_.*\._(tcp|udp)\b", "DNS is not asked for SRV records; list the hosts and ports"),
-        (";", "commas separate several, not semicolons"),
-        ("://[^/]*/.", "neither a scheme nor a path belongs there; the path (a chroot) is the backend's option prefix"),
-        ("://", "a scheme does not belong there; the backend's options choose TLS"),
-        ("/", "a path does not belong there; a path (a chroot) is the backend's option prefix"),
-    )
+_FORMS_OF_OTHERS: Final = (
+    (r"(?i)^unix:|^\.{0,2}/", "UNIX sockets are not supported; give the host and port where the service takes TCP"),
+    (r"(?i)^srv:|^_.*\._(tcp|udp)\b", "DNS is not asked for SRV records; list the hosts and ports"),
+    (";", "commas separate several, not semicolons"),
+    ("://", "a scheme does not belong there; the backend's options choose TLS, and prefix a path (a chroot)"),
+    ("/", "a path does not belong there; a path (a chroot) is the backend's option prefix"),
 )
 """How other tools write endpoints, and what to give instead; the first that fits counts."""
 _NO_PORT_NEEDED: Final = 9
@@ -126,7 +122,7 @@ def _parse_endpoint(item: str, default_port: int, least_port: int) -> Endpoint:
             f"An endpoint has an @: user and password are options of the backend, not part of it. {_EXAMPLE}."
         )
     for form, reason in _FORMS_OF_OTHERS:
-        if form.search(item):
+        if re.search(form, item):
             raise _malformed(item, reason)
     if item.startswith("["):
         host, bracket, rest = item[1:].partition("]")

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import socket
+import sys
 import time
 from pathlib import Path
 
@@ -62,6 +63,20 @@ def test_what_a_check_leaves_behind_is_killed(tmp_path: Path) -> None:
     _gone(int((tmp_path / "pid").read_text()))
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no session is found without a list of processes")
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_a_daemon_of_a_check_is_killed_or_kept(tmp_path: Path, is_kept: bool) -> None:
+    daemon = "import os; os.fork() and exit(); os.setsid(); open('pid', 'w').write(str(os.getpid()))"
+    daemon = f"{sys.executable} -c \"{daemon}; os.execlp('sleep', 'sleep', '600')\""
+    check = parse_check(f"cd {tmp_path}; {daemon}; while ! test -s pid; do sleep 0.02; done")
+    assert Checks([check], 30, os.environ, is_kept).run() is None
+    pid = int((tmp_path / "pid").read_text())
+    if is_kept:
+        assert "Z" not in Path(f"/proc/{pid}/stat").read_text().split()
+        os.kill(pid, signal.SIGKILL)
+    _gone(pid)
+
+
 def _gone(pid: int) -> None:
     deadline = time.monotonic() + 30
     while Path(f"/proc/{pid}/stat").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text().split():
@@ -79,7 +94,7 @@ def test_a_check_that_cannot_be_started_is_a_failure(monkeypatch: pytest.MonkeyP
     def refuse(*_: object) -> None:
         raise OSError("no room for another process")
 
-    monkeypatch.setattr(module, "Worker", refuse)
+    monkeypatch.setattr(module, "Workers", refuse)
     assert run("true") == "not fit: the check 'true' cannot be made: no room for another process"
 
 

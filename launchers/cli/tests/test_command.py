@@ -224,6 +224,11 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         ),
         (["run", *RUN, "--on-drain", "SIGKILL", "--", "true"], "'SIGKILL' is no signal that a program can handle"),
         (["run", *RUN, "--on-drain", "10", "--", "true"], "'10' is no signal that a program can handle"),
+        (["run", *RUN, "--signals-to-handle", "SIGTERM,", "--", "true"], "'' is no signal that a program can handle"),
+        (
+            ["run", *RUN, "--signals-to-handle", "TERM,chld", "--", "true"],
+            "SIGCHLD does not ask a process to end, as SIGTERM does",
+        ),
         (["run", *RUN, "--check", "disk:/x", "--", "true"], "'disk:/x' is no check; write disk:PATH:SIZE, such as "),
     ],
 )

@@ -19,7 +19,8 @@ from rdzv_core.errors import RendezvousConnectionError
 from rdzv_cli.agent import Agent, AgentOptions, ExitStatus
 from rdzv_cli.agent.channels import Channels
 from rdzv_cli.agent.drains import DrainNotices
-from rdzv_cli.agent.workers import Guard, Worker, Workers
+from rdzv_cli.agent.guard import Guard
+from rdzv_cli.agent.workers import Worker, Workers
 
 SPOT = Drain("a.1", 60.0, "spot")
 RACK = Drain("b.2", 30.0, "the rack is switched off")
@@ -116,7 +117,7 @@ def test_the_files_go_with_the_round_or_with_the_agent(keeper: Guard) -> None:
     assert folder.stat().st_mode & 0o777 == 0o700
     channels.close()
     assert not folder.exists()
-    script = "import os; from rdzv_cli.agent.channels import Channels; from rdzv_cli.agent.workers import Guard;"
+    script = "import os; from rdzv_cli.agent.channels import Channels; from rdzv_cli.agent.guard import Guard;"
     script += "print(Channels(1, Guard({})).path(0), flush=True); os.kill(os.getpid(), 9)"
     killed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -194,3 +195,15 @@ def test_a_program_saves_when_a_node_is_about_to_leave(way: str, capfd: pytest.C
     assert capfd.readouterr().out.splitlines() == [f"saves for {handler.view.node_id} spot"] * 2
     # The first was lost.
     assert [list(nodes or ()) for nodes in handler.answers] == [[handler.view.node_id]] * 2
+
+
+def test_the_command_starts_with_the_scheduler_s_signal_ignored_and_no_other(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def ignored(*drain: str) -> int:
+        command = [sys.executable, "-m", "rdzv_cli", "run", f"--endpoint={tmp_path / 'db'}", "--run-id", f"of{drain}"]
+        command += ["--nnodes", "1", *drain, "--", "grep", "SigIgn", "/proc/self/status"]
+        subprocess.run(command, timeout=60, check=True)
+        return int(capfd.readouterr().out.split()[1], 16)
+
+    assert ignored("--drain", "600") == ignored() | 1 << signal.SIGUSR1 - 1

@@ -24,6 +24,16 @@ world.ready_to_drain()
 time.sleep(600)
 """
 
+SAVES_ON = """
+import signal, sys, time
+def save(number, frame):
+    open("saved", "w").close()
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+print("starts", flush=True)
+time.sleep(600)
+"""
+
 STAYS = """
 import signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -111,3 +121,14 @@ def test_a_drain_that_waits_says_which_node_is_still_here(start: Start, capsys: 
     start(STAYS, "--grace", "600")
     assert main(["drain", *WHERE, "--node", "a", "--in", "0.1", "--wait", "0.5"]) == 3
     assert "Still in the run 'ends' 0.5 s after their time was over: a." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGQUIT, signal.SIGXCPU])
+def test_a_program_saves_whatever_signal_ends_its_agent(start: Start, folder: Path, number: int) -> None:
+    # As in the background of a script, which would have SIGQUIT ignored.
+    before = signal.signal(number, signal.SIG_DFL)
+    agent = start(SAVES_ON)
+    signal.signal(number, before)
+    agent.send_signal(number)
+    assert agent.wait(30) == 128 + number
+    assert (folder / "saved").exists()

@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import signal
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from rdzv.config import Layer, environment, merge
@@ -31,21 +31,27 @@ _MOST_EXIT_CODE: Final = 255
 logger = logging.getLogger(__name__)
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say which run on which service. A variable that is empty counts as not given."""
+def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] = os.environ) -> None:
+    """Add the options that say which run on which service. A variable that is empty counts as not given.
+
+    Args:
+        parser: Gets them.
+        environ: The variables that may give them.
+    """
     parser.add_argument(
         "--backend",
-        default=os.environ.get("RDZV_BACKEND") or "sqlite",
+        default=environ.get("RDZV_BACKEND") or "sqlite",
         metavar="NAME",
         help="see `rdzv backends` (default: RDZV_BACKEND, else sqlite)",
     )
     parser.add_argument(
         "--endpoint",
-        default=os.environ.get("RDZV_ENDPOINT", ""),
+        default=environ.get("RDZV_ENDPOINT", ""),
         metavar="ADDRESS",
         help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
     )
-    add_needed(parser, "--run-id", "RDZV_RUN_ID", "ID", "the job that the nodes belong to")
+    given = environ.get("RDZV_RUN_ID") or None
+    add_needed(parser, "--run-id", "RDZV_RUN_ID", "ID", "the job that the nodes belong to", given)
     parser.add_argument(
         "--option",
         action="append",
@@ -56,15 +62,22 @@ def add_run_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_needed(parser: argparse.ArgumentParser, flag: str, name: str, metavar: str, about: str) -> None:
-    """Add an option that must be given: by its flag, or by the variable `name`."""
-    given = os.environ.get(name) or None
+def add_needed(
+    parser: argparse.ArgumentParser, flag: str, name: str, metavar: str, about: str, given: str | None
+) -> None:
+    """Add an option that must be given: by its flag, or by the variable `name`, which gives `given`."""
     about = f"{about} (default: {name})"
-    parser.add_argument(flag, default=given, required=given is None, metavar=metavar, help=about)
+    # A variable that is set, and not for this command, has an error of its own.
+    is_required = given is None and not os.environ.get(name)
+    parser.add_argument(flag, default=given, required=is_required, metavar=metavar, help=about)
 
 
 def parameters(
-    arguments: argparse.Namespace, min_nodes: int = 1, max_nodes: int = 1, **options: Any
+    arguments: argparse.Namespace,
+    min_nodes: int = 1,
+    max_nodes: int = 1,
+    environ: Mapping[str, str] = os.environ,
+    **options: Any,
 ) -> RendezvousParameters:
     """The parameters that the command line describes, and the environment where it says nothing.
 
@@ -72,6 +85,7 @@ def parameters(
         arguments: The command line.
         min_nodes: The smallest world.
         max_nodes: The largest.
+        environ: The environment.
         options: More options.
 
     Raises:
@@ -107,7 +121,7 @@ def parameters(
     if address := getattr(arguments, "local_addr", None):
         beside["local_addr"] = address
     given_here = {**beside, "options": given | options}
-    layers = (Layer("The command line", given_here, as_flag), *environment())
+    layers = (Layer("The command line", given_here, as_flag), *environment(environ))
     for layer in layers:
         _check_places(layer.given.get("options", {}), arguments)
     params = merge(*layers, secrets=secrets)

@@ -4,6 +4,7 @@ import argparse
 import itertools
 import logging
 import math
+import os
 import shutil
 import sys
 import textwrap
@@ -27,6 +28,9 @@ from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus
 from .common import add_needed, add_run_options, parameters
 from .exits import EXIT_CODES
 from .log import say, speak_as, write
+from .told import for_agents
+
+logger = logging.getLogger(__name__)
 
 _FIRST = 2.0
 """Seconds of a wait before its first line: most waits are over by then."""
@@ -60,8 +64,10 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         epilog=EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_run_options(parser)
-    add_needed(parser, "--nnodes", "RDZV_NNODES", "MIN:MAX", "how many nodes a world has, as 2:4 or 4")
+    environ = for_agents()
+    add_run_options(parser, environ)
+    number = environ.get("RDZV_NNODES") or None
+    add_needed(parser, "--nnodes", "RDZV_NNODES", "MIN:MAX", "how many nodes a world has, as 2:4 or 4", number)
     AgentOptions.add_to(parser)
     program = parser.add_argument("program", metavar="-- CMD", help="the program")
     arguments = parser.add_argument("arguments", nargs="*", metavar="ARG", help="its arguments")
@@ -73,17 +79,28 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
     options = AgentOptions.of(arguments)
+    environ = for_agents()
+    if arguments.run_id is None:
+        raise RendezvousParameterError(
+            "The variable RDZV_RUN_ID is that of the run of which this process is a program, and which it would wait "
+            "for: give --run-id, with another one."
+        )
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
     attempt = {} if options.attempt is None else {"attempt": options.attempt}
-    params = parameters(arguments, low, high, **attempt)
+    params = parameters(arguments, low, high, environ, **attempt)
+    if not params.endpoint and os.environ.get("RDZV_ENDPOINT") and "RDZV_ENDPOINT" not in environ:
+        logger.warning(
+            "the variable RDZV_ENDPOINT is that of the run of which this process is a program, and is not used here; "
+            "--endpoint and --backend give one"
+        )
     command = [arguments.program, *arguments.arguments]
     # No other node needs to be disturbed by one that cannot start it.
     if shutil.which(arguments.program) is None:
         say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
         return ExitStatus.FAILED.value
     plugin = load_backend_plugin(params.backend)
-    public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options))
-    checks = Checks(options.check or (), options.check_timeout, environment)
+    public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options), environ)
+    checks = Checks(options.check or (), options.check_timeout, environment, options.keep_detached)
     restarts = 0
     for cooldown in _cooldowns(options.check_cooldown):
         if unfit := checks.run():

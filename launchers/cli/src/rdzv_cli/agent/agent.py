@@ -15,17 +15,19 @@ from rdzv.current import variables
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 
+from ..told import as_told
 from .calls import until_signalled
 from .channels import Channels
 from .drains import DrainNotices
 from .ending import AgentResult, ExitStatus
 from .failures import FailureDetection, WorkerFailure
+from .guard import Guard, own_children
 from .options import AgentOptions
 from .processes import PROCESSES, processes_of_rank_0
 from .progress import HangDetection
 from .signals import Asked, Signals
 from .speaker import Speaker
-from .workers import Guard, Workers, own_children, signal_name
+from .workers import Workers, signal_name
 
 logger = logging.getLogger(__name__)
 
@@ -67,14 +69,14 @@ class Agent:
 
     def __post_init__(self) -> None:
         """Have taken no signal yet."""
-        self._signals = Signals(drains=self.options.drain is not None)
+        self._signals = Signals(self.options.drain is not None, self.options.signals_to_handle)
         self._speaker = Speaker(self.handler, self._signals, self.options.drain, self.say)
 
     def run(self) -> AgentResult:
         """Run to the end; call it on the main thread, since it takes the signals."""
-        with self._signals.handled(), own_children(), contextlib.closing(Guard(self.environment)) as keeper:
+        with self._signals.handled(), own_children():
             try:
-                while (ending := self._one_round(keeper)) is None:
+                while (ending := self._one_round()) is None:
                     pass
             except rdzv.RendezvousError as error:
                 ending = self._ended_by(error)
@@ -84,24 +86,30 @@ class Agent:
             self._shut_down(ending)
             return ending
 
-    def _one_round(self, keeper: Guard) -> AgentResult | None:
+    def _one_round(self) -> AgentResult | None:
         if self._has_failed and (unfit := self.check(lambda: bool(self._signals.number))):
             return AgentResult(ExitStatus.UNFIT, unfit)
         self._has_failed = False
-        info = until_signalled(self._speaker, self.handler.next_rendezvous, self.waiting)
-        if info is None:
-            return self._signalled()
-        if not self._agree_on_processes(info):
-            return None
-        with contextlib.closing(Channels(self.options.nproc_per_node, keeper)) as channels:
-            return self._run_command(info, channels, keeper)
+        # A guard for each round: one that was killed is missed by no other. It begins while the node waits.
+        # A scheduler that has this node drain signals every process of its job.
+        ignored = () if self.options.drain is None else (signal.SIGUSR1,)
+        guard = Guard(self.environment, keep_detached=self.options.keep_detached, ignored=ignored)
+        with contextlib.closing(guard) as keeper:
+            info = until_signalled(self._speaker, self.handler.next_rendezvous, self.waiting)
+            if info is None:
+                return self._signalled()
+            if not self._agree_on_processes(info):
+                return None
+            with contextlib.closing(Channels(self.options.nproc_per_node, keeper)) as channels:
+                return self._run_command(info, channels, keeper)
 
     def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
         own = {"processes": self.options.nproc_per_node, "restarts": self.restarts}
-        environments = [
-            {**self.environment, **variables(self.params, info, local_rank=rank, channel=channels.path(rank), **own)}
+        own_of = [
+            variables(self.params, info, local_rank=rank, channel=channels.path(rank), **own)
             for rank in range(self.options.nproc_per_node)
         ]
+        environments = [{**self.environment, **as_told(each, self.environment)} for each in own_of]
         notices = DrainNotices(channels, self.options.on_drain)
         self.say(_place_in(info, self.options.nproc_per_node))
         try:
@@ -111,11 +119,16 @@ class Agent:
             self._speaker.report_failure(reason, progressed=False)
             return AgentResult(ExitStatus.FAILED, reason)
         self._signals.in_world = True
+        stuck = ""
         try:
-            return self._watch(workers, channels, notices, info)
+            ending = self._watch(workers, channels, notices, info)
         finally:
             self._signals.in_world = False
-            workers.stop(self.options.grace, self._signals.number or signal.SIGTERM, force=self._is_urgent)
+            number = self._signals.number or signal.SIGTERM
+            if stuck := workers.stop(self.options.grace, number, force=self._is_urgent):
+                logger.error(stuck)
+        # Another world must not find here what a former one has left.
+        return AgentResult(ExitStatus.FAILED, f"cannot go on: {stuck}") if stuck and ending is None else ending
 
     def _agree_on_processes(self, info: RendezvousInfo) -> bool:
         """See to it that every node has as many processes, else the global ranks would not add up.
@@ -157,7 +170,7 @@ class Agent:
         """Watch one round; None when it is time for another."""
         hangs = HangDetection(self.options.hang_timeout)
         failures = FailureDetection(
-            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent
+            self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent, self._signals
         )
         finished = False
         while (ending := self._ended_from_outside(finished)) is None:

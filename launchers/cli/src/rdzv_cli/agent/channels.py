@@ -1,6 +1,5 @@
 """The channels to the workers of one round: a file for each in a folder that goes with the round."""
 
-import contextlib
 import logging
 import os
 import shutil
@@ -11,7 +10,7 @@ from typing import Final
 
 from rdzv.channel import AgentEnd, Report
 
-from .workers import Guard
+from .guard import Guard
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +66,5 @@ class Channels:
         self._ends = []
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                self._guard.forget(self._folder)
+            self._guard.forget(self._folder)
             self._folder = None

@@ -18,13 +18,11 @@ from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
 from . import probes
-from .workers import Guard, Worker, own_children
+from .guard import Guard, own_children
+from .workers import Workers
 
 _POLL: Final = 0.02
 """Seconds between two looks at a check that runs."""
-
-_KILLED: Final = 5.0
-"""Seconds that a check which was killed gets to end; one that waits for a dead disk does not."""
 
 _TAIL: Final = 2000
 """Bytes at the end of what a check has written, of which the last lines are shown."""
@@ -108,11 +106,13 @@ class Checks:
         checks: They are made one after the other; the first that fails is the last.
         timeout: Seconds that each may take.
         environment: Their variables.
+        keep_detached: Whether to leave alone what they start in sessions of their own.
     """
 
     checks: Sequence[Check]
     timeout: float
     environment: Mapping[str, str]
+    keep_detached: bool = False
 
     def run(self, is_over: Callable[[], bool] = lambda: False) -> str | None:
         """Make them; call it on the main thread.
@@ -125,49 +125,40 @@ class Checks:
         """
         if not self.checks:
             return None
-        with (
-            deferred_signals() as is_signalled,
-            own_children(),
-            contextlib.closing(Guard(self.environment)) as keeper,
-        ):
+        with deferred_signals() as is_signalled, own_children():
             for check in self.checks:
-                if failure := self._run(check, keeper, lambda: is_signalled() or is_over()):
+                if failure := self._run(check, lambda: is_signalled() or is_over()):
                     return f"not fit: the check '{printable(check.name)}' {failure}"
         return None
 
-    def _run(self, check: Check, keeper: Guard, is_over: Callable[[], bool]) -> str | None:
+    def _run(self, check: Check, is_over: Callable[[], bool]) -> str | None:
         try:
-            with tempfile.TemporaryFile() as output:
-                how = self._wait(Worker(check.command, self.environment, keeper, output), output, is_over)
+            with (
+                tempfile.TemporaryFile() as output,
+                contextlib.closing(Guard(self.environment, output, keep_detached=self.keep_detached)) as keeper,
+            ):
+                workers = Workers(check.command, [self.environment], keeper)
+                try:
+                    how = self._wait(workers, output, is_over)
+                finally:
+                    stuck = workers.kill()
+                how = f"{how or 'has ended'}; it {stuck}" if stuck else how
                 return how and f"{how}{_last_lines(output)}"
         except OSError as error:
             return f"cannot be made: {error}"
 
-    def _wait(self, worker: Worker, output: IO[bytes], is_over: Callable[[], bool]) -> str | None:
+    def _wait(self, workers: Workers, output: IO[bytes], is_over: Callable[[], bool]) -> str | None:
         """How a check has failed; None: it did not."""
         deadline = time.monotonic() + self.timeout
-        try:
-            while not worker.look() and time.monotonic() < deadline and not is_over():
-                if os.fstat(output.fileno()).st_size > _MOST:
-                    return f"wrote more than {_MOST >> 20} MiB, and was killed"
-                time.sleep(_POLL)
-            if worker.code == 0 or (worker.code is None and is_over()):
-                return None
-            if worker.code is None:
-                return f"did not end within {self.timeout:g} s, and was killed"
-            return f"failed with {worker.ending}"
-        finally:
-            _kill(worker)
-
-
-def _kill(worker: Worker) -> None:
-    """Kill what is left of a check."""
-    worker.send(signal.SIGKILL)
-    deadline = time.monotonic() + _KILLED
-    while worker.code is None and not worker.look() and time.monotonic() < deadline:
-        time.sleep(_POLL)
-    if worker.code is not None:
-        worker.forget()
+        while (worker := workers.look()[0]).code is None and time.monotonic() < deadline and not is_over():
+            if os.fstat(output.fileno()).st_size > _MOST:
+                return f"wrote more than {_MOST >> 20} MiB, and was killed"
+            time.sleep(_POLL)
+        if worker.code == 0 or (worker.code is None and is_over()):
+            return None
+        if worker.code is None:
+            return f"did not end within {self.timeout:g} s, and was killed"
+        return f"failed with {worker.ending}"
 
 
 def _last_lines(output: IO[bytes]) -> str:

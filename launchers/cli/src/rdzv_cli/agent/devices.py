@@ -6,12 +6,12 @@ import shutil
 import subprocess
 from typing import Final
 
-from rdzv.programs import public_environment
 from rdzv_core.text import printable
 
 from ..common import MOST, is_count
 from .probes import gpu_devices, listed_gpus
 from .quotas import cpu_quotas
+from .tools import output_of
 
 _PATIENCE: Final = 60.0
 """Seconds that ``nvidia-smi`` may take; without its daemon it initialises every GPU first."""
@@ -64,14 +64,7 @@ def _gpus() -> int:
 def _installed_gpus() -> int:
     if (command := shutil.which("nvidia-smi")) is not None:
         try:
-            listed = subprocess.run(
-                [command, "-L"],
-                env=public_environment(),
-                capture_output=True,
-                text=True,
-                timeout=_PATIENCE,
-                check=True,
-            ).stdout
+            listed = output_of([command, "-L"], _PATIENCE)
         except (OSError, subprocess.SubprocessError):
             pass
         else:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from rdzv.channel import Report
 
 from .progress import HangDetection
+from .signals import Signals
 from .workers import Worker
 
 _STACKS: Final = 0.3
@@ -31,6 +32,7 @@ class FailureDetection:
         hangs: Finds those that hang.
         say: Takes what the user should know.
         is_urgent: Whether there is no time for stacks.
+        signals: Those that the agent gets: a worker that one of them has ended, too, has not failed.
     """
 
     program: str
@@ -38,11 +40,12 @@ class FailureDetection:
     hangs: HangDetection
     say: Callable[[str], None]
     is_urgent: Callable[[], bool]
+    signals: Signals
 
     def look(self, workers: Sequence[Worker], reports: Sequence[Report]) -> WorkerFailure | None:
         """The worker that has failed, and how; None: none has. All write their stacks if one hangs."""
         for local_rank, worker in enumerate(workers):
-            if worker.code:
+            if worker.code and not self.signals.may_explain(-worker.code, worker.ended):
                 what = f"{self._name(worker, local_rank)} ended with {worker.ending}"
                 return WorkerFailure(what, worker.code if worker.code > 0 else 128 - worker.code)
         hanging = self.hangs.look(reports, [worker.code is None for worker in workers], time.monotonic())

@@ -1,13 +1,14 @@
 """What the user decides about the agent: each option of `rdzv run` once, as a field and as a flag."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 from ..common import as_flag, count, exit_codes, rounds, seconds, signal_number, some_seconds
 from .checks import Check, parse_check
 from .devices import processes
+from .signals import ASKING, signals_to_handle
 
 
 def _flag(help: str, *, default: Any = None, **more: Any) -> Any:
@@ -44,6 +45,12 @@ class AgentOptions:
         default=10.0,
         metavar="SECONDS",
     )
+    keep_detached: bool = _flag(
+        "leave alone what CMD or a check starts in sessions of its own, such as daemons that are to outlive it "
+        "(default: it is ended with CMD)",
+        action="store_true",
+        default=False,
+    )
     drain: float | None = _flag(
         "after the first SIGTERM or SIGUSR1 stay in the world for so long, or until all are ready, so that all can "
         "save their work (default: go at once, as after a second one)",
@@ -68,6 +75,13 @@ class AgentOptions:
         type=signal_number,
         default=0,
         metavar="SIGNAL",
+    )
+    signals_to_handle: Collection[int] = _flag(
+        "the signals at which the node leaves and CMD gets its grace, as in SIGTERM,SIGINT,SIGUSR1; another one ends "
+        "the agent at once (default: every one that asks a process to end)",
+        type=signals_to_handle,
+        default=ASKING,
+        metavar="SIGNAL,...",
     )
     check: Sequence[Check] | None = _flag(
         "what this node must be fit for to take part: a command line, disk:PATH:SIZE, port, port:NUMBER, gpu or "

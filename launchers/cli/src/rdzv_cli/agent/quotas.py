@@ -14,7 +14,7 @@ def cpu_quotas(mounts: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc
         mounts: Where the hierarchies of control groups are mounted.
         groups: Which ones this process is in, see cgroups(7).
     """
-    quotas = []
+    quotas: list[float] = []
     with suppress(OSError, ValueError):
         for line in groups.read_text().splitlines():
             _, controllers, group = line.split(":", 2)
