@@ -309,3 +309,28 @@ def test_the_end_does_not_wait_for_the_resolver(connect: Connect, resolver: thre
         backend.read("key", timeout=0.2)
     backend.close()
     assert not resolver.is_set()
+
+
+_OPENERS = """
+import os, sys, threading
+from rdzv_c10d.locator import FileLocator
+
+def work():
+    for _ in range(40):
+        FileLocator(sys.argv[1]).connect(10)
+
+threads = [threading.Thread(target=work) for _ in range(12)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+sys.stdout.write("all")
+sys.stdout.flush()
+os._exit(0)
+"""
+
+
+def test_threads_that_open_one_file_at_once_do_not_wait_for_each_other_for_ever(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _OPENERS, str(tmp_path / "store")]
+    # Where one reads the file under its lock, and another waits for that in torch with Python's lock, both stand still.
+    assert subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout == "all"

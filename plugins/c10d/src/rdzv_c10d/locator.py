@@ -188,6 +188,9 @@ class FileLocator(StoreLocator):
     """A FileStore: a file that all nodes see."""
 
     kind = "FileStore"
+    # Torch's constructor waits for the file's lock with Python's own held: a thread that reads the file under the lock
+    # meanwhile would never let it go.
+    _opening = threading.Lock()
 
     def __init__(self, path: str) -> None:
         """At `path`; its folder must exist."""
@@ -199,8 +202,14 @@ class FileLocator(StoreLocator):
         if not os.path.isdir(folder):
             raise RendezvousParameterError(f"There is no folder '{folder}' for the file '{self._path}'. Make it first.")
         check_room(folder)
-        self._check_file(time.monotonic() + timeout)
-        store: Store = stores().FileStore(self._path)
+        deadline = time.monotonic() + timeout
+        if not FileLocator._opening.acquire(timeout=max(0.0, min(timeout, threading.TIMEOUT_MAX))):
+            raise RendezvousConnectionError(f"The file '{self._path}' is being opened by other threads for too long.")
+        try:
+            self._check_file(deadline)
+            store: Store = stores().FileStore(self._path)
+        finally:
+            FileLocator._opening.release()
         return store
 
     def _check_file(self, deadline: float) -> None:
@@ -228,6 +237,14 @@ class FileLocator(StoreLocator):
                 f"The file '{self._path}' is no FileStore, or one whose last record is cut off, as on a full disk. "
                 "Give the path of a new file."
             )
+
+
+def _open_anew() -> None:
+    """Another thread of the parent may have held it at the fork."""
+    FileLocator._opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_open_anew)
 
 
 class TemporaryFileLocator(FileLocator):
