@@ -374,11 +374,7 @@ def test_a_signal_to_the_host_of_the_store_lets_the_others_know_at_once(work: Pa
     (port,) = free_ports(1)
     nodes = Nodes("c10d", f"127.0.0.1:{port}", {"keep_alive_interval": "10", "keep_alive_max_attempt": "6"})
     try:
-        host = nodes.start(work)
-        wait_until(lambda: accepts(port), limit=PATIENCE)
-        two = [nodes.start(work) for _ in range(2)]
-        for node in (host, *two):
-            node.says("rank . of 3", limit=PATIENCE)
+        host, two = three_of_one_store(nodes, work, port)
         host.process.send_signal(signal.SIGTERM)
         for node in two:
             node.says("rank . of 2", limit=PATIENCE)
@@ -522,17 +518,23 @@ def test_another_node_serves_the_store_when_its_host_dies(work: Path) -> None:
     (port,) = free_ports(1)
     nodes = Nodes("c10d", f"127.0.0.1:{port}", {})
     try:
-        host = nodes.start(work)
-        wait_until(lambda: accepts(port), limit=PATIENCE)
-        two = [nodes.start(work) for _ in range(2)]
-        for node in (host, *two):
-            node.says("rank . of 3", limit=PATIENCE)
+        host, two = three_of_one_store(nodes, work, port)
         killed = kill(host)
         for node in two:
             node.says("rank . of 2", after=killed, limit=PATIENCE)
         assert finish(work, *two) == [0, 0]
     finally:
         nodes.close()
+
+
+def three_of_one_store(nodes: Nodes, work: Path, port: int) -> tuple[Agent, list[Agent]]:
+    """The node that serves the store, and two more, in a world."""
+    host = nodes.start(work)
+    wait_until(lambda: accepts(port), limit=PATIENCE)
+    two = [nodes.start(work) for _ in range(2)]
+    for node in (host, *two):
+        node.says("rank . of 3", limit=PATIENCE)
+    return host, two
 
 
 def accepts(port: int) -> bool:

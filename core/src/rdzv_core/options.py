@@ -77,7 +77,7 @@ class Option:
             return _parse_pairs(value)
         if self.kind == "numbers":
             return _parse_numbers(value)
-        text = value if isinstance(value, str) else str(value)
+        text = value if isinstance(value, str) else str(value)  # a `FileSecret` stays one
         if self.choices:
             return self._choose(text)
         if self.kind == "path":

@@ -29,11 +29,7 @@ class Client:
     """The connection to one etcd, by all its endpoints, of one process. Settings: see `rdzv_transport.Client`."""
 
     def __init__(
-        self,
-        endpoints: Sequence[Endpoint],
-        user: str | None = None,
-        password: str | None = None,
-        **settings: Any,
+        self, endpoints: Sequence[Endpoint], user: str | None = None, password: str | None = None, **settings: Any
     ) -> None:
         self._refusals = Refusals(user)
         self.http = HttpClient(

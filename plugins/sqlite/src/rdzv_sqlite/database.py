@@ -33,7 +33,6 @@ _UNSOUND: Final = frozenset(
     {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CONSTRAINT}
 )
 
-
 _Identity = tuple[int, int]
 """Which file it is: its device and its inode."""
 
@@ -203,6 +202,7 @@ class Database:
         """The connection to the file; None if other threads of this process open it at the moment."""
         if self._connection is not None and self._file == _identity(self.path):
             self._check_logs()
+            self._touch()
             return self._connection
         # Never opened, or the file was removed: a client that goes on with it would be alone.
         self.disconnect()
@@ -228,10 +228,9 @@ class Database:
             connection.close()
             raise
         self._connection, self._file, self._logs = connection, _identity(self.path), self._find_logs()
-        self._touch()
         return connection
 
-    def _find_logs(self) -> list["_Identity | None"]:
+    def _find_logs(self) -> list[_Identity | None]:
         return [_identity(f"{self.path}{suffix}") for suffix in LOGS]
 
     def _check_logs(self) -> None:
@@ -242,10 +241,11 @@ class Database:
                 "while it was in use, perhaps by a cleaner of temporary folders. End every process that uses the "
                 "database, and begin anew with one where no file is removed."
             )
-        if time.monotonic() >= self._next_touch:
-            self._touch()
 
     def _touch(self) -> None:
+        """Have the files look used, once in a while."""
+        if time.monotonic() < self._next_touch:
+            return
         self._next_touch = time.monotonic() + _TOUCH
         for suffix in ("", *LOGS):
             with suppress(OSError):
