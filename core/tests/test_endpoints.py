@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rdzv_core.endpoints import Endpoint, parse_endpoints, source_address
+from rdzv_core.endpoints import Endpoint, check_address, parse_endpoints, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousParameterError
 
 
@@ -164,3 +164,16 @@ def test_a_hanging_resolver_costs_no_more_than_the_timeout(monkeypatch: pytest.M
         for thread in threading.enumerate():
             if thread.name.startswith("rdzv-resolve-"):
                 thread.join(30)
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0", "::", "0:0:0:0:0:0:0:0", "::ffff:0.0.0.0", "::%eth0"])
+def test_an_address_that_stands_for_all_is_no_machines(address: str) -> None:
+    with pytest.raises(RendezvousParameterError, match="give what the other nodes reach this one by"):
+        check_address(address)
+    # A server that listens there is another matter.
+    assert parse_endpoints(f"[{address}]" if ":" in address else address, 1)
+
+
+@pytest.mark.parametrize("address", ["10.0.0.7", "127.0.0.1", "::1", "fe80::1%eth0", "node1", "::ffff:10.0.0.7"])
+def test_an_address_of_a_machine_is_taken(address: str) -> None:
+    check_address(address)

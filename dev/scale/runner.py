@@ -46,7 +46,7 @@ class LoopRunner:
         self._access = access
         self._emit = emit
         self._loop = asyncio.get_running_loop()
-        self._client = RetryingClient(access.backend, node.id, self._on_error, node.longest_pause)
+        self._client = RetryingClient(access.backend, node.id, self._on_error, node.pauses)
         self._watches: dict[str, LoopWatch] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -113,6 +113,8 @@ class LoopRunner:
                 return await self.changed(until)
             case effects.Emit(events):
                 return [self._emit(event) for event in events]
+            case effects.AssignRanks():
+                return None
             case effects.SpawnLeader(term):
                 return self.start(leader.lead(self._node, term))
             case effects.Wait(prefix, since, deadline):

@@ -61,7 +61,7 @@ def test_without_restarts_the_others_learn_why_it_left(local: Agents, tmp_path: 
     hangs, goes_on = sorted(nodes, key=lambda node: node.process.poll() is None)
     assert hangs.ends() == 1
     hangs.says(r"rank 0, .* hangs: no progress for 2 s, last step 10, after 0 restarts$")
-    goes_on.says("node left: .*hangs: no progress for 2 s, last step 10")
+    goes_on.says("node failed: .*hangs: no progress for 2 s, last step 10")
     assert goes_on.ends(60) == 0
 
 

@@ -115,6 +115,7 @@ GROUPS: Final = (
             "envelope_bytes",
             "crowds",
             "worlds",
+            "verdicts",
         ),
     ),
     Group(
@@ -126,11 +127,11 @@ GROUPS: Final = (
             "rdzv.engine.connection",
             "rdzv.engine.failures",
         ),
-        ("node", "connection", "crowds", "worlds"),
+        ("node", "connection", "crowds", "worlds", "verdicts"),
     ),
     Group(("rdzv.engine.registration",), ("registration", "keep_coroutine")),
     Group(("rdzv.engine.lease_observer",), ("lease_observer",)),
-    Group(("rdzv.engine.refusals",), ("node", "join_coroutine", "crowds")),
+    Group(("rdzv.engine.refusals",), ("node", "join_coroutine", "crowds", "verdicts")),
     Group(
         (
             "rdzv.engine.watch",

@@ -75,6 +75,7 @@ class Harness:
     def show(self, node: Node) -> None:
         """Show a node what the service holds."""
         node.connection.on_contact()
+        node.connection.on_renewal(self.now)
         node.apply_snapshot(self.client.read_all("control", SOON))
 
     def put(self, key: str, payload: bytes, *, previous: Any = ABSENT, **more: Any) -> VersionedValue:
@@ -137,7 +138,7 @@ class Harness:
                 return None
             case effects.Emit(events):
                 return [None for _ in events]
-            case effects.SpawnLeader():
+            case effects.SpawnLeader() | effects.AssignRanks():
                 return None
             case effects.Wait(prefix, since, deadline):
                 snapshot = self.client.read_all(prefix, SOON, since)
@@ -151,6 +152,7 @@ class Harness:
                 raise TypeError(f"{effect!r} is for a runner")
         for node in self.nodes:
             node.connection.on_contact()
+            node.connection.on_renewal(self.now)
         return answer
 
 

@@ -40,6 +40,7 @@ def test_a_connection_goes_through_its_states(connection: Connection, clock: Clo
         clock.now += seconds
         if error is None:
             connection.on_contact()
+            connection.on_renewal(clock.now)
         else:
             connection.on_error(error)
         seen.append(connection.state)
@@ -48,7 +49,7 @@ def test_a_connection_goes_through_its_states(connection: Connection, clock: Clo
 
 
 def test_a_silence_without_an_error_is_one_too(connection: Connection, clock: Clock) -> None:
-    connection.on_contact()
+    connection.on_renewal(clock.now)
     clock.now += 10.5
     assert connection.state is ConnectionState.LOST
 

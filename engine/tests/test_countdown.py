@@ -113,8 +113,12 @@ class TestQuarantine:
         assert (mine.quarantine, mine.cooled_at) == (None, math.inf)
 
     def test_it_is_one_of_the_name(self, mine: Countdown) -> None:
-        mine.observe(quarantine(1, name="host.1"), 100.0)
+        mine.observe(quarantine(1, name="host.2"), 100.0)
         assert mine.quarantine is None
+
+    def test_it_may_be_one_of_the_id(self, mine: Countdown) -> None:
+        mine.observe(quarantine(1, name=mine.node), 100.0)
+        assert mine.quarantine is not None
 
     def test_it_is_in_words_for_as_long_as_it_lasts(self, mine: Countdown) -> None:
         assert mine.quarantined(90.0) is None

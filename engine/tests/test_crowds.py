@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 from rdzv_core.backend import ABSENT, Entry, Snapshot
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv.engine.candidacy import CANDIDATES, CLAIM_PAUSE, FIRST_CANDIDATES, MORE_CANDIDATES, NO_LEADER_TIMEOUT
+from rdzv.engine.client import longest_pause
 from rdzv.engine.heartbeats import HeartbeatLeases
 from rdzv.engine.node import Node
 from rdzv.engine.records import NAMED, Departure, Phase, RunStatus
@@ -123,9 +124,28 @@ class TestElection:
 @pytest.mark.parametrize(("nodes", "pause"), [(1, 1.0), (375, 1.0), (750, 2.0), (100_000, INTERVAL)])
 def test_many_nodes_try_again_less_often(clock: Clock, nodes: int, pause: float) -> None:
     node = in_crowd(clock, nodes)
-    assert node.longest_pause() == pause
+    assert longest_pause(node.nodes_known(), node.interval) == pause
     pauses = node.pauses()
-    assert pause / 2 <= max(next(pauses) for _ in range(100)) <= pause
+    assert pause / 2 <= max(pauses.after(RendezvousConnectionError("away")) for _ in range(100)) <= pause
+
+
+@pytest.mark.parametrize(
+    ("nodes", "interval", "pause"), [(1, 1.0, 1.0), (1, 5.0, 5.0), (1, 60.0, 5.0), (7500, 60.0, 20.0)]
+)
+def test_what_a_service_refuses_is_asked_for_again_seldom(
+    clock: Clock, nodes: int, interval: float, pause: float
+) -> None:
+    node = in_crowd(clock, nodes)
+    node.interval = interval
+    pauses = node.pauses()
+    drawn = [pauses.after(RendezvousDeniedError("wrong password")) for _ in range(100)]
+    # From the first on: each attempt may be a login.
+    assert pause / 2 <= min(drawn) < max(drawn) <= pause
+    # The last attempt has the time to be refused: a login that is cut short would look like silence.
+    error = RendezvousDeniedError("wrong password")
+    assert pauses.within(1.0, error) is None
+    assert pauses.within(1.25, error) == 0.25
+    assert pause / 2 <= (pauses.within(pause + 1.0, error) or 0.0) <= pause
 
 
 def test_a_node_knows_of_those_in_its_world_and_of_those_that_are_present(clock: Clock) -> None:

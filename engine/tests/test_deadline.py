@@ -28,7 +28,7 @@ CALL = 0.8
 
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("rdzv.engine.client", "rdzv.engine.node", "rdzv.engine.register_adapter"):
+    for module in ("rdzv.engine.client", "rdzv.engine.register_adapter"):
         monkeypatch.setattr(f"{module}.backoff", lambda rng, most=None: itertools.repeat(LONG))
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 import socket
 import threading
@@ -15,25 +16,26 @@ from rdzv_core.envelope import Envelope
 from rdzv_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousDeniedError,
     RendezvousError,
     RendezvousParameterError,
     RendezvousStateError,
     RendezvousTimeoutError,
 )
 
-from rdzv import DynamicRendezvousHandler, NodeRecord
+from rdzv import DynamicRendezvousHandler
 from rdzv.engine import worlds
 from rdzv.engine.codec import decode
 from rdzv.engine.failures import WATCH
-from rdzv.engine.handler import _reserved_port, assign_ranks
+from rdzv.engine.handler import _reserved_port
+from rdzv.engine.lifetime import Lifetime
 from rdzv.engine.records import STATUS_KEY, Closed, State
-from rdzv.hooks import hookimpl
 from rdzv.settings import RendezvousTimeout
 from rdzv.store import KeyValueStore, PrefixStore
 
 from .forks import said_in_fork
 from .memory import Fault, MemoryBackend
-from .test_rendezvous import Run, plugged_in, seconds
+from .test_rendezvous import Run, seconds
 from .waiting import wait_until
 
 
@@ -134,6 +136,14 @@ class TestJoining:
         finally:
             told.set()
 
+    def test_an_address_that_takes_a_moment_is_waited_for(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        def look_up(backend: MemoryBackend) -> str:
+            time.sleep(0.05)
+            return "127.0.0.7"
+
+        monkeypatch.setattr(MemoryBackend, "local_address", property(look_up))
+        assert run.node(1, 1).next_rendezvous().bootstrap_store_info.master_addr == "127.0.0.7"
+
     def test_two_threads_do_not_wait_at_once_but_one_after_the_other(self, run: Run) -> None:
         node = run.node(2, 2)
         waiting = run.join(node)[0]
@@ -168,6 +178,20 @@ class TestJoining:
         store.set("key", b"value")
         assert own.values == {"rdzv.run.1/key": b"value"}
         assert node.shutdown()
+
+
+def test_a_life_begins_once_and_is_begun_again_if_that_has_failed() -> None:
+    life = Lifetime("run")
+    begun: list[bool] = []
+
+    def fail() -> None:
+        raise OSError("no thread")
+
+    with pytest.raises(OSError, match="no thread"):
+        life.begin(fail)
+    for _ in range(2):
+        life.begin(lambda: begun.append(True))
+    assert begun == [True]
 
 
 class TestEnding:
@@ -331,18 +355,13 @@ class TestAsking:
         assert node.is_closed()
         assert node._node.failures.count(WATCH) == 0
 
-
-class TestRanks:
-    def test_they_are_a_plugins_or_else_the_cores(self) -> None:
-        class Reversed:
-            @hookimpl
-            def rdzv_assign_ranks(self, arrived: list[NodeRecord]) -> list[str]:
-                return [node.id for node in reversed(arrived)]
-
-        records = [NodeRecord(name, 0, 0, 2, 2, "host", 1) for name in ("node2", "node10")]
-        assert assign_ranks(records, ()) == ["node2", "node10"]
-        with plugged_in(Reversed()):
-            assert assign_ranks(records, ()) == ["node10", "node2"]
+    def test_how_long_a_refused_node_goes_on_is_told_while_it_is_refused(self, run: Run) -> None:
+        node = run.node(1, 1)
+        told = []
+        for error in (None, RendezvousConnectionError("away"), RendezvousDeniedError("no")):
+            node._node.connection.error = error
+            told.append(node.view.refused_timeout)
+        assert told == [None, None, node._node.failures.patience()]
 
 
 @pytest.mark.parametrize(("address", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
@@ -351,7 +370,7 @@ def test_a_port_is_kept_and_then_free(address: str, family: socket.AddressFamily
         with socket.socket(family, socket.SOCK_STREAM) as taken:
             taken.bind((address, port))
 
-    with _reserved_port(address) as one, _reserved_port(address) as other:
+    with _reserved_port(address, math.inf) as one, _reserved_port(address, math.inf) as other:
         assert one != other
         with pytest.raises(OSError, match="in use") as taken:
             take(one)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from rdzv_core.backend import ABSENT, ANY, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv.engine.heartbeats import HeartbeatLeases, parse
 
@@ -41,6 +41,23 @@ class VirtualTime(MemoryBackend):
     def read(self, key: str, *, timeout: float) -> Entry | None:
         self.reads += 1
         return super().read(key, timeout=timeout)
+
+
+def test_where_writes_are_refused_no_lease_ends_and_then_each_gets_its_whole_time() -> None:
+    backend, interval, ttl = VirtualTime(), 5.0, 15.0
+    owner, observer = (HeartbeatLeases(backend, interval, lambda: backend.now) for _ in range(2))
+    lease = owner.open_lease(ttl, timeout=CALL)
+    owner.put("nodes/a", b"", expect=ABSENT, lease=lease, timeout=CALL)
+    seen = observer.read_all("nodes", timeout=CALL)
+    # To the owner, to the observer, to all.
+    backend.refuse(RendezvousDeniedError("you may only read"), "put")
+    assert observer.wait("nodes", seen, timeout=ttl + 2 * interval) is seen
+    backend.accept()
+    assert observer.wait("nodes", seen, timeout=interval) is seen
+    assert lease.keep_alive(CALL)
+    died = backend.now
+    assert not observer.wait("nodes", seen, timeout=2 * ttl).entries
+    assert ttl < backend.now - died <= ttl + 1.0
 
 
 @pytest.mark.parametrize("interval", [0.25, 0.5, 5.0, 60.0])

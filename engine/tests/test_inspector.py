@@ -24,7 +24,7 @@ from rdzv_core.plugins import registered_backends
 from rdzv import DynamicRendezvousHandler
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.handler import create_handler, with_keys, with_leases
-from rdzv.engine.records import NodeRecord
+from rdzv.engine.records import Closed, NodeRecord
 from rdzv.inspector import RunInspector
 from rdzv.settings import RendezvousSettings
 
@@ -203,6 +203,21 @@ def test_a_second_reading_that_fails_takes_nothing_from_the_first(
         else:
             assert observer.status(0.5).phase == "abandoned"
     assert len(readings) == 1
+
+
+def test_whether_an_attempt_is_over_is_asked_without_joining(shared: Shared) -> None:
+    with RunInspector(shared.params()) as first, RunInspector(shared.params(attempt=1)) as second:
+        assert (first.closed(5.0), second.closed(5.0)) == (None, None)
+        shared.node().next_rendezvous()
+        assert first.closed(5.0) is None
+        first.close("me", "enough", 5.0)
+        assert first.closed(5.0) == Closed("me", "enough", done=False)
+        assert second.closed(5.0) is None
+        shared.node(attempt=1).set_closed("too")
+        superseded = first.closed(5.0)
+        assert superseded is not None
+        assert superseded.reason == "superseded by attempt 1"
+        assert second.closed(5.0) is not None
 
 
 class TestPurging:
@@ -539,6 +554,8 @@ class TestFitness:
         node = shared.node(node_name="bad", quarantine_after=1)
         node.next_rendezvous()
         assert node.report_failure("exit code 7")
+        # Alone it is taken although it is quarantined.
+        node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
             quarantine = "bad: quarantine 1, for 60 s by its own clock: it failed first in a round: exit code 7"
             wait_until(lambda: observer.status(5.0).quarantines)
@@ -557,6 +574,7 @@ class TestFitness:
         node = shared.node(node_name="bad", quarantine_after=1)
         node.next_rendezvous()
         node.report_failure("exit code 7")
+        node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
             wait_until(lambda: observer.status(5.0).quarantines)
             assert node.shutdown()

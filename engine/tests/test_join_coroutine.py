@@ -14,10 +14,11 @@ from rdzv_core.errors import (
     RendezvousDeniedError,
     RendezvousError,
     RendezvousGracefulExitError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
 
-from rdzv.engine import join, leave
+from rdzv.engine import join, leave, report
 from rdzv.engine.candidacy import NO_LEADER_TIMEOUT
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
@@ -36,7 +37,15 @@ from rdzv.engine.effects import (
 )
 from rdzv.engine.failures import WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.notices import DrainNotice, Quarantine, drain_key, quarantine_key
+from rdzv.engine.notices import (
+    DrainNotice,
+    Failure,
+    Quarantine,
+    Verdict,
+    drain_key,
+    failure_key,
+    quarantine_key,
+)
 from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
@@ -49,6 +58,7 @@ from rdzv.engine.records import (
     RunStatus,
     State,
 )
+from rdzv.outcome import Ending, Outcome
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .coroutines import Harness, Stepper
@@ -403,7 +413,7 @@ class TestRegistering:
     @pytest.mark.parametrize(
         ("error", "kind", "says"),
         [
-            (RendezvousDeniedError("wrong password"), RendezvousDeniedError, "^wrong password$"),
+            (RendezvousStateError("corrupt"), RendezvousStateError, "^corrupt$"),
             (OSError("oops"), RendezvousError, "^Unexpected OSError: oops"),
         ],
     )
@@ -453,6 +463,18 @@ def test_a_world_that_is_where_its_rank_0_is_now_is_returned(harness: Harness, s
     assert waits_for(harness, state).end() == (state, state.world.index("a"))
 
 
+def test_a_node_that_has_reported_its_failure_says_so_in_its_next_record(harness: Harness) -> None:
+    harness.publish(running("a", "b"))
+    node = harness.registered()
+    harness.show(node)
+    node.round = 1
+    harness.run(report.report_failure(node, "exit code 7", False, harness.now + 5.0))
+    harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0)).to(WaitForChange)
+    held = harness.read("nodes/0/a")
+    assert held is not None
+    assert decode(NodeRecord, held.payload).outcome == Outcome()
+
+
 class TestElecting:
     """An election is a matter of the watch: to who joins it is only quicker."""
 
@@ -465,11 +487,8 @@ class TestElecting:
     def test_one_that_fails_is_left_to_the_others(self, coroutine: Stepper[tuple[State, int]]) -> None:
         assert isinstance(coroutine.throw(RendezvousConnectionError("away")), WaitForChange)
 
-    def test_what_others_cannot_mend_is_raised(self, coroutine: Stepper[tuple[State, int]]) -> None:
-        coroutine.throw(RendezvousDeniedError("no"))
-        assert isinstance(coroutine.effect, Revoke)
-        with pytest.raises(RendezvousDeniedError):
-            coroutine.go()
+    def test_one_that_is_refused_is_too(self, coroutine: Stepper[tuple[State, int]]) -> None:
+        assert isinstance(coroutine.throw(RendezvousDeniedError("no")), WaitForChange)
 
 
 class TestGivingUp:
@@ -679,7 +698,7 @@ class TestGivingUp:
 
     def test_the_last_error_is_named(self, harness: Harness) -> None:
         node = harness.node()
-        node.failures.add_passing(WATCH, RendezvousConnectionError("away"))
+        node.failures.add_passing(WATCH, RendezvousConnectionError("away"), harness.now)
         assert self.message(harness, node).endswith("1 is missing. The last error: away")
 
 
@@ -756,3 +775,92 @@ class TestQuarantine:
         node = self.quarantined(harness)
         with pytest.raises(RendezvousTimeoutError, match=r"This node is quarantined for another 40 s: it failed first"):
             harness.run(join.join(node, "a.host", 1, harness.now + 60.0))
+
+
+class TestSpent:
+    """A node whose program has failed, and has no restart left."""
+
+    SPENT = Outcome(spent=True)
+
+    @pytest.fixture
+    def node(self, harness: Harness) -> Node:
+        harness.publish(running("a", "b"))
+        # Another node leads.
+        harness.put(LEADER_KEY, OTHER)
+        node = harness.node()
+        node.round = 1
+        return node
+
+    def join(self, harness: Harness, node: Node) -> Stepper[tuple[State, int]]:
+        joining = harness.stepper(join.join(node, "a.host", 1, harness.now + 600.0, self.SPENT))
+        joining.to(WaitForChange)
+        held = harness.read("nodes/0/a")
+        assert held is not None
+        assert decode(NodeRecord, held.payload).outcome == self.SPENT
+        return joining
+
+    def judge(self, harness: Harness, node: Node, verdict: Verdict | None, name: str = "b") -> None:
+        failure = Failure(name, "exit code 7", False, verdict=verdict, because="that is why")
+        harness.put(failure_key(1), failure.encode())
+        harness.show(node)
+
+    @pytest.mark.parametrize("verdict", [Verdict.FIRST, Verdict.UNCLEAR])
+    def test_it_ends_as_soon_as_it_has_to_pay_and_its_record_stays_until_it_leaves(
+        self, harness: Harness, node: Node, verdict: Verdict
+    ) -> None:
+        joining, began = self.join(harness, node), harness.now
+        self.judge(harness, node, verdict)
+        with pytest.raises(RendezvousGracefulExitError, match=r"takes no further part in 'run': .*that is why"):
+            joining.end()
+        # The wait for news had a deadline, which it has not waited for.
+        assert harness.now <= began + TTL + 2.0
+        assert (node.reckoning.pays, node.registration.record is not None) == (True, True)
+        harness.run(leave.leave(node, "exit code 7", harness.now + 5.0))
+        held = harness.read("nodes/0/a")
+        assert held is not None
+        left = decode(NodeRecord, held.payload)
+        assert (left.left, left.outcome) == ("exit code 7", self.SPENT)
+
+    def test_it_waits_for_a_world_if_its_failure_is_explained(self, harness: Harness, node: Node) -> None:
+        joining = self.join(harness, node)
+        self.judge(harness, node, Verdict.EXPLAINED)
+        joining.go()
+        assert isinstance(joining.effect, WaitForChange)
+        assert joining.effect.until > harness.now + TTL + 2.0
+
+    def test_it_waits_as_long_as_its_failure_is_not_judged(self, harness: Harness, node: Node) -> None:
+        self.judge(harness, node, None)
+        assert isinstance(self.join(harness, node).effect, WaitForChange)
+
+    def test_one_that_was_behind_ends_though_its_program_worked(self, harness: Harness, node: Node) -> None:
+        joining = harness.stepper(
+            join.join(node, "a.host", 1, harness.now + 600.0, Outcome(Ending.CHANGED, 19, 2.0, spent=True))
+        )
+        joining.to(WaitForChange)
+        self.judge(harness, node, Verdict.BEHIND, "a")
+        with pytest.raises(RendezvousGracefulExitError):
+            joining.end()
+        assert node.reckoning.ended_by is not None
+
+    def test_it_ends_when_no_loss_was_seen_for_a_time_to_live_and_two_seconds(
+        self, harness: Harness, node: Node
+    ) -> None:
+        joining, began = self.join(harness, node), harness.now
+        with pytest.raises(RendezvousGracefulExitError, match="no other node was lost"):
+            joining.end()
+        assert harness.now == began + TTL + 2.0
+
+    @pytest.mark.parametrize("lacks", ["a leader", "the service", "a permission"])
+    def test_while_none_looks_it_waits_on(self, harness: Harness, node: Node, lacks: str) -> None:
+        joining, began = self.join(harness, node), harness.now
+        harness.now += TTL
+        if lacks == "a leader":
+            node.run.leader = None
+        elif lacks == "the service":
+            node.connection.on_error(RendezvousConnectionError("away"))
+        else:
+            # Its lease is renewed, but it cannot read whose failure it was.
+            node.failures.add_passing(WATCH, RendezvousDeniedError("no permission"), harness.now)
+        joining.go()
+        assert node.reckoning.out_since is None
+        assert harness.now >= began + TTL

@@ -16,6 +16,7 @@ from rdzv_core.errors import (
 from rdzv.engine import keep_alive, register, watch
 from rdzv.engine.candidacy import NO_LEADER_TIMEOUT
 from rdzv.engine.codec import decode
+from rdzv.engine.connection import ConnectionState
 from rdzv.engine.effects import Emit, KeepAlive, OpenLease, Put, Read, ReadAll, Revoke, Sleep, Wait, WaitForChange
 from rdzv.engine.failures import KEEP, WATCH
 from rdzv.engine.node import Node
@@ -153,7 +154,8 @@ class TestWaitUntilConnected:
 
     def test_an_error_that_lasts_is_not_waited_out(self, harness: Harness, node: Node) -> None:
         connecting = harness.stepper(watch.wait_until_connected(node, harness.now + 30.0))
-        node.failures.add(WATCH, RendezvousDeniedError("wrong password"))
+        for _ in range(2):
+            node.failures.add_passing(WATCH, RendezvousDeniedError("wrong password"), harness.now - 30.0)
         with pytest.raises(RendezvousDeniedError, match="wrong password"):
             connecting.send(None)
 
@@ -520,14 +522,44 @@ class TestRegister:
         assert began + 58.0 < harness.now < began + 60.0
         assert not node.registration.writing
 
-    @pytest.mark.parametrize("error", [RendezvousDeniedError("no"), RendezvousStateError("corrupt")])
-    def test_what_trying_again_does_not_mend_is_raised(
-        self, harness: Harness, node: Node, error: RendezvousError
+    def test_what_trying_again_does_not_mend_is_raised(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        with pytest.raises(RendezvousStateError):
+            coroutine.throw(RendezvousStateError("corrupt"))
+        assert not node.registration.writing
+
+    @pytest.mark.parametrize(("is_new", "seconds"), [(True, 30.0), (False, 58.0)])
+    def test_what_is_refused_is_tried_again_for_30_s_by_a_node_that_was_never_in(
+        self, harness: Harness, node: Node, is_new: bool, seconds: float
+    ) -> None:
+        if not is_new:
+            node.registration.state = NodeState.LOST
+        coroutine, began = self.register(harness, node), harness.now
+
+        def fail() -> None:
+            while coroutine.effect is not None:
+                coroutine.to(OpenLease)
+                coroutine.throw(RendezvousDeniedError("no"))
+
+        with pytest.raises(RendezvousDeniedError):
+            fail()
+        # The other one has 60 s, and would try again for ten minutes.
+        assert began + seconds <= harness.now < began + seconds + INTERVAL
+        assert not node.registration.writing
+        # Who has called it gets the error, and may try again later.
+        assert node.failures.latest is None
+
+    def test_it_is_said_once_that_a_service_refuses_and_that_it_does_not_any_more(
+        self, harness: Harness, node: Node, caplog: pytest.LogCaptureFixture
     ) -> None:
         coroutine = self.register(harness, node)
-        with pytest.raises(type(error)):
-            coroutine.throw(error)
-        assert not node.registration.writing
+        for _ in range(3):
+            coroutine.to(OpenLease)
+            coroutine.throw(RendezvousDeniedError("no"))
+        coroutine.end()
+        refuses, again = caplog.messages
+        assert refuses == "the service of 'run' refuses node 'a', which asks it again and again for 30 s: no"
+        assert again == "the service of 'run' does not refuse node 'a' any more"
 
     def test_a_backends_own_error_is_raised_if_it_lasts(self, harness: Harness, node: Node) -> None:
         coroutine, began = self.register(harness, node), harness.now
@@ -540,6 +572,23 @@ class TestRegister:
         with pytest.raises(OSError, match="oops"):
             fail()
         assert began + 1.0 <= harness.now < began + 3.0
+
+    def test_a_backends_own_error_is_no_trouble_with_the_service(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        assert isinstance(coroutine.throw(OSError("oops")), Sleep)
+        assert node.failures.latest is None
+        coroutine.to(OpenLease)
+        coroutine.throw(AWAY)
+        assert node.failures.latest is AWAY
+
+    def test_what_does_not_answer_is_tried_again_whatever_another_loop_has_met(
+        self, harness: Harness, node: Node
+    ) -> None:
+        node.failures.add(WATCH, RendezvousStateError("corrupt"), lasts=True)
+        coroutine = self.register(harness, node)
+        assert isinstance(coroutine.throw(AWAY), Sleep)
+        coroutine.end()
+        assert record_of(harness, node) == node.registration.record
 
     def test_a_record_that_changes_while_it_is_written_is_written_again(self, harness: Harness, node: Node) -> None:
         coroutine = self.register(harness, node)
@@ -578,6 +627,17 @@ class TestRegister:
         assert again.lease is node.registration.lease is lease
         coroutine.end()
         assert record_of(harness, node) == node.registration.record
+
+    def test_a_write_proves_that_leases_are_renewed_if_it_was_applied(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        harness.now += TTL
+        coroutine.send(harness.client.open_lease(TTL, harness.now))
+        late = harness.put("nodes/0/a", b"old")
+        states = []
+        for applied in (False, True):
+            coroutine.send((applied, late))
+            states.append(node.connection.state)
+        assert states == [ConnectionState.LOST, ConnectionState.CONNECTED]
 
     @pytest.mark.parametrize("there", [False, True], ids=["the first write", "a later one"])
     def test_a_lease_on_which_nothing_can_be_written_is_over(self, harness: Harness, node: Node, there: bool) -> None:
@@ -692,6 +752,55 @@ class TestFence:
     def test_a_node_that_closes_looks_at_nothing_more(self, harness: Harness, node: Node) -> None:
         node.stop()
         assert harness.stepper(register._fence(node, harness.now + 60.0)).effect is None
+
+
+def test_a_refused_keep_alive_renews_nothing(harness: Harness, caplog: pytest.LogCaptureFixture) -> None:
+    node = harness.registered()
+    until, since = node.registration.lease_until, harness.now
+    keep = harness.stepper(keep_alive.keep_alive_loop(node))
+    while harness.now < until + 2 * INTERVAL:
+        keep.to(KeepAlive)
+        harness.now += 0.1
+        node.connection.on_contact()
+        keep.throw(RendezvousDeniedError("no"))
+    assert node.registration.lease_until == until
+    assert not node.has_valid_lease()
+    assert node.connection.state is ConnectionState.LOST
+    assert node.connection.grace_remaining() == TTL
+    assert node.failures.lasting is None
+    # Once, and when it is so.
+    (line,) = [line for line in caplog.messages if "others may go on without it" in line]
+    assert line.startswith("the lease of node 'a' in 'run' was not renewed in time")
+    keep.to(KeepAlive)
+    keep.to(Sleep)
+    assert node.has_valid_lease()
+    assert node.failures.latest is None
+    assert harness.now > since
+    assert node.connection.grace_remaining() == TTL
+
+
+def test_that_a_lease_was_not_renewed_in_time_is_said_once_and_not_before(
+    harness: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> int:
+        return sum("others may go on without it" in line for line in caplog.messages)
+
+    node = harness.registered()
+    keep = harness.stepper(keep_alive.keep_alive_loop(node))
+    keep.to(KeepAlive)
+    keep.throw(AWAY)
+    assert told() == 0
+    keep.to(KeepAlive)
+    harness.now = node.registration.lease_until
+    keep.throw(AWAY)
+    assert told() == 1
+    # It hears that this lease has ended, and gets no other for as long as it tries.
+    keep.to(KeepAlive)
+    keep.send(False)
+    while node.failures.count(KEEP) == 0:
+        keep.to(OpenLease)
+        keep.throw(RendezvousDeniedError("no"))
+    assert told() == 1
 
 
 def test_who_keeps_its_lease_has_no_trouble(harness: Harness) -> None:

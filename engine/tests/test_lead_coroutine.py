@@ -1,6 +1,7 @@
 """The coroutines of the leader, effect by effect: who is elected, what it publishes and removes, and when."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,19 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, R
 
 from rdzv.engine import leader, pace, records
 from rdzv.engine.codec import decode
-from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
+from rdzv.engine.effects import (
+    AssignRanks,
+    Delete,
+    Emit,
+    Put,
+    Read,
+    ReadAll,
+    Revoke,
+    Sleep,
+    SpawnLeader,
+    Wait,
+    WaitForChange,
+)
 from rdzv.engine.failures import LASTING, LEAD
 from rdzv.engine.node import Node
 from rdzv.engine.notices import (
@@ -17,6 +30,7 @@ from rdzv.engine.notices import (
     DrainNotice,
     Failure,
     Quarantine,
+    Verdict,
     drain_key,
     failure_key,
     quarantine_key,
@@ -24,6 +38,7 @@ from rdzv.engine.notices import (
 from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
 from rdzv.engine.run_view import Presence
 from rdzv.hooks import EventKind
+from rdzv.outcome import Outcome
 from rdzv.settings import ROUNDS_KEPT
 
 from .coroutines import INTERVAL, TTL, Harness, Stepper
@@ -51,7 +66,10 @@ def running(*world: str, round: int = 1, **more: Any) -> State:
 def write(harness: Harness, names: Iterable[str], last_round: int = 0, **more: Any) -> None:
     """Let the service hold what nodes say of themselves."""
     for name in names:
-        record = NodeRecord(name, more.get("attempt", 0), last_round, 2, 4, f"{name}.host", 1, left=more.get("left"))
+        fields: dict[str, Any] = {"attempt": 0, **more}
+        record = NodeRecord(
+            name, last_round=last_round, min_nodes=2, max_nodes=4, address=f"{name}.host", port=1, **fields
+        )
         harness.put(record.key, record.encode())
 
 
@@ -91,7 +109,7 @@ class TestElection:
         assert node.leading
         assert coroutine.go() is None
 
-    def test_a_claim_is_on_its_way_until_it_is_answered_or_fenced(self, harness: Harness) -> None:
+    def test_a_claim_is_on_its_way_until_it_is_fenced(self, harness: Harness) -> None:
         node = harness.registered()
         coroutine = self.elect(harness, node)
         coroutine.to_write(records.LEADER_KEY)
@@ -107,7 +125,18 @@ class TestElection:
         node.candidacy.stands_from = harness.now
         self.elect(harness, node).end()
         assert node.leading
-        assert not node.candidacy.claims
+
+    def test_a_claim_that_was_answered_may_arrive_once_more(self, harness: Harness) -> None:
+        node = harness.registered()
+        coroutine = self.elect(harness, node)
+        claim_of_a = coroutine.to_write(records.LEADER_KEY)
+        harness.put(records.LEADER_KEY, claim("b").encode())
+        coroutine.end()
+        assert not node.leading
+        harness.client.delete(records.LEADER_KEY, harness.now)
+        harness.run(leader.resign(node, harness.now + 3.0))
+        assert harness.perform(claim_of_a)[0] is False
+        assert harness.read(records.LEADER_KEY) is None
 
     def test_each_term_has_another_number(self, harness: Harness) -> None:
         node = harness.registered()
@@ -437,6 +466,41 @@ class TestGathering:
         ]
         assert not any(isinstance(effect, Put) and "pending" in effect.key for effect in lead.coroutine.taken)
 
+    def test_plugins_assign_ranks_before_the_nodes_are_read_for_the_last_time(self, harness: Harness) -> None:
+        write(harness, "bcd", last_round=1)
+        lead = Leader(harness, state=running("b", "a"), last_round=1)
+        asked = lead.coroutine.to(AssignRanks)
+        assert ({node.id for node in asked.arrived}, asked.previous) == (set("abcd"), ("b", "a"))
+        assert asked.deadline == harness.now + leader.ASSIGNING
+        lead.coroutine.send(["d", "c", "b", "a"])
+        lead.coroutine.to(ReadAll)
+        lead.coroutine.to_write(STATE_KEY)
+        lead.go()
+        assert (state_of(harness).world, state_of(harness).address) == (("d", "c", "b", "a"), "d.host")
+
+    def test_the_world_before_is_none_of_another_attempt(self, harness: Harness) -> None:
+        harness.publish(running("x", "y", closed=Closed("x", "done", done=True)))
+        write(harness, "bcd", attempt=1)
+        assert Leader(harness, attempt=1).coroutine.to(AssignRanks).previous == ()
+
+    def test_for_another_world_plugins_are_asked_again(self, harness: Harness) -> None:
+        write(harness, "bcd")
+        lead = Leader(harness)
+        lead.coroutine.to(AssignRanks)
+        take_away(harness, "d")
+        lead.coroutine.send(["d", "c", "b", "a"])
+        harness.now += LAST_CALL
+        asked = lead.coroutine.to(AssignRanks)
+        assert {node.id for node in asked.arrived} == set("abc")
+        assert harness.read(STATE_KEY) is None
+
+    def test_a_closed_attempt_has_no_ranks(self, harness: Harness) -> None:
+        write(harness, "b")
+        write(harness, "c", attempt=1)
+        lead = Leader(harness)
+        lead.coroutine.to_write(STATE_KEY)
+        assert not any(isinstance(effect, AssignRanks) for effect in lead.coroutine.taken)
+
     def test_who_goes_between_the_two_looks_is_in_no_world(self, harness: Harness) -> None:
         write(harness, "bcd")
         lead = Leader(harness)
@@ -525,9 +589,9 @@ class TestReforming:
     def test_a_member_that_dies_unannounced_between_the_looks_is_announced_first(self, harness: Harness) -> None:
         write(harness, "bc", last_round=1)
         lead = Leader(harness, state=running("a", "b", "c"), last_round=1)
-        lead.node.connection.on_contact()
+        lead.node.connection.on_renewal(harness.now)
         harness.now += INTERVAL
-        lead.node.connection.on_contact()
+        lead.node.connection.on_renewal(harness.now)
         harness.now += 2 * INTERVAL
         lead.coroutine.to(ReadAll)
         lead.coroutine.go()
@@ -859,7 +923,8 @@ class TestNotices:
     def fail(self, lead: Leader, *numbers: int, node: str = "b") -> None:
         """Let the program of a node fail first in these rounds."""
         for number in numbers:
-            lead.harness.put(failure_key(number), Failure(node, f"failure {number}", False).encode())
+            failure = Failure(node, f"failure {number}", False, verdict=Verdict.FIRST)
+            lead.harness.put(failure_key(number), failure.encode())
         lead.harness.show(lead.node)
 
     def quarantine_of(self, harness: Harness, name: str = "b") -> Quarantine | None:
@@ -896,11 +961,114 @@ class TestNotices:
         assert (failure_key(7) in read) is reads
         assert (self.quarantine_of(harness) is not None) is reads
 
+    def verdict(self, harness: Harness) -> Verdict | None:
+        held = harness.read(failure_key(7))
+        return None if held is None else decode(Failure, held.payload).verdict
+
+    def test_it_says_whose_the_failure_was_before_the_next_world_is_formed(
+        self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
+        lead.until(INTERVAL)
+        assert self.verdict(harness) is None
+        write(harness, ["a", "b"], last_round=7)
+        write(harness, ["c"], left="drained: spot")
+        lead.coroutine.to_write(STATE_KEY)
+        assert self.verdict(harness) is Verdict.EXPLAINED
+        because = "'c' has left: drained: spot"
+        assert caplog.messages == [f"round 7 of 'run' has ended by the failure of no node: {because}"]
+        lead.until(2 * INTERVAL)
+        assert harness.writes(failure_key(7)) == 2
+
+    def test_a_loss_is_said_to_explain_it_before_all_are_back(self, harness: Harness, lead: Leader) -> None:
+        harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
+        write(harness, ["b"], last_round=7)
+        write(harness, ["c"], left="SIGTERM")
+        lead.until(INTERVAL)
+        assert self.verdict(harness) is Verdict.EXPLAINED
+        assert state_of(harness).round == 7
+
+    def test_a_verdict_of_another_leader_stands(
+        self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        mine = Failure("b", "failure 7", False)
+        harness.put(failure_key(7), mine.encode())
+        harness.show(lead.node)
+        write(harness, ["a", "b", "c"], last_round=7)
+        lead.coroutine.to_write(failure_key(7))
+        harness.put(failure_key(7), replace(mine, verdict=Verdict.EXPLAINED, because="lost").encode())
+        lead.coroutine.to_write(STATE_KEY)
+        assert self.verdict(harness) is Verdict.EXPLAINED
+        assert caplog.messages == ["round 7 of 'run' has ended by the failure of no node: lost"]
+
+    @pytest.mark.parametrize("there", [None, Verdict.UNCLEAR])
+    def test_a_report_that_the_watch_has_not_shown_is_judged_if_a_record_says_that_a_program_failed(
+        self, harness: Harness, lead: Leader, there: Verdict | None, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        harness.put(failure_key(7), Failure("b", "failure 7", False, verdict=there, because="why").encode())
+        write(harness, ["a", "b", "c"], last_round=7, outcome=Outcome())
+        lead.coroutine.to_write(STATE_KEY)
+        assert self.verdict(harness) is (there or Verdict.FIRST)
+        # What another leader has judged is not written again.
+        assert harness.writes(failure_key(7)) == (1 if there else 2)
+        assert caplog.messages == (["round 7 of 'run' has ended by the failure of no node: why"] if there else [])
+
+    @pytest.mark.parametrize("reports", [True, False])
+    def test_a_report_that_cannot_be_judged_yet_or_is_missing_is_no_error(
+        self, harness: Harness, lead: Leader, reports: bool, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        if reports:
+            harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
+        write(harness, ["b"], last_round=7, outcome=Outcome())
+        lead.coroutine.go()
+        while not isinstance(lead.coroutine.effect, Wait):
+            lead.coroutine.go()
+        assert self.reads(lead)
+        assert self.verdict(harness) is None
+        assert lead.node.failures.latest is None
+        assert not caplog.messages
+
+    def reads(self, lead: Leader) -> int:
+        """How often the leader has read the report of the last round."""
+        return sum(isinstance(effect, Read) and effect.key == failure_key(7) for effect in lead.coroutine.taken)
+
+    def test_a_report_is_not_read_before_something_can_be_said_of_it(self, harness: Harness, lead: Leader) -> None:
+        self.fail(lead, 5, 6)
+        lead.until(INTERVAL)
+        harness.put(failure_key(7), Failure("b", "failure 7", False).encode())
+        lead.until(3 * INTERVAL)
+        assert self.reads(lead) == 0
+
+    def test_a_report_that_is_known_to_be_judged_is_not_read_again(self, harness: Harness, lead: Leader) -> None:
+        self.fail(lead, 7)
+        write(harness, ["b"], last_round=7, outcome=Outcome())
+        write(harness, ["c"], left="SIGTERM")
+        lead.until(INTERVAL)
+        assert self.reads(lead) == 0
+
     def test_a_round_in_which_no_program_failed_makes_none_due(self, harness: Harness, lead: Leader) -> None:
         self.fail(lead, 5, 6)
         write(harness, ["a", "b", "c"], last_round=7)
         put = lead.coroutine.to_write(STATE_KEY)
         assert decode(State, put.payload).world == ("a", "b", "c")
+
+    def test_a_node_whose_name_others_have_is_quarantined_by_its_id(self, harness: Harness, lead: Leader) -> None:
+        write(harness, ["same.1", "same.2"])
+        self.fail(lead, 5, 6, 7, node="same.1")
+        lead.until(INTERVAL)
+        assert self.quarantine_of(harness, "same") is None
+        assert self.quarantine_of(harness, "same.1") is not None
+
+    def test_a_quarantine_of_a_name_is_lifted_where_others_have_it_for_longer_than_the_dead_have_records(
+        self, harness: Harness, lead: Leader
+    ) -> None:
+        harness.put(quarantine_key("same"), Quarantine(1, 3, 60.0, "it failed").encode())
+        harness.show(lead.node)
+        write(harness, ["same.1", "same.2"])
+        lead.until(TTL - INTERVAL)
+        assert self.quarantine_of(harness, "same") == Quarantine(1, 3, 60.0, "it failed")
+        lead.until(2 * INTERVAL)
+        assert self.quarantine_of(harness, "same") == Quarantine(1, 3, 60.0, "it failed", over=True)
 
     def test_the_log_says_who_is_quarantined_and_no_more(
         self, harness: Harness, lead: Leader, caplog: pytest.LogCaptureFixture
@@ -1074,7 +1242,7 @@ class TestFailing:
     def test_a_leader_whose_calls_fail_while_the_service_answers_others_resigns(self, harness: Harness) -> None:
         lead, began = Leader(harness), harness.now
         while lead.node.leading and harness.now < began + 60.0:
-            lead.node.connection.on_contact()
+            lead.node.connection.on_renewal(harness.now)
             if isinstance(lead.coroutine.effect, Sleep):
                 lead.coroutine.go()
             else:
@@ -1089,7 +1257,7 @@ class TestFailing:
         def pass_by(until: float) -> None:
             for _ in range(4):
                 harness.now = min(harness.now + INTERVAL, until)
-                lead.node.connection.on_contact()
+                lead.node.connection.on_renewal(harness.now)
 
         pass_by(harness.now + TTL)
         lead.coroutine.to(Wait)
@@ -1113,25 +1281,30 @@ class TestFailing:
             lead.until(INTERVAL)
             lead.coroutine.to(Wait)
         for _ in range(8):
-            lead.node.connection.on_contact()
+            lead.node.connection.on_renewal(harness.now)
             harness.now += INTERVAL
-        lead.node.connection.on_contact()
+        lead.node.connection.on_renewal(harness.now)
         lead.coroutine.throw(AWAY)
         assert lead.node.failures.count(LEAD) == 0
         lead.coroutine.to(ReadAll)
         lead.coroutine.throw(AWAY)
         assert lead.node.failures.count(LEAD) == 1
 
-    def test_a_refused_login_is_reported_as_it_is(self, harness: Harness) -> None:
+    def test_a_leader_that_is_refused_while_its_lease_is_renewed_makes_room_for_another(self, harness: Harness) -> None:
         lead = Leader(harness)
         for _ in range(8):
-            lead.node.connection.on_contact()
+            lead.node.connection.on_renewal(harness.now)
             harness.now += INTERVAL
-        lead.node.connection.on_contact()
+        lead.node.connection.on_renewal(harness.now)
         lead.coroutine.throw(AWAY)
         lead.coroutine.to(ReadAll)
-        lead.coroutine.throw(RendezvousDeniedError("wrong password"))
-        assert isinstance(lead.node.failures.lasting, RendezvousDeniedError)
+        lead.coroutine.throw(RendezvousDeniedError("no permission"))
+        assert lead.node.leading
+        lead.coroutine.to(Read)
+        # It resigns, and no error of it ends it: it may be a member of another's world.
+        assert not lead.node.leading
+        assert lead.node.failures.lasting is None
+        assert str(lead.node.failures.refusal) == "no permission"
 
     def test_a_leader_of_a_service_that_is_away_leads_on(self, harness: Harness) -> None:
         lead, began = Leader(harness), harness.now

@@ -141,6 +141,20 @@ def test_where_fewer_are_left_it_looks_sooner(left: int, rests: float) -> None:
     assert observer.rests == rests
 
 
+@pytest.mark.parametrize(("observers", "rests"), [(FEW, SCAN), (MANY, INTERVAL)])
+def test_what_may_not_be_ended_gets_the_whole_time_again(observers: int, rests: float) -> None:
+    observer = OneLease(observers)
+    observer.read(1)
+    while not observer.is_overdue("a", observer.now):
+        observer.read(1, after=INTERVAL)
+    observer.spare("a", TTL, observer.now)
+    assert (observer.state("a"), observer.rests) == (LeaseState.LIVE, rests)
+    spared = observer.now
+    while not observer.is_overdue("a", observer.now):
+        observer.read(1, after=INTERVAL)
+    assert spared + TTL < observer.now <= spared + TTL + INTERVAL
+
+
 def test_what_has_ended_stays_so() -> None:
     observer = OneLease(FEW)
     observer.read(1)

@@ -13,6 +13,7 @@ from rdzv.engine.effects import Delete, Emit, Put, Read, ReadAll, Revoke
 from rdzv.engine.node import Node
 from rdzv.engine.notices import drain_key, failure_key, quarantine_key
 from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
+from rdzv.outcome import Outcome
 
 from .coroutines import INTERVAL, Harness
 
@@ -114,6 +115,23 @@ class TestLeaving:
         assert lease in harness.memory.leases
         assert (node.registration.record, node.registration.lease) == (None, None)
 
+    @pytest.mark.parametrize(("world", "outcome"), [(running("a", "b"), Outcome()), (running("a", "b", round=2), None)])
+    def test_its_failure_is_that_of_the_round_that_it_was_in(
+        self, harness: Harness, world: State, outcome: Outcome | None
+    ) -> None:
+        node = harness.registered()
+        node.round, node.reckoning.outcome = 1, Outcome()
+        # It has not entered the second one, and leaves it although its program has not failed there.
+        harness.publish(world)
+        harness.show(node)
+        assert node.registration.record is not None
+        key = node.registration.record.key
+        write(harness, record("b"))
+        self.leave(node, harness).end()
+        held = harness.read(key)
+        assert held is not None
+        assert decode(NodeRecord, held.payload).outcome == outcome
+
     @pytest.mark.parametrize("why", ["closed", "only waiting to come back"])
     def test_where_no_node_reads_the_reason_the_record_goes_at_once(self, harness: Harness, why: str) -> None:
         node = harness.registered()
@@ -212,16 +230,38 @@ class TestLeaving:
 
 
 class TestEnding:
-    @pytest.mark.parametrize(("error", "seconds"), [(None, 30.0), (RendezvousConnectionError("away"), INTERVAL)])
-    def test_it_has_the_close_timeout_and_in_an_outage_an_interval(
-        self, harness: Harness, error: RendezvousConnectionError | None, seconds: float
+    @pytest.mark.parametrize(
+        ("interval", "error", "seconds"),
+        [
+            (20.0, None, 20.0),
+            (0.5, None, leave.PATIENCE),
+            (60.0, None, 30.0),
+            (0.5, RendezvousConnectionError("away"), 0.5),
+        ],
+    )
+    def test_leaving_takes_about_an_interval(
+        self, harness: Harness, interval: float, error: RendezvousConnectionError | None, seconds: float
     ) -> None:
         node = harness.registered()
+        node.interval = interval
         if error is not None:
             node.connection.on_error(error)
         ending = harness.stepper(leave.end(node, "drained", closes=False))
         assert isinstance(ending.effect, Put)
         assert ending.effect.deadline == harness.now + seconds
+
+    @pytest.mark.parametrize(("error", "seconds"), [(None, 30.0), (RendezvousConnectionError("away"), INTERVAL)])
+    def test_closing_has_the_close_timeout_and_in_an_outage_an_interval(
+        self, harness: Harness, error: RendezvousConnectionError | None, seconds: float
+    ) -> None:
+        node = harness.registered()
+        harness.publish(running("a", "b"))
+        if error is not None:
+            node.connection.on_error(error)
+        ending = harness.stepper(leave.end(node, "it has shut down", closes=True))
+        assert ending.effect == Read(STATE_KEY, harness.now + seconds)
+        # Then it has answered.
+        assert ending.to(Revoke).deadline == harness.now + INTERVAL
 
     @pytest.mark.parametrize("closes", [True, False])
     def test_it_closes_the_run_where_the_job_is_done(self, harness: Harness, closes: bool) -> None:
@@ -333,6 +373,32 @@ class TestCleaningUp:
         assert held is not None
         assert decode(RunStatus, held.payload) == news
         assert records.node_key(0, "b") in harness.names()
+
+    @pytest.mark.parametrize("when", ["before it looks at the nodes", "while it writes the last status"])
+    def test_nothing_of_a_higher_attempt_that_begins_meanwhile_is_removed(
+        self, harness: Harness, node: Node, when: str
+    ) -> None:
+        harness.publish(running("a", "b"))
+        write(harness, record("b", left="drained"))
+        harness.put("rounds/2/store/key", b"value")
+        harness.put(records.STATUS_KEY, RunStatus(1, Phase.RUNNING, 1, 0).encode())
+        harness.put(drain_key("c"), b"a notice")
+        harness.show(node)
+        leaving = harness.stepper(leave.leave(node, "drained", harness.now + 30.0))
+        if when == "while it writes the last status":
+            leaving.to_write(records.STATUS_KEY)
+            # Its write is applied, and it hears late of that.
+            leaving.go()
+        else:
+            leaving.to(ReadAll)
+        # Its nodes are cut off.
+        harness.publish(running("c", "d", attempt=1, round=2))
+        harness.put(records.LEADER_KEY, LeaderRecord("c", 1, 2, 4).encode())
+        harness.show(node)
+        leaving.end()
+        theirs = {STATE_KEY, records.STATUS_KEY, records.LEADER_KEY, "rounds/2/store/key", drain_key("c")}
+        assert theirs <= harness.names()
+        assert records.node_key(0, "a") not in harness.names()
 
     def test_a_later_round_that_it_has_not_heard_of_keeps_its_last_status(self, harness: Harness, node: Node) -> None:
         harness.publish(running("a", "b"))

@@ -15,7 +15,8 @@ from rdzv.engine import refusals
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.failures import KEEP, LASTING, LASTING_TIMES, LEAD, WATCH
 from rdzv.engine.node import Node
-from rdzv.engine.notices import DrainNotice, Failure, Quarantine, drain_key, failure_key, quarantine_key
+from rdzv.engine.node_view import NodeView
+from rdzv.engine.notices import DrainNotice, Failure, Quarantine, Verdict, drain_key, failure_key, quarantine_key
 from rdzv.engine.records import (
     LEADER_KEY,
     STATUS_KEY,
@@ -138,7 +139,7 @@ class TestTime:
         node = made(clock)
         assert node.connection.grace_remaining() == 15.0
         for seconds in (15.0, 10.0, 5.0, 0.0, 0.0):
-            node.connection.on_contact()
+            node.connection.on_renewal(clock.now)
             assert node.connection.grace_remaining() == seconds
             clock.now += INTERVAL
 
@@ -147,23 +148,44 @@ class TestTime:
         self, clock: Clock, signs: int, longest: float
     ) -> None:
         node = made(clock, signs=signs)
-        node.connection.on_contact()
+        node.connection.on_renewal(clock.now)
         clock.now += longest
         assert node.connection.grace_remaining() == node.ttl - longest
-        node.connection.on_contact()
+        node.connection.on_renewal(clock.now)
         assert node.connection.grace_remaining() == node.ttl - longest
         clock.now += longest + 0.5
         assert node.connection.grace_remaining() == node.ttl
-        node.connection.on_contact()
+        node.connection.on_renewal(clock.now)
+        assert node.connection.grace_remaining() == node.ttl
+
+    def test_answers_alone_do_not_tell_that_leases_are_renewed(self, clock: Clock) -> None:
+        node = made(clock)
+        node.connection.on_renewal(clock.now)
+        for _ in range(8):
+            clock.now += INTERVAL
+            # Reads are answered, and writes refused: to all nodes, as far as this one knows.
+            node.connection.on_contact()
+        assert node.connection.grace_remaining() == node.ttl
+        node.connection.on_renewal(clock.now)
+        assert node.connection.grace_remaining() == node.ttl
+
+    def test_a_renewal_counts_from_when_it_was_asked_for(self, clock: Clock) -> None:
+        node = made(clock)
+        node.connection.on_renewal(clock.now)
+        clock.now += 10.0
+        # Its process stood still before it saw the answer.
+        node.connection.on_renewal(clock.now - 9.0)
+        assert node.connection.grace_remaining() == node.ttl - 10.0
+        clock.now += 1.5
         assert node.connection.grace_remaining() == node.ttl
 
     def test_a_node_whose_lease_was_lost_gives_the_others_a_time_to_live_too(self, clock: Clock) -> None:
         node = made(clock)
-        node.connection.on_contact()
+        node.connection.on_renewal(clock.now)
         clock.now += INTERVAL
         node.connection.reset_grace_period()
         assert node.connection.grace_remaining() == 15.0
-        node.connection.on_contact()
+        node.connection.on_renewal(clock.now)
         clock.now += INTERVAL
         assert node.connection.grace_remaining() == 10.0
 
@@ -646,12 +668,86 @@ class TestFailures:
         assert node.failures.latest is None
         node.failures.raise_lasting()
 
-    @pytest.mark.parametrize(
-        "error", [errors.RendezvousDeniedError("password"), errors.RendezvousParameterError("option")]
-    )
-    def test_what_trying_again_does_not_mend_lasts_at_once_and_stays(
-        self, node: Node, error: errors.RendezvousError
+    @pytest.mark.parametrize("kind", [errors.RendezvousConnectionError, errors.RendezvousDeniedError])
+    def test_error_of_a_service_that_is_not_reached_tells_whether_it_refuses(
+        self, node: Node, clock: Clock, kind: type[errors.RendezvousConnectionError]
     ) -> None:
+        node.connection.on_error(kind("no"))
+        error = refusals.unreachable(node, clock.now)
+        assert (type(error), error.__cause__) == (kind, node.connection.error)
+
+    def refuse(self, node: Node, loop: str, began: float) -> None:
+        node.failures.add_passing(loop, errors.RendezvousDeniedError(f"{loop} is refused"), began)
+
+    @pytest.mark.parametrize(
+        ("state", "patience"), [(NodeState.NEW, 30.0), (NodeState.REGISTERING, 30.0), (NodeState.LOST, 600.0)]
+    )
+    def test_a_refusal_lasts_after_a_while_longer_for_a_node_that_has_been_in(
+        self, node: Node, clock: Clock, state: NodeState, patience: float
+    ) -> None:
+        node.registration.state = state
+        began = clock.now
+        self.refuse(node, KEEP, began)
+        clock.now += patience - 0.5
+        self.refuse(node, KEEP, clock.now)
+        assert node.failures.lasting is None
+        assert str(node.failures.refusal) == "keep is refused"
+        clock.now += 0.5
+        self.refuse(node, KEEP, clock.now)
+        assert str(node.failures.lasting) == "keep is refused"
+
+    def test_one_refusal_never_lasts(self, node: Node, clock: Clock) -> None:
+        # Its process may have been paused.
+        clock.now += 1000.0
+        self.refuse(node, KEEP, clock.now - 1000.0)
+        assert node.failures.lasting is None
+        self.refuse(node, KEEP, clock.now)
+        assert node.failures.lasting is not None
+
+    @pytest.mark.parametrize("between", ["success", "silence", "another loop"])
+    def test_a_loop_that_is_refused_anew_begins_to_count_anew(self, node: Node, clock: Clock, between: str) -> None:
+        self.refuse(node, KEEP, clock.now)
+        clock.now += 60.0
+        if between == "success":
+            node.failures.clear(KEEP)
+        elif between == "silence":
+            node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"), clock.now)
+        self.refuse(node, KEEP if between != "another loop" else WATCH, clock.now)
+        assert node.failures.lasting is None
+        assert node.failures.count(KEEP) == 1
+
+    def test_seconds_without_an_answer_are_none_of_refusals(self, node: Node, clock: Clock) -> None:
+        node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"), clock.now)
+        clock.now += 1000.0
+        for times in (1, 2):
+            self.refuse(node, KEEP, clock.now)
+            assert (node.failures.count(KEEP), node.failures.lasting) == (times, None)
+
+    def test_what_is_no_refusal_is_not_named_as_one(self, node: Node, clock: Clock) -> None:
+        node.failures.add_passing(WATCH, errors.RendezvousConnectionError("away"), clock.now)
+        assert node.failures.refusal is None
+        self.refuse(node, KEEP, clock.now)
+        assert str(node.failures.refusal) == "keep is refused"
+
+    def test_a_refusal_is_no_failure_that_counts_for_one(self, node: Node, clock: Clock) -> None:
+        for _ in range(LASTING_TIMES):
+            self.refuse(node, KEEP, clock.now)
+        clock.now += 20.0
+        node.failures.add(KEEP, errors.RendezvousStateError("corrupt"))
+        assert (node.failures.lasting, node.failures.count(KEEP)) == (None, 1)
+        self.refuse(node, KEEP, clock.now)
+        assert str(node.failures.latest) == "corrupt"
+
+    def test_a_service_that_answers_reads_and_refuses_writes_is_trouble(self, node: Node, clock: Clock) -> None:
+        self.refuse(node, KEEP, clock.now)
+        node.connection.on_contact()
+        assert str(NodeView(node, node.member_until).connection_error) == "keep is refused"
+        node.failures.clear(KEEP)
+        assert NodeView(node, node.member_until).connection_error is None
+        assert node.failures.refusal is None
+
+    def test_what_trying_again_does_not_mend_lasts_at_once_and_stays(self, node: Node) -> None:
+        error = errors.RendezvousParameterError("option")
         node.failures.add(KEEP, error)
         assert node.failures.lasting is error
         node.failures.add(KEEP, errors.RendezvousStateError("another"))
@@ -663,7 +759,7 @@ class TestFailures:
         assert isinstance(getattr(node.failures.lasting, "__cause__", None), OSError)
 
     def test_a_passing_fault_is_no_failure_and_starts_no_count(self, node: Node, clock: Clock) -> None:
-        node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"))
+        node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"), clock.now)
         assert (node.failures.count(KEEP), node.failures.lasting) == (0, None)
         clock.now += 60.0
         for _ in range(LASTING_TIMES):
@@ -671,18 +767,20 @@ class TestFailures:
         assert node.failures.count(KEEP) == LASTING_TIMES
         assert node.failures.lasting is None
 
-    def test_a_passing_fault_does_not_hide_a_failure(self, node: Node) -> None:
+    def test_a_passing_fault_does_not_hide_a_failure(self, node: Node, clock: Clock) -> None:
         node.failures.add(KEEP, errors.RendezvousStateError("corrupt"))
-        node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"))
+        node.failures.add_passing(KEEP, errors.RendezvousConnectionError("away"), clock.now)
         assert str(node.failures.latest) == "corrupt"
 
-    def test_the_latest_passing_fault_counts(self, node: Node) -> None:
+    def test_the_latest_passing_fault_counts(self, node: Node, clock: Clock) -> None:
         for why in ("away", "still away"):
-            node.failures.add_passing(KEEP, errors.RendezvousConnectionError(why))
+            node.failures.add_passing(KEEP, errors.RendezvousConnectionError(why), clock.now)
         assert str(node.failures.latest) == "still away"
 
-    def test_who_gives_up_hears_of_what_does_not_last_too_but_first_of_what_does(self, node: Node) -> None:
-        node.failures.add_passing(WATCH, errors.RendezvousConnectionError("away"))
+    def test_who_gives_up_hears_of_what_does_not_last_too_but_first_of_what_does(
+        self, node: Node, clock: Clock
+    ) -> None:
+        node.failures.add_passing(WATCH, errors.RendezvousConnectionError("away"), clock.now)
         node.failures.raise_lasting()
         assert str(node.failures.latest) == "away"
         node.failures.add(KEEP, errors.RendezvousStateError("corrupt"), lasts=True)
@@ -755,6 +853,16 @@ class TestNotices:
         harness.put(drain_key("c"), DrainNotice(5.0, "").encode())
         assert [event[2] for event in self.look(harness, node)] == ["c"]
         assert self.look(harness, node) == []
+
+    def test_a_verdict_that_names_another_node_is_news(self, harness: Harness) -> None:
+        node = self.member(harness)
+        first = Failure("b", "it hangs", False)
+        harness.put(failure_key(3), first.encode())
+        assert [event[2] for event in self.look(harness, node)] == ["b"]
+        harness.put(failure_key(3), replace(first, verdict=Verdict.FIRST).encode())
+        assert self.look(harness, node) == []
+        harness.put(failure_key(3), replace(first, node="c", verdict=Verdict.BEHIND).encode())
+        assert [event[:3] for event in self.look(harness, node)] == [(EventKind.NODE_FAILED, 3, "c")]
 
     def test_what_a_node_finds_when_it_comes_is_no_news(self, harness: Harness) -> None:
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from rdzv.engine.notices import Failure, Notices, Quarantine
+from rdzv.engine.notices import Failure, Notices, Quarantine, Verdict
 from rdzv.engine.progress import without_progress
-from rdzv.engine.quarantine import is_suspect, quarantine_of, waited_out, with_due
+from rdzv.engine.quarantine import is_suspect, lifted, quarantine_of, shared_names, waited_out, with_due
 from rdzv.engine.records import NodeRecord
 
 
@@ -19,7 +19,10 @@ def quarantine(times: int = 1) -> Quarantine:
 
 
 def failures(*ids: str, progressed: bool = False, first: int = 1) -> dict[int, Failure]:
-    return {number: Failure(name, f"exit {number}", progressed) for number, name in enumerate(ids, first)}
+    return {
+        number: Failure(name, f"exit {number}", progressed, verdict=Verdict.FIRST)
+        for number, name in enumerate(ids, first)
+    }
 
 
 class TestQuarantineOf:
@@ -27,6 +30,21 @@ class TestQuarantineOf:
         notices = Notices(quarantines={"host.example": quarantine()})
         assert quarantine_of("host.example.0123ab", 0, notices) == quarantine()
         assert quarantine_of("host.0123ab", 0, notices) is None
+
+    def test_it_may_be_of_an_id_and_the_last_one_counts(self) -> None:
+        notices = Notices(quarantines={"a.1": quarantine(2), "a": replace(quarantine(1), over=True)})
+        assert quarantine_of("a.1", 0, notices) == quarantine(2)
+        assert quarantine_of("a.2", 0, notices) is None
+        assert waited_out([node("a.1", served=6)], notices) == {"a.1": replace(quarantine(2), over=True)}
+        assert not waited_out([node("a.2", served=6)], notices)
+
+    def test_one_of_a_name_that_several_have_is_lifted(self) -> None:
+        notices = Notices(quarantines={"a": quarantine(), "b": quarantine(), "a.1": quarantine()})
+        assert lifted(["a"], notices) == {"a": replace(quarantine(), over=True)}
+        assert not lifted(["c"], notices)
+
+    def test_one_that_is_over_is_not_lifted_again(self) -> None:
+        assert not lifted(["a"], Notices(quarantines={"a": replace(quarantine(), over=True)}))
 
     @pytest.mark.parametrize(("served", "over", "is_one"), [(5, False, True), (6, False, False), (0, True, False)])
     def test_it_counts_until_it_is_over(self, served: int, over: bool, is_one: bool) -> None:
@@ -49,6 +67,22 @@ class TestDue:
 
     def test_later_round_does_not_count(self) -> None:
         assert self.due(Notices(failures=failures("a.1", "a.1", "a.1", "b.1")), 3) is not None
+
+    def test_where_others_have_the_name_it_is_of_the_id(self) -> None:
+        shared = shared_names([node("a.1"), node("a.2"), node("b.1"), replace(node("b.2"), left="done")])
+        assert shared == {"a"}
+        for ids, due in ((("a.1", "a.2", "a.1"), None), (("a.1", "a.1", "a.1"), "a.1"), (("b.1", "b.2", "b.1"), "b")):
+            assert with_due(Notices(failures=failures(*ids)), 3, 3, 10.0, shared)[1] == due
+
+    @pytest.mark.parametrize("key", ["a", "a.1"])
+    def test_no_failure_counts_twice_by_name_and_by_id(self, key: str) -> None:
+        counted = Quarantine(1, 3, 10.0, "", over=True)
+        there = Notices(failures=failures("a.1", "a.1", "a.1"), quarantines={key: counted})
+        assert with_due(there, 3, 3, 10.0, {"a"})[1] is None
+        assert with_due(there, 3, 3, 10.0)[1] is None
+        later = replace(there, failures=failures("a.1", "a.1", "a.1", first=4))
+        found, name = with_due(later, 6, 3, 10.0, {"a"})
+        assert (name, found.quarantines["a.1"].times) == ("a.1", 2)
 
     def test_round_without_a_failure_breaks_the_row(self) -> None:
         there = failures("a.1", "a.1", "a.1")
@@ -113,6 +147,11 @@ class TestSuspect:
         self, ids: tuple[str, ...], number: int, after: int, is_one: bool
     ) -> None:
         assert is_suspect(Notices(failures=failures(*ids)), number, after) is is_one
+
+    def test_failure_that_does_not_count_breaks_the_row(self) -> None:
+        there = failures("a.1", "a.1")
+        there[2] = replace(there[2], verdict=Verdict.UNCLEAR)
+        assert not is_suspect(Notices(failures=there), 3, 3)
 
 
 class TestWaitedOut:

@@ -12,6 +12,7 @@ from rdzv_core.errors import RendezvousStateError
 
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
+from rdzv.engine.notices import Failure, Verdict
 from rdzv.engine.records import (
     PENDING,
     Closed,
@@ -26,6 +27,7 @@ from rdzv.engine.records import (
     read_nodes,
     read_record,
 )
+from rdzv.outcome import Ending, Outcome
 
 NODE = NodeRecord("a", 1, 2, 3, 4, "a.host", 5, {"rack": "7", "zone": "b"})
 STATE = State(0, 1, ("a", "b"), "a.host", 0, 2, 4)
@@ -77,7 +79,23 @@ def test_a_phase_is_written_as_users_read_it() -> None:
     assert json.loads(NOTICE.encode())["phase"] == "running"
 
 
-@pytest.mark.parametrize("field", json.loads(NODE.encode()))
+@pytest.mark.parametrize(
+    ("record", "later"),
+    [
+        (replace(NODE, outcome=Outcome(Ending.HUNG, 20, 2.5, spent=True)), ("outcome",)),
+        (Failure("a", "exit", False, 1, Verdict.EXPLAINED, "lost"), ("verdict", "because")),
+    ],
+)
+def test_what_an_older_version_did_not_write_is_none(record: Any, later: tuple[str, ...]) -> None:
+    assert decode(type(record), record.encode()) == record
+    fields = json.loads(record.encode())
+    older = {name: value for name, value in fields.items() if name not in later}
+    assert decode(type(record), json.dumps(older).encode()) == replace(record, **dict.fromkeys(later))
+    with pytest.raises(RendezvousStateError):
+        decode(type(record), json.dumps({**fields, later[0]: "nonsense"}).encode())
+
+
+@pytest.mark.parametrize("field", [field for field in json.loads(NODE.encode()) if field != "outcome"])
 def test_missing_field_is_refused(field: str) -> None:
     fields = json.loads(NODE.encode())
     del fields[field]

@@ -18,7 +18,7 @@ from rdzv_core.envelope import Envelope, OtherVersionError
 from rdzv_core.handler import RendezvousInfo, RendezvousStoreInfo
 
 from rdzv import DynamicRendezvousHandler, NodeRecord
-from rdzv.engine import worlds
+from rdzv.engine import aside, worlds
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
 from rdzv.settings import RendezvousSettings, RendezvousTimeout
@@ -102,6 +102,7 @@ class Run:
         address: str | None = None,
         alone: float = 60.0,
         close: float = 5.0,
+        refused: float = 600.0,
         **more: Any,
     ) -> Any:
         """A new handler."""
@@ -110,7 +111,9 @@ class Run:
             "run",
             low,
             high,
-            RendezvousTimeout(seconds(join), seconds(last_call), seconds(close), seconds(2), seconds(alone)),
+            RendezvousTimeout(
+                seconds(join), seconds(last_call), seconds(close), seconds(2), seconds(alone), seconds(refused)
+            ),
             seconds(interval),
             round(TTL / interval),
             **more,
@@ -165,12 +168,24 @@ def plugged_in(plugin: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        aside.flush()
         unregister_hooks(plugin)
+
+
+def settle() -> None:
+    """Wait until the plugins have taken every event that was announced so far: they take them in order."""
+    taken = threading.Event()
+    aside.announce([taken.set])
+    wait_until(taken.is_set)
 
 
 @contextmanager
 def listening(run_id: str = "run") -> Iterator[list[Event]]:
-    """Collect what happens."""
+    """Collect what happens; what was announced before is not collected, all that was meanwhile is.
+
+    A node knows news, and its caller may get a world, a little before the node announces them: wait for those that must
+    come.
+    """
     events: list[Event] = []
 
     class Listener:
@@ -178,8 +193,15 @@ def listening(run_id: str = "run") -> Iterator[list[Event]]:
         def rdzv_event(self, event: Event) -> None:
             events.append(event)
 
+    settle()
     with plugged_in(Listener()):
         yield events
+        settle()
+
+
+def nodes_of(events: list[Event], kind: EventKind) -> list[str]:
+    """The nodes that events of a kind are about, one for each that was announced."""
+    return [event.node for event in events if event.kind is kind]
 
 
 @pytest.fixture(params=["memory", "leaseless", "register", "pages"])
@@ -232,9 +254,9 @@ class TestGathering:
             run.crash(nodes[0])
             wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
             infos = run.gather(*nodes[1:])
+            wait_until(lambda: nodes_of(events, EventKind.NODE_LOST))
         assert [info.world_size for info in infos] == [2, 2]
-        lost = [event.node for event in events if event.kind is EventKind.NODE_LOST]
-        assert set(lost) == {nodes[0].view.node_id}
+        assert set(nodes_of(events, EventKind.NODE_LOST)) == {nodes[0].view.node_id}
 
     def test_a_member_that_leaves_is_seen_at_once_with_its_reason(self, run: Run) -> None:
         nodes = run.nodes(3, 2, 3)
@@ -242,6 +264,7 @@ class TestGathering:
         with listening() as events:
             nodes[0].leave("drained")
             wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
+            wait_until(lambda: nodes_of(events, EventKind.NODE_LEFT))
         assert ("drained", nodes[0].view.node_id) in {
             (event.cause, event.node) for event in events if event.kind is EventKind.NODE_LEFT
         }
@@ -397,6 +420,7 @@ class TestFaults:
             simple.gather(*nodes[1:])
             simple.backends[0].reconnect()
             wait_until(nodes[0].num_nodes_waiting)
+            wait_until(lambda: nodes_of(events, EventKind.EVICTED))
         assert (EventKind.EVICTED, nodes[0].view.node_id) in {(event.kind, event.node) for event in events}
         back = simple.join(nodes[0])[0]
         wait_until(lambda: all(node.num_nodes_waiting() for node in nodes[1:]))
@@ -412,15 +436,17 @@ class TestFaults:
             wait_until(lambda: all(node.view.status and node.view.status.departures for node in nodes))
             simple.backends[0].accept()
             wait_until(lambda: not any(node.view.status.departures for node in nodes))
-        assert [event.node for event in events if event.kind is EventKind.NODE_LOST] == len(others) * [
-            lost.view.node_id
-        ]
+            wait_until(lambda: len(nodes_of(events, EventKind.NODE_LOST)) >= len(others))
+        assert nodes_of(events, EventKind.NODE_LOST) == len(others) * [lost.view.node_id]
         assert EventKind.EVICTED not in {event.kind for event in events}
 
     def test_an_outage_changes_no_world(self, simple: Run) -> None:
         nodes = simple.nodes(3, 2, 3)
-        simple.gather(*nodes)
         with listening() as events:
+            simple.gather(*nodes)
+            # The last that each tells of how the world came about.
+            wait_until(lambda: len(nodes_of(events, EventKind.ROUND_PUBLISHED)) == len(nodes))
+            events.clear()
             for backend in simple.backends:
                 backend.disconnect()
             with simple.service.changed:
@@ -478,8 +504,11 @@ class TestFaults:
             node.next_rendezvous()
         assert time.monotonic() - started < 3
 
-    def test_a_refused_password_is_an_error_at_once(self, simple: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-        node = simple.node(join=60)
+    @pytest.mark.parametrize(("join", "refused"), [(60.0, 0.5), (0.5, 60.0)])
+    def test_a_refused_password_is_an_error_in_time(
+        self, simple: Run, monkeypatch: pytest.MonkeyPatch, join: float, refused: float
+    ) -> None:
+        node = simple.node(join=join, refused=refused)
 
         def refuse(*args: Any, **more: Any) -> Any:
             raise errors.RendezvousDeniedError("wrong password")
@@ -506,6 +535,8 @@ class TestFaults:
         with pytest.raises(OtherVersionError, match="`rdzv close --purge`"):
             node.next_rendezvous()
         assert node._node.failures.count("watch") == 1
+        # What its loops have logged until now comes later than that.
+        aside.flush()
         assert not caplog.records
 
     def test_a_state_of_another_version_that_heals_ends_no_node_that_has_read_the_run(self, simple: Run) -> None:
@@ -671,13 +702,14 @@ class TestPlugins:
             infos = simple.gather(*nodes)
             nodes[0].set_closed("enough")
             wait_until(nodes[1].is_closed)
-        kinds = {event.kind for event in events}
-        assert kinds == {
-            EventKind.NODE_ARRIVED,
-            EventKind.LEADER_CHANGED,
-            EventKind.ROUND_PUBLISHED,
-            EventKind.CLOSED,
-        }
+            expected = {
+                EventKind.NODE_ARRIVED,
+                EventKind.LEADER_CHANGED,
+                EventKind.ROUND_PUBLISHED,
+                EventKind.CLOSED,
+            }
+            wait_until(lambda: expected <= {event.kind for event in events})
+        assert {event.kind for event in events} == expected
         published = next(event for event in events if event.kind is EventKind.ROUND_PUBLISHED)
         assert (published.run_id, published.round, published.node) == ("run", 1, infos[0].nodes[0])
 
@@ -689,7 +721,7 @@ class TestPlugins:
 
         with plugged_in(Broken()):
             assert len(simple.gather(*simple.nodes(2, 2, 2))) == 2
-        assert "oops" in caplog.text
+            wait_until(lambda: "oops" in caplog.text)
 
 
 class TestCost:

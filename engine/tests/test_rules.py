@@ -256,9 +256,14 @@ class TestRanks:
         names = ["node10.x", "node2.x", "node1.x"]
         assert rules.sticky_ranks([node(name) for name in names], []) == ["node1.x", "node2.x", "node10.x"]
 
-    def test_an_order_that_is_none_is_refused(self) -> None:
-        with pytest.raises(ValueError, match="each of"):
-            decide(None, *map(node, "abcd"), assign=lambda arrived, previous: ["a"])
+    def test_an_order_makes_another_node_rank_0(self) -> None:
+        publish = decide(None, *map(node, "abcd"))
+        assert isinstance(publish, Publish)
+        ordered = publish.with_ranks(["c", "a", "d", "b"])
+        assert ordered is not None
+        assert (ordered.state.world, ordered.state.address) == (("c", "a", "d", "b"), "c.host")
+        assert ordered.state.round == publish.state.round
+        assert publish.with_ranks(None) is publish
 
     def test_former_members_come_before_those_who_arrived_earlier(self) -> None:
         back = [node(name, order=50, last_round=1) for name in "wxyz"]

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from rdzv.admission import AdmissionRule
 from rdzv.engine import rules
 from rdzv.engine.records import Closed, Departure, Phase, RunStatus, State
 from rdzv.engine.rules import MembershipState, Publish, Situation
@@ -37,6 +38,20 @@ class TestBereavement:
         assert decide(None, *map(node, "abcd")) == Publish(state(*"abcd", address="a.host"))
 
 
+class TestMembersThatAreBack:
+    def test_a_member_that_is_back_and_goes_asks_for_no_world(self) -> None:
+        there = [node("a", last_round=1, goes=True), node("b"), node("c")]
+        assert held(decide(state("a", "b", "c"), *there)).status.waiting == 0
+
+    def test_a_member_that_is_back_makes_its_group_whole(self) -> None:
+        rule = AdmissionRule(group_by="rack", group_size=2)
+        racks = dict(zip("abcd", ("x", "x", "y", "y"), strict=True))
+        there = [node(name, last_round=int(name != "b"), rule=rule, labels={"rack": racks[name]}) for name in "abcd"]
+        # The one that is back, and two of a rack that is not in the world; a third has no place.
+        there.append(node("e", last_round=1, rule=rule, labels={"rack": "y"}))
+        assert held(decide(state("a", "b", rule=rule), *there)).status.waiting == 3
+
+
 class TestAttempts:
     def test_after_closing_a_member_without_a_record_is_not_waited_for(self) -> None:
         new = published(decide(SUPERSEDED, *(node(name, attempt=1) for name in "cdef"), trusted=False))
@@ -45,6 +60,21 @@ class TestAttempts:
     def test_an_attempt_whose_nodes_are_all_gone_needs_no_closing(self) -> None:
         new = published(decide(state("a", "b"), *(node(name, attempt=1) for name in "cdef")))
         assert (new.attempt, new.round, new.closed) == (1, 2, None)
+
+    @pytest.mark.parametrize("leader", ["the same", "another"])
+    def test_members_that_have_left_are_waited_for_by_no_leader_of_the_next_attempt(self, leader: str) -> None:
+        left = tuple(Departure(name, rank, True, "requeued") for rank, name in enumerate("ab"))
+        known = RunStatus(1, Phase.ABANDONED, 0, 0, left)
+        # Their records are gone, and what is not written down of them is not certain yet.
+        first = held(decide(state("a", "b"), node("c", attempt=1), known=known, trusted=False)).status
+        assert (first.phase, first.present, first.departures) == (Phase.GATHERING, 1, left)
+        read = first if leader == "the same" else first.shortened(None)
+        nodes = [node(name, attempt=1) for name in "cdef"]
+        assert published(decide(state("a", "b"), *nodes, known=read, trusted=False)).world == ("c", "d", "e", "f")
+
+    def test_those_of_a_closed_attempt_are_no_news_to_the_next(self) -> None:
+        known = RunStatus(1, Phase.RUNNING, 1, 0, (Departure("a", 0, True, "drained"),))
+        assert held(decide(SUPERSEDED, node("c", attempt=1), known=known)).status.departures == ()
 
     def test_the_first_node_of_the_newest_attempt_supersedes(self) -> None:
         rivals = [node("c", order=7, attempt=2), node("d", order=6, attempt=2), node("e", order=5, attempt=1)]
@@ -91,10 +121,11 @@ class TestNews:
 
 
 class TestRanks:
-    @pytest.mark.parametrize("order", ["abcda", "abcx", "aabc"])
-    def test_each_node_has_one(self, order: str) -> None:
-        with pytest.raises(ValueError, match="each of"):
-            decide(None, *map(node, "abcd"), assign=lambda arrived, previous: list(order))
+    @pytest.mark.parametrize("order", ["a", "abcda", "abcx", "aabc"])
+    def test_an_order_of_other_nodes_is_none_for_this_world(self, order: str) -> None:
+        publish = decide(None, *map(node, "abcd"))
+        assert isinstance(publish, Publish)
+        assert publish.with_ranks(list(order)) is None
 
     def test_who_is_gone_fills_no_hole(self) -> None:
         assert rules.sticky_ranks([node("b"), node("x")], list("abcd")) == ["x", "b"]

@@ -34,7 +34,7 @@ from rdzv.settings import RendezvousSettings, RendezvousTimeout
 
 from .forks import said_in_fork
 from .memory import MemoryBackend, MemoryService
-from .test_rendezvous import INTERVAL, Register, Run
+from .test_rendezvous import INTERVAL, TTL, Register, Run
 from .waiting import wait_until
 
 STATE = "run/control/state"
@@ -144,10 +144,15 @@ class TestKeepAlive:
         run.backends[0].accept()
         wait_until(lambda: told() is None)
 
-    def test_refused_login_reaches_the_caller_at_once_and_only_for_as_long_as_it_lasts(self, run: Run) -> None:
-        first, _ = nodes = run.nodes(2, 2, 2)
+    def test_refusal_reaches_the_caller_after_its_timeout_and_only_for_as_long_as_it_lasts(self, run: Run) -> None:
+        first, second = nodes = run.nodes(2, 1, 2, refused=TTL)
         run.gather(*nodes)
         run.backends[0].refuse(RendezvousDeniedError("the token has expired"), "keep_alive")
+        wait_until(lambda: first.view.connection_error)
+        assert first.num_nodes_waiting() == 0
+        # As in any outage it knows that it may be lost, and the other learns of it.
+        wait_until(lambda: first.view.member_until is None or first.view.member_until < time.monotonic())
+        wait_until(second.num_nodes_waiting)
         wait_until(lambda: first._node.failures.lasting)
         # The watch goes well all the while, and does not forget what is not its own.
         with run.service.changed:

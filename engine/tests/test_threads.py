@@ -30,3 +30,34 @@ def test_a_system_without_room_for_a_thread_is_an_error_of_rdzv(monkeypatch: pyt
             with pytest.raises(RendezvousConnectionError, match="can't start new thread"):
                 start()
     handler.leave()
+
+
+@pytest.mark.parametrize("name", ["rdzv-watch", "rdzv-keep"])
+def test_a_loop_that_had_no_room_begins_with_the_next_call(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = RendezvousSettings("run", 1, 1, RendezvousTimeout(), timedelta(seconds=0.1), 3)
+    handler = DynamicRendezvousHandler(settings, MemoryBackend(MemoryService()))
+    start, loops = threading.Thread.start, []
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name.startswith(name):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def count(thread: threading.Thread) -> None:
+        loops.append(thread.name.rpartition("-")[0])
+        start(thread)
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RendezvousConnectionError, match="can't start new thread"):
+            handler.next_rendezvous()
+    monkeypatch.setattr(threading.Thread, "start", count)
+    assert handler.next_rendezvous().world_size == 1
+    assert name in loops
+    alive = [thread.name for thread in threading.enumerate() if handler.view.node_id in thread.name]
+    assert sorted(one.removesuffix(f"-{handler.view.node_id}") for one in alive) == [
+        "rdzv-keep",
+        "rdzv-lead",
+        "rdzv-watch",
+    ]
+    handler.leave()

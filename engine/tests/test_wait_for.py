@@ -81,11 +81,24 @@ def test_a_service_that_stays_away_is_an_error(
         client.wait_for(lambda seen: False, "keys", empty, time.monotonic() + 0.2)
 
 
-def test_a_refusal_is_not_tried_again(backend: MemoryBackend, client: RetryingClient, empty: DecodedSnapshot) -> None:
+def test_a_refusal_is_not_tried_again_by_who_is_in_no_run(backend: MemoryBackend, empty: DecodedSnapshot) -> None:
+    client = RetryingClient(backend, "observer", accepts_refusals=True)
     backend.refuse(RendezvousDeniedError("not you"), "wait")
     with pytest.raises(RendezvousDeniedError, match="not you"):
         client.wait_for(lambda seen: False, "keys", empty, time.monotonic() + LONG)
     assert backend.calls == {"read_all": 1, "wait": 1}
+
+
+def test_a_refusal_is_an_outage_to_who_is_in_a_run(
+    backend: MemoryBackend, client: RetryingClient, empty: DecodedSnapshot
+) -> None:
+    write(backend, "keys/a")
+    backend.refuse(RendezvousDeniedError("not you"), "wait")
+    seen = client.wait_for(lambda seen: has("keys/a", seen), "keys", empty, time.monotonic() + 0.5)
+    assert seen.names() == ["keys/a"]
+    backend.refuse(RendezvousDeniedError("not you"), "read_all")
+    with pytest.raises(RendezvousDeniedError, match=r"has failed for .* not you"):
+        client.read_all("keys", time.monotonic() + 0.3)
 
 
 @pytest.mark.parametrize("least", [0.0, 5.0])

@@ -215,6 +215,13 @@ class TestNode:
         assert [type(effect) for effect in self.apply(harness, node).taken] == [Emit]
         assert (node.run.state, node.run.rank) == (replace(written, round=2), 2)
 
+    def test_of_another_world_it_reads_its_page_anew(self, harness: Harness, node: Node) -> None:
+        publish(harness, world_of("c", "b", "a"))
+        self.apply(harness, node)
+        publish(harness, replace(world_of("b", "a", "c"), round=2))
+        self.apply(harness, node)
+        assert node.run.rank == 1
+
     def test_a_joining_node_gets_the_state_and_its_rank(self, harness: Harness) -> None:
         node = harness.node()
         coroutine = harness.stepper(join.join(node, "a.host", 1, harness.now + 60.0))

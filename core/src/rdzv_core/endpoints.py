@@ -1,8 +1,7 @@
 """Where a service listens, and which address of this machine faces it.
 
-No resolver is ever asked for this machine's own name: names that the machine gives itself are the
-first thing that is wrong in containers. The address that peers get is the source address
-that the kernel would use towards the service.
+No resolver is ever asked for this machine's own name: names that the machine gives itself are the first thing that is
+wrong in containers. The address that peers get is the source address that the kernel would use towards the service.
 """
 
 import ipaddress
@@ -77,7 +76,8 @@ def check_address(address: str) -> None:
     """
     check = _check_ipv6 if ":" in address else _check_name
     try:
-        check(address, address)
+        if _is_wildcard(check(address, address)):
+            raise _malformed(address, "it stands for all addresses of a machine, and is none that others could reach")
     except RendezvousParameterError as error:
         raise RendezvousParameterError(
             f"The local_addr '{address}' is no address of a machine, without a port: give what the other nodes reach "
@@ -161,6 +161,15 @@ def _check_name(host: str, item: str) -> str:
     elif len(host) > 254 or not all(_LABEL.fullmatch(label) for label in host.removesuffix(".").split(".")):
         raise _malformed(item, f"'{host}' is not a host name")
     return host
+
+
+def _is_wildcard(host: str) -> bool:
+    """Whether a host is an address at which one can listen, and which leads nowhere: 0.0.0.0 or ::."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_unspecified
 
 
 def hide_login(endpoint: str) -> str:

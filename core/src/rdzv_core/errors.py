@@ -57,7 +57,7 @@ class RendezvousParameterError(RendezvousError, ValueError):
 
 
 class RendezvousDeniedError(RendezvousConnectionError):
-    """The service refused who we are (credentials, certificate, permission): retrying is pointless."""
+    """The service refused who we are (credentials, certificate, permission): an outage to a node, unless it lasts."""
 
 
 class RendezvousUnsupportedError(RendezvousError, NotImplementedError):

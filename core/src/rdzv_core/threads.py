@@ -22,7 +22,7 @@ def start_thread(work: Callable[..., None], *arguments: object, name: str) -> th
     try:
         thread.start()
     except RuntimeError as error:
-        raise RendezvousConnectionError(f"The thread '{name}' cannot start: {error}.") from error
+        raise RendezvousConnectionError(f"The thread '{name}' cannot start: {error} (ulimit -u, pids.max).") from error
     return thread
 
 

@@ -51,7 +51,7 @@ class EventKind(Enum):
     NODE_LEFT = "node left"
     NODE_DRAINS = "node drains"
     NODE_FAILED = "node failed"
-    """Its program was the first to fail in the running round."""
+    """Its program was the first to fail in the running round, or was behind when those of others hung."""
     NODE_QUARANTINED = "node quarantined"
     ROUND_PUBLISHED = "round published"
     LEADER_CHANGED = "leader changed"
@@ -85,15 +85,21 @@ class Hooks:
 
     @hookspec
     def rdzv_event(self, event: Event) -> None:
-        """Learn what happened. Called on a thread of the handler: be quick; an exception is only logged."""
+        """Learn what happened.
+
+        Called on a thread that takes one event after the other, for all nodes of the process, and that no node waits
+        for: what has happened since may be more. Of events that wait a thousand are kept; what is lost, the log counts.
+        An exception is only logged.
+        """
 
     @hookspec(firstresult=True)
     def rdzv_assign_ranks(self, arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Sequence[str] | None:
         """Order the nodes of a new round.
 
-        Must be a pure function; the leader calls it. The result holds the id of every node in
+        Must be a pure function; the leader calls it, on a thread of its own. The result holds the id of every node in
         `arrived`, once, in rank order; None leaves it to the next plugin, then to the default. So does
-        an exception or a result that is something else, after it is logged.
+        an exception or a result that is something else, after it is logged. All plugins together have five seconds:
+        then the round gets the default order, and so do further ones as long as this call has not returned.
 
         Args:
             arrived: The nodes that will form the round, in arrival order.
@@ -223,6 +229,11 @@ def assign_ranks(arrived: "Sequence[NodeRecord]", previous: Sequence[str]) -> Se
             if order is not None:
                 return order
     return None
+
+
+def are_ranks_assigned() -> bool:
+    """Whether any plugin assigns ranks."""
+    return bool(plugin_manager().hook.rdzv_assign_ranks.get_hookimpls())
 
 
 def check_health(run_id: str, labels: Mapping[str, str]) -> None:

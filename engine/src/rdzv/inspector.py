@@ -21,6 +21,7 @@ from .engine.handler import with_keys, with_leases
 from .engine.notices import Notices, drain_key, drain_notice, name_in_id, name_of, pardon, quarantine_key, read_notices
 from .engine.purge import Purge
 from .engine.records import NO_STATE, Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
+from .engine.run_view import RunView
 from .engine.worlds import with_world
 from .registry import create_backend
 from .settings import RendezvousSettings
@@ -89,7 +90,8 @@ class Status:
         waiting: How many of `nodes` wait: for the next world, or as spares.
         closed_by: The node that closed the run.
         closed_reason: Why; None while it is open.
-        failed_first: Who failed first in each of the last rounds that ended so, and why: as ``round 4: node (reason)``.
+        failed_first: Who failed first in each of the last rounds that ended so, and why: as ``round 4: node (reason)``;
+            a failure that was that of no node is left out.
         quarantines: Which nodes are quarantined, by name, for how long and why, in words.
     """
 
@@ -121,11 +123,11 @@ class RunInspector:
         """
         settings = RendezvousSettings.from_parameters(params)
         backend, _ = create_backend(load_backend_plugin(params.backend).as_client(params))
-        self._run_id = params.run_id
+        self._run_id, self._attempt = params.run_id, settings.attempt
         keys = with_keys(backend)
-        self._client = RetryingClient(with_leases(keys, settings), "observer")
+        self._client = RetryingClient(with_leases(keys, settings), "observer", accepts_refusals=True)
         # The keys whether their leases live or not, and a round's store, whose keys have none.
-        self._raw = RetryingClient(keys, "observer")
+        self._raw = RetryingClient(keys, "observer", accepts_refusals=True)
         self._control: DecodedSnapshot | None = None
 
     def status(self, timeout: float) -> Status:
@@ -159,6 +161,19 @@ class RunInspector:
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
         return _describe(self._run_id, control, state, nodes)
+
+    def closed(self, timeout: float) -> Closed | None:
+        """Why the attempt of the parameters is over: it is closed, or a higher one has begun; None: it is not.
+
+        Args:
+            timeout: Seconds.
+
+        Raises:
+            RendezvousConnectionError: The service could not be reached.
+            RendezvousStateError: The state is not readable.
+        """
+        versioned = self._client.read(STATE_KEY, time.monotonic() + timeout)
+        return RunView(state=read_record(State, versioned)).closed(self._attempt)
 
     def wait(self, timeout: float) -> None:
         """Wait until the run's state, leader or status is another than at the last `status`, at most `timeout` seconds.
@@ -348,7 +363,11 @@ def _describe(run_id: str, control: DecodedSnapshot, found: State | None, nodes:
         sum(node.doing == _WAITING for node in known),
         state.closed.by if state.closed else None,
         state.closed.reason if state.closed else None,
-        tuple(f"round {number}: {one.node} ({one.reason})" for number, one in sorted(notices.failures.items())),
+        tuple(
+            f"round {number}: {one.node} ({one.reason})"
+            for number, one in sorted(notices.failures.items())
+            if one.counts or one.verdict is None
+        ),
         tuple(
             f"{unescape(name)}: quarantine {one.times}, for {one.cooldown:g} s by its own clock: {one.reason}"
             for name, one in sorted(notices.quarantines.items())

@@ -96,6 +96,13 @@ class RendezvousTimeout:
         "as long as join_timeout: no wait ends early.",
         name="alone_timeout",
     )
+    refused: timedelta = _option(
+        "seconds",
+        600.0,
+        "How long a node that has been in goes on while the service refuses it (permission, login, certificate); "
+        "before that it is 30 s at most.",
+        name="refused_timeout",
+    )
 
     def __init__(
         self,
@@ -104,13 +111,15 @@ class RendezvousTimeout:
         close: timedelta | None = None,
         heartbeat: timedelta | None = None,
         alone: timedelta | None = None,
+        refused: timedelta | None = None,
     ) -> None:
         """The order of the first four is PyTorch's.
 
         Raises:
             RendezvousParameterError: A timeout is not above zero.
         """
-        for each, given in zip(fields(RendezvousTimeout), (join, last_call, close, heartbeat, alone), strict=True):
+        timeouts = (join, last_call, close, heartbeat, alone, refused)
+        for each, given in zip(fields(RendezvousTimeout), timeouts, strict=True):
             # The defaults are attributes of the class.
             timeout = getattr(self, each.name) if given is None else given
             if timeout <= timedelta(0):

@@ -4,6 +4,7 @@ Each is a difference to the real code: some text of a function, and what to put 
 """
 
 import inspect
+import math
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from rdzv_core.envelope import Envelope
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine import (
     eligibility,
+    failures,
     garbage,
     join,
     keep_alive,
@@ -26,21 +28,24 @@ from rdzv.engine import (
     register,
     register_adapter,
     rules,
+    verdicts,
 )
 from rdzv.engine.candidacy import Candidacy
 from rdzv.engine.client import RetryingClient
 from rdzv.engine.connection import Connection
 from rdzv.engine.countdown import Countdown
+from rdzv.engine.failures import Failures
 from rdzv.engine.growth import Growth
 from rdzv.engine.heartbeats import HeartbeatLeases, _HeartbeatLease
 from rdzv.engine.lease_observer import LeaseObserver
 from rdzv.engine.node import Node
+from rdzv.engine.reckoning import Reckoning
 from rdzv.engine.register_adapter import RegisterAdapter
 from rdzv.engine.run_view import RunView
 from rdzv.engine.status_writer import StatusWriter
 
 from .clock import NodeClock
-from .plan import Plan
+from .plan import FaultEvent, Plan
 from .service import SimulatedService
 
 __all__ = ["BUGS", "Bug", "draw", "put_back"]
@@ -83,7 +88,8 @@ class Bug:
         """What to do to find it."""
         drawn = Plan.draw(seed, self.faults)
         # A crowd or a rule hides what most bugs do, or lets them do more.
-        plain = {"level": "leases", "crowd": False, "rule": None, "grow_delay": 0.0}
+        plain = {"level": "leases", "crowd": False, "rule": None, "grow_delay": 0.0, "namesakes": False}
+        plain["assigning"] = None
         return replace(drawn, **{**plain, **self.conditions})
 
 
@@ -101,6 +107,19 @@ def _bug(
 
 _PAIRS: Final[dict[str, Any]] = {"rule": AdmissionRule(node_unit=2), "min_nodes": 2, "max_nodes": 6}
 _RACKS: Final[dict[str, Any]] = {"rule": AdmissionRule(group_by="rack", group_size=2), "min_nodes": 2, "max_nodes": 6}
+_REFUSED_WRITES: Final = (
+    *(FaultEvent(moment, "come") for moment in (0.0, 0.2, 0.4)),
+    FaultEvent(6.0, "refuse", who=0.334, amount=0.6),
+    # What is overwritten is read again: without that a leader whose writes are refused reads seldom.
+    *(FaultEvent(moment, "corrupt", who=0.5, amount=0.3) for moment in (6.2, 7.4)),
+)
+"""Each node is refused its writes for as long as leases live, and the leader reads."""
+_REFUSED_FROM_THE_BEGINNING: Final = (
+    FaultEvent(0.0, "refuse", who=0.337, amount=0.96),
+    FaultEvent(0.1, "come"),
+    FaultEvent(10.35, "refuse", who=0.337, amount=0.96),
+)
+"""No call of a node that comes is answered for 20 s."""
 _POSSIBLE: Final = "for a world that is possible"
 _UNREADABLE: Final = "raise __import__('rdzv').RendezvousStateError('not ours')"
 
@@ -136,7 +155,7 @@ BUGS: Final[dict[str, Bug]] = {
     "no-exclusivity": _bug(
         "A world is formed while members are in the one before.",
         {2},
-        rules._is_in_use,
+        rules.is_in_use,
         {"return any(": "return False and any("},
         "fail",
     ),
@@ -190,7 +209,7 @@ BUGS: Final[dict[str, Bug]] = {
     "stale-address": _bug(
         "A round keeps the address of the round before, although another node may be its rank 0.",
         {1},
-        rules._next_round,
+        rules._with_ranks,
         {"address=first.address": "address=state.address or first.address"},
         "fail_many",
         "kill",
@@ -198,7 +217,7 @@ BUGS: Final[dict[str, Bug]] = {
     "stale-port": _bug(
         "A round keeps the port of the round before, although its rank 0 keeps another one free.",
         {1},
-        rules._next_round,
+        rules._with_ranks,
         {"port=first.port": "port=state.port or first.port"},
         "fail_many",
         "kill",
@@ -265,9 +284,25 @@ BUGS: Final[dict[str, Bug]] = {
     "store-under-member": _bug(
         "The node that ends last removes the store of a round that a member who was cut off comes back into.",
         {7},
-        leave._ended,
+        leave._after_last_round,
         {"rules.has_ended(whole, nodes, node.run.status, node.id)": "True"},
         "left_alone",
+    ),
+    "garbage-of-the-next-attempt": Bug(
+        "The node that ends last goes by the state that it knows in the end, be it the next attempt's.",
+        frozenset({7}),
+        (
+            Change(
+                leave._collect_garbage,
+                {
+                    "    if is_closed and state": (
+                        "    state, is_closed = node.run.state, node.closed() is not None\n    if is_closed and state"
+                    )
+                },
+            ),
+        ),
+        ("requeue",),
+        {"delay": 0.002, "late": 0.02, "lost": 0.05, "min_nodes": 3, "max_nodes": 4},
     ),
     "lost-is-left": _bug(
         "A member that a leader has declared lost is taken for one that never comes back.",
@@ -315,9 +350,50 @@ BUGS: Final[dict[str, Bug]] = {
     "leader-without-grace-period": _bug(
         "After an outage, a leader takes a member that is not back yet for dead.",
         {10},
-        leader._LeaderTerm.decide,
+        leader._LeaderTerm.situation,
         {"self.node.connection.grace_remaining() == 0": "True"},
         "outage",
+    ),
+    "answers-are-renewals": _bug(
+        "A leader whose reads are answered counts on the leases of others, whose renewals are refused like its own.",
+        {10},
+        Connection.on_contact,
+        {"now = self._clock()": "now = self._clock(); self.on_renewal(now)"},
+        events=_REFUSED_WRITES,
+        min_nodes=2,
+        max_nodes=3,
+        fault_phase=12.0,
+    ),
+    "refused-renewal-counts": _bug(
+        "A node whose keep-alives are refused counts its lease as renewed.",
+        {2, 10},
+        keep_alive._renew,
+        {
+            "alive = yield KeepAlive(lease, sent + node.interval)": """\
+try:
+            alive = yield KeepAlive(lease, sent + node.interval)
+        except __import__("rdzv").RendezvousDeniedError:
+            alive = True"""
+        },
+        "refuse",
+    ),
+    "refusal-is-final": _bug(
+        "A refusal ends a node that has been in.",
+        {10},
+        Failures.add_passing,
+        {"self._clock() - since >= self.patience()": "True"},
+        "refuse",
+    ),
+    "refused-at-once": _bug(
+        "A refusal ends a node at its first contact.",
+        {10},
+        failures.patience,
+        {"min(REFUSED_AT_FIRST, refused)": "0.0"},
+        events=_REFUSED_FROM_THE_BEGINNING,
+        min_nodes=1,
+        max_nodes=2,
+        fault_phase=20.0,
+        patience=(600.0,),
     ),
     "fresh-timeouts": _bug(
         "Each of the calls that one call is made of gets the whole timeout again.",
@@ -344,7 +420,7 @@ BUGS: Final[dict[str, Bug]] = {
         "The ranks of a group are wherever there is room.",
         {3},
         rules._next_round,
-        {"assign(chosen, state.world)": "_kept_places([node.id for node in chosen], state.world)"},
+        {"sticky_ranks(arrived, state.world)": "_kept_places([node.id for node in arrived], state.world)"},
         **_RACKS,
     ),
     "useless-news": _bug(
@@ -360,6 +436,19 @@ BUGS: Final[dict[str, Bug]] = {
         rules._initial_state,
         {", rule=source.rule": ""},
         **_PAIRS,
+    ),
+    "requeue-waits": _bug(
+        "The news of the next attempt, whose nodes gather, name none of those that have left the world before.",
+        {4},
+        rules.decide,
+        {"departed = {} if state.closed else departed": "departed = {}"},
+        "requeue",
+        says=_POSSIBLE,
+        delay=0.002,
+        last_call=0.5,
+        min_nodes=2,
+        max_nodes=4,
+        ttl=9.0,
     ),
     "long-last-call": _bug(
         "A world that could be larger waits for five last calls.",
@@ -566,6 +655,23 @@ while leads() and not node.stopped:
         patience=(600.0,),
         lost=0.4,
     ),
+    "assigns-for-ever": _bug(
+        "A leader waits for a plugin that hangs as it assigns ranks.",
+        {4},
+        leader._assign_ranks,
+        {"node.clock() + ASSIGNING": "math.inf"},
+        assigning=math.inf,
+    ),
+    "assigns-meanwhile": _bug(
+        "A leader publishes the world that a plugin has ordered, and does not look again who is there meanwhile.",
+        {2, 4, 15},
+        leader._LeaderTerm.turn,
+        {"again = self.decide(state, self.read(snapshot))": "again = decision"},
+        "drain",
+        "fail",
+        min_nodes=1,
+        assigning=10.0,
+    ),
     "pages-of-others": Bug(
         "Two leaders, or two tries of one, write the pages of a round into the same folder.",
         frozenset({1, 2, 3, 5}),
@@ -577,7 +683,7 @@ while leads() and not node.stopped:
         "A leader takes the pages of the round before for a world that has other members, or other ranks.",
         frozenset({1, 2, 3, 4, 5}),
         (
-            Change(leader._LeaderTerm.turn, {"state.world == again.state.world": "True"}),
+            Change(leader._LeaderTerm.turn, {"state.world == publish.state.world": "True"}),
             Change(
                 leader._publish,
                 {
@@ -686,6 +792,17 @@ while leads() and not node.stopped:
         "fail_again",
         "fail",
     ),
+    "quarantine-of-namesakes": _bug(
+        "A node is quarantined by a name that others have.",
+        {15},
+        quarantine.with_due,
+        {"not in shared": "is not None"},
+        "fail_again",
+        says="which others have",
+        min_nodes=2,
+        max_nodes=4,
+        namesakes=True,
+    ),
     "quarantine-too-soon": _bug(
         "A quarantine is due although fewer rounds have failed.",
         {15},
@@ -696,7 +813,7 @@ while leads() and not node.stopped:
     "quarantine-unread": _bug(
         "The next world has a node whose quarantine is due.",
         {15},
-        leader._LeaderTerm.decide,
+        leader._LeaderTerm.situation,
         {"notices=self.quarantines.notices(state)[0]": "notices=rules.NONE"},
         "fail_again",
         min_nodes=1,
@@ -734,6 +851,61 @@ while leads() and not node.stopped:
         "fail_again",
         "drain",
         "garble_notice",
+    ),
+    "loss-as-a-failure": _bug(
+        "A program that breaks off because a member died has failed first.",
+        {15},
+        verdicts._explanation,
+        {"if not departure.left:": "if departure.left is None:"},
+        "break_off",
+    ),
+    "failures-unjudged": _bug(
+        "A node is quarantined for failures that a loss explains, or of which that is not known yet.",
+        {15},
+        quarantine.with_due,
+        {" and failure.counts": ""},
+        "fail_again",
+        "break_off",
+        quarantine_after=1,
+    ),
+    "explained-for-nothing": _bug(
+        "A failure is explained by a member that is still there.",
+        {15},
+        verdicts._explanation,
+        {"return None": "return 'nothing'"},
+        "fail",
+    ),
+    "first-who-hangs": _bug(
+        "Of those that hang the one that says so first has failed.",
+        {15},
+        verdicts.judged,
+        {"if not hung or": "if True or"},
+        "hang",
+    ),
+    "one-of-equals": _bug(
+        "Of those that hang at the same step one has failed.",
+        {15},
+        verdicts._judged_by_steps,
+        {"if len(behind) > 1:": "if not behind:"},
+        "hang",
+    ),
+    "spent-takes-part": _bug(
+        "A node that has failed and has no restart left is in the next world.",
+        {15},
+        rules._candidates,
+        {" or eligibility.is_out(node, notices)": ""},
+        "break_off",
+        "fail",
+        min_nodes=1,
+    ),
+    "spent-waits": _bug(
+        "A node that has failed, and has no restart left, waits for longer than the loss of another takes to be known.",
+        {12},
+        Reckoning.out_until,
+        {"self.out_since + ttl + PATIENCE": "math.inf"},
+        "break_off",
+        "fail",
+        "partition",
     ),
     "failures-removed": _bug(
         "A leader removes the failures of the last rounds.",

@@ -15,9 +15,10 @@ from rdzv.engine.records import CONTROL, HEARTBEATS, State, pending_key, round_f
 
 from .connection import contents, garbled, state_key
 from .machine import Machine, SimulationContext
-from .network import Partition
+from .network import NetworkConditions, NetworkLink, Partition
 from .plan import FaultEvent
 from .runner import FailPoint, Hit
+from .service import Refusal
 
 __all__ = ["FAULTS"]
 
@@ -187,6 +188,23 @@ def outage(context: SimulationContext, event: FaultEvent) -> None:
     context.trace.log("the service is {} for {:.1f} s", "frozen" if frozen else "away", seconds)
     context.service.stop(frozen=frozen)
     context.timeline.after(seconds, context.service.start)
+
+
+def refuse(context: SimulationContext, event: FaultEvent) -> None:
+    """The service refuses writes, or everything, to one node or to all, for shorter or longer than leases live."""
+    refused = (Refusal.KEYS, Refusal.WRITES, Refusal.ALL)[int(event.who * 300) % 3]
+    one = victim(context, event) if event.amount * 8 % 1 < 0.5 else None
+    seconds = (0.5, 2.0, 3.0, 10.0)[int(event.amount * 4)] + event.who
+    whom: NetworkLink | NetworkConditions = one.link if one is not None else context.conditions
+    context.trace.log("{} is refused {} for {:.1f} s", one.name if one else "each node", refused.name, seconds)
+    whom.refused = refused
+    if one is not None:
+        one.disturbed = True
+
+    def permit() -> None:
+        whom.refused = Refusal.NOTHING
+
+    context.timeline.after(seconds, permit)
 
 
 def forget(context: SimulationContext, event: FaultEvent) -> None:
@@ -359,6 +377,33 @@ def fail_many(context: SimulationContext, event: FaultEvent) -> None:
             _fail(context, one)
 
 
+def break_off(context: SimulationContext, event: FaultEvent) -> None:
+    """A node is killed, and the programs of all others of its world fail; some may have no restart left."""
+    one = victim(context, event, lambda machine: machine.working)
+    others = [other for other in context.living() if one and other.working and other.round == one.round]
+    if one is None:
+        return
+    _kill(context, one)
+    for number, other in enumerate(other for other in others if other is not one):
+        other.spent = event.amount < 0.5
+        context.timeline.after(0.1 * event.who * number, _fail, context, other)
+
+
+def hang(context: SimulationContext, event: FaultEvent) -> None:
+    """The program of a node stops, and those of all others of its world wait for it, at that step or the next one."""
+    one = victim(context, event, lambda machine: machine.working)
+    if one is None or one.round in context.hangs:
+        return
+    step = int(event.amount * 100)
+    others = [other for other in context.living() if other.working and other.round == one.round and other is not one]
+    is_behind = step % 3 > 0 or not others
+    context.hangs[one.round] = one.name if is_behind else ""
+    context.trace.log("the program of {} hangs at step {}, the others {}", one.name, step, "wait" * is_behind)
+    for number, other in enumerate([one, *others]):
+        there = step + 1 if number and is_behind else step
+        other.process.does(other.stop_at, there, one.round, 2.0 + 0.02 * (event.who * 100 * number % 7))
+
+
 def interrupt(context: SimulationContext, event: FaultEvent) -> None:
     """Ctrl-C for a program that waits."""
     if one := victim(context, event, lambda machine: machine.joining):
@@ -391,6 +436,21 @@ def relaunch(context: SimulationContext, event: FaultEvent) -> None:
         context.timeline.after(event.who, context.arrive)
 
 
+def requeue(context: SimulationContext, event: FaultEvent) -> None:
+    """The scheduler takes the nodes away: all leave in good order, and those of the next attempt come one by one."""
+    for one in context.living():
+        context.trace.log("{} leaves", one.name)
+        one.process.does(one.leave, "requeued")
+    context.timeline.after(1.0, _begin_one_by_one, context, event)
+
+
+def _begin_one_by_one(context: SimulationContext, event: FaultEvent) -> None:
+    context.attempt += 1
+    context.trace.log("attempt {} begins", context.attempt)
+    for number in range(context.plan.max_nodes):
+        context.timeline.after(number * event.who * context.plan.ttl, context.arrive)
+
+
 def purge(context: SimulationContext, event: FaultEvent) -> None:
     """All programs have finished, and what they have left is purged while the next attempt begins."""
     for one in context.living():
@@ -400,10 +460,7 @@ def purge(context: SimulationContext, event: FaultEvent) -> None:
 
 
 def _begin(context: SimulationContext, event: FaultEvent) -> None:
-    context.attempt += 1
-    context.trace.log("attempt {} begins", context.attempt)
-    for number in range(context.plan.max_nodes):
-        context.timeline.after(number * event.who * context.plan.ttl, context.arrive)
+    _begin_one_by_one(context, event)
     context.timeline.after(event.amount * context.plan.ttl, _purge, context)
 
 
@@ -440,6 +497,7 @@ FAULTS: Final[dict[str, Fault]] = {
         partition,
         left_alone,
         outage,
+        refuse,
         forget,
         corrupt,
         garble,
@@ -453,10 +511,13 @@ FAULTS: Final[dict[str, Fault]] = {
         fail_again,
         pardon,
         fail_many,
+        break_off,
+        hang,
         interrupt,
         close,
         shutdown,
         relaunch,
+        requeue,
         purge,
     )
 }

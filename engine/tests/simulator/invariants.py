@@ -10,14 +10,15 @@ from rdzv_core.envelope import Envelope
 
 from rdzv.admission import AdmissionRule
 from rdzv.engine.codec import decode
-from rdzv.engine.failures import LASTING_TIMES
-from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine, name_of
+from rdzv.engine.failures import LASTING_TIMES, REFUSED_AT_FIRST
+from rdzv.engine.notices import DRAINS, FAILURES, QUARANTINES, Failure, Quarantine, Verdict, name_of
 from rdzv.engine.records import LEADER_KEY, PENDING, ROUNDS, STATUS_KEY, LeaderRecord, Page, Pages, RunStatus, State
 from rdzv.hooks import Event, EventKind
+from rdzv.outcome import Ending
 from rdzv.settings import ROUNDS_KEPT
 
 from .connection import written
-from .machine import Machine, SimulationContext
+from .machine import HANGS, Machine, SimulationContext
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,7 @@ class Invariants:
         self._pages: dict[str, Mapping[str, int]] = {}
         # The pages of a round are looked at once for each folder, not by each node that returns.
         self._paged: tuple[Pages, tuple[str, ...]] | None = None
-        self._failures: dict[int, str] = {}
+        self._failures: dict[int, tuple[str, Verdict | None]] = {}
         # The last round of an attempt that was closed.
         self._closed_round = 0
         self._counted: dict[str, int] = {}
@@ -110,10 +111,12 @@ class Invariants:
         if key.startswith(DRAINS):
             self._drains_since.setdefault(name, self._context.timeline.now)
         if key.startswith(FAILURES):
-            self._failed(int(name), decode(Failure, envelope.payload).node)
+            self._failed(int(name), decode(Failure, envelope.payload))
         if key.startswith(QUARANTINES):
             quarantine = decode(Quarantine, envelope.payload)
-            if not quarantine.times:
+            if name == self._shared_name():
+                self._check_alone(name, quarantine)
+            elif not quarantine.times:
                 self._pardoned(name, quarantine.round)
             elif quarantine.over:
                 # A handler that the node starts later does not begin it.
@@ -121,14 +124,36 @@ class Invariants:
             else:
                 self._check_quarantine(name, quarantine)
 
-    def _failed(self, number: int, node: str) -> None:
-        """The first failure of a round stands, until it is removed when the run has ended."""
+    def _failed(self, number: int, failure: Failure) -> None:
+        """The first failure of a round stands, until it is removed when the run has ended, and so does its verdict."""
+        said = failure.node, failure.verdict
         is_over = self.state is None or self.state.closed or self._context.data_lost or self._context.purged
         # Of a round long ago, or of an attempt that was closed, it has been removed.
         is_over = is_over or self.state is None or number <= max(self._closed_round, self.state.round - ROUNDS_KEPT)
-        if self._failures.setdefault(number, node) != node and not is_over:
-            raise Violation(15, f"{node} failed first in round {number}, and so did {self._failures[number]}")
-        self._failed_at[number] = self._context.timeline.now
+        node, verdict = self._failures.get(number, said)
+        may_follow = verdict is None and (node == failure.node or failure.verdict is Verdict.BEHIND)
+        if (node, verdict) != said and not may_follow and not is_over:
+            raise Violation(15, f"{said} failed first in round {number}, and so did {self._failures[number]}")
+        self._failures[number] = said
+        if failure.verdict is None:
+            self._failed_at[number] = self._context.timeline.now
+        if failure.verdict is not None and not is_over and self.state and self.state.round == number:
+            self._check_verdict(number, failure)
+
+    def _check_verdict(self, number: int, failure: Failure) -> None:
+        """No node fails by the loss of another, nor by one for which it waits; and none is excused for nothing."""
+        self._context.trace.log("round {} has ended by {}: {}", number, failure.node, failure.verdict)
+        context, world = self._context, self._worlds.get(number, ((),))[0]
+        members = [machine for machine in context.machines if machine.name in world]
+        if failure.counts and (dead := [machine.name for machine in members if machine.died_in == number]):
+            raise Violation(15, f"{failure.node} has failed first in round {number}, in which {dead} died")
+        is_whole = len(members) == len(world) and not (context.unreliable or context.corrupt or context.data_lost)
+        is_calm = all(one.alive and not one.disturbed and one.node.has_valid_lease() for one in members)
+        if failure.verdict is Verdict.EXPLAINED and is_whole and is_calm:
+            raise Violation(15, f"the failure of {failure.node} in round {number} is explained by no loss")
+        is_hang = failure.verdict is Verdict.BEHIND or failure.reason == HANGS
+        if failure.counts and is_hang and failure.node != context.hangs.get(number):
+            raise Violation(15, f"{failure.node} waited in round {number} for {context.hangs.get(number)}, and pays")
 
     def _check_quarantine(self, name: str, quarantine: Quarantine) -> None:
         """A node is quarantined for failures in so many consecutive rounds, and for each of them once."""
@@ -142,16 +167,32 @@ class Invariants:
         if self._counted.get(name, 0) >= rounds[0]:
             raise Violation(15, f"{name} is quarantined twice for a failure up to round {self._counted[name]}")
         self._times[name] = self._times.get(name, 0) + 1
-        if quarantine.times != self._times[name]:
+        if quarantine.times != self._times[name] and not self._context.plan.namesakes:
             raise Violation(15, f"quarantine {self._times[name]} of {name} counts as number {quarantine.times}")
         self._counted[name] = quarantine.round
         self._quarantined[name] = quarantine.round, self._context.timeline.now, quarantine.cooldown
         ends = quarantine.cooldown + self._context.plan.ttl
         self._context.timeline.after(ends, self._see_that_it_is_served, name, quarantine.round)
 
+    def _shared_name(self) -> str | None:
+        """The name that all nodes have; None: no two that live have the same."""
+        return name_of(self._context.machines[0].name) if self._context.plan.namesakes else None
+
+    def _identity(self, node: str) -> str:
+        """By what a node is quarantined: by its id where others have its name."""
+        return node if self._context.plan.namesakes else name_of(node)
+
+    def _check_alone(self, name: str, quarantine: Quarantine) -> None:
+        """No node is quarantined by a name that others have, which work beside it."""
+        inside = [one.name for one in self._context.machines if one.working and not one.disturbed]
+        if not quarantine.over and quarantine.times and len(inside) > 1 and not self._context.unreliable:
+            raise Violation(15, f"'{name}' is quarantined, which others have: {', '.join(inside)}")
+
     def _all_failed_by(self, name: str, rounds: range) -> bool:
         """Whether handlers of that name failed first in each of these rounds."""
-        return {name_of(self._failures.get(number, "")) for number in rounds} == {name}
+        failures = [self._failures.get(number, ("", None)) for number in rounds]
+        counts = all(verdict in (Verdict.FIRST, Verdict.BEHIND) for _, verdict in failures)
+        return counts and {self._identity(node) for node, _ in failures} == {name}
 
     def _see_that_it_is_served(self, name: str, number: int) -> None:
         """A node that waits, and was never away, knows when its quarantine is over, unless a further one has begun."""
@@ -177,15 +218,20 @@ class Invariants:
         """The machines of that name that were never away, if what stands in the service is what was written."""
         context = self._context
         is_sure = not (context.unreliable or context.data_lost or context.purged or context.notices_garbled)
-        machines = [one for one in context.machines if name_of(one.name) == name] if is_sure else []
+        machines = [one for one in context.machines if self._identity(one.name) == name] if is_sure else []
         return [one for one in machines if one.alive and not one.disturbed]
 
     def _is_due(self, node: str, number: int) -> bool:
         """Whether a node has failed first in enough consecutive rounds up to this one, none of which has counted."""
-        rounds, name = self._rounds_until(number), name_of(node)
+        rounds, name = self._rounds_until(number), self._identity(node)
         known = self._context.timeline.now - HEARD
         has_failed = self._all_failed_by(name, rounds) and self._failed_at[number] < known
         return has_failed and self._counted.get(name, 0) < rounds[0]
+
+    def _due_since(self, name: str) -> float:
+        """Since when the last failure is known that a quarantine is made of; its verdict comes with the next world."""
+        number, since, _ = self._quarantined.get(name, _NEVER)
+        return min(since, self._failed_at.get(number, since))
 
     def _rounds_until(self, number: int) -> range:
         """The rounds whose failures make a quarantine due, of which this is the last."""
@@ -193,7 +239,7 @@ class Invariants:
 
     def is_unfit(self, machine: Machine) -> bool:
         """Whether a node drains, or is quarantined, and may be so by now."""
-        number, since, cooldown = self._quarantined.get(name_of(machine.name), _NEVER)
+        number, since, cooldown = self._quarantined.get(self._identity(machine.name), _NEVER)
         # A handler that was started later began it anew.
         since = max(since, self.came_at.get(machine.name, -math.inf))
         is_cooling = self._context.timeline.now < since + cooldown + 3 * self._context.plan.ttl
@@ -207,7 +253,7 @@ class Invariants:
             node
             for node in state.world
             if self.is_unfit(machines[node])
-            and max(self._drains_since.get(node, -math.inf), self._quarantined.get(name_of(node), _NEVER)[1]) < known
+            and max(self._drains_since.get(node, -math.inf), self._due_since(self._identity(node))) < known
         ]
         is_sure = not (self._context.unreliable or self._context.notices_garbled)
         is_sure = is_sure and leader in machines and not machines[leader].disturbed
@@ -428,6 +474,12 @@ class Invariants:
             raise Violation(1, f"{machine.name} got rank {rank} in round {state.round} of {state.world}")
         if rank == 0 and not self._context.data_lost and (state.address, state.port) != machine.place:
             raise Violation(1, f"{machine.name} returns round {state.round} as its rank 0, and offers {machine.place}")
+        node, verdict = self._failures.get(machine.before, ("", None))
+        has_failed = machine.outcome is not None and machine.outcome.ending is not Ending.CHANGED
+        if machine.outcome is not None and machine.outcome.spent:
+            pays = node == machine.name if verdict is Verdict.BEHIND else has_failed and verdict is Verdict.FIRST
+            if pays and not (self._context.data_lost or self._context.purged):
+                raise Violation(15, f"{machine.name} has failed in round {machine.before}, and may not be in another")
         self._context.trace.log("{} is rank {} of {} in round {}", machine.name, rank, len(state.world), state.round)
 
     def stays(self, machine: Machine) -> None:
@@ -453,6 +505,8 @@ class Invariants:
         if not isinstance(error, (errors.RendezvousError, KeyboardInterrupt)):
             raise error
         match error:
+            case errors.RendezvousDeniedError() if not self._may_be_refused(machine, error):
+                raise Violation(10, f"{machine.name} is ended by a refusal: {error!r}")
             case errors.RendezvousTimeoutError() | errors.RendezvousConnectionError() | KeyboardInterrupt():
                 return
             case errors.RendezvousStateError() if self._context.corrupt:
@@ -467,7 +521,22 @@ class Invariants:
                 return
             case errors.RendezvousGracefulExitError() if math.isfinite(machine.drains_at):
                 return
+            case errors.RendezvousGracefulExitError() if machine.outcome is not None and machine.outcome.spent:
+                explained = self._failures.get(machine.before, ("", None))[1] is Verdict.EXPLAINED
+                if not explained or machine.disturbed or self._context.unreliable:
+                    # A leader that is there in time, and is heard, would have said so.
+                    return
         raise Violation(7, f"{machine.name} gets an error for no fault of its own: {error!r}")
+
+    def _may_be_refused(self, machine: Machine, error: errors.RendezvousDeniedError) -> bool:
+        """Whether a refusal may be what a program gets: while it waits for a world, and for too long. No refusal lasts
+        as long as a node that has been in goes on."""
+        if machine.node.failures.lasting is error:
+            # It works.
+            return False
+        is_new = not machine.round and self._context.timeline.now - self.came_at[machine.name] >= REFUSED_AT_FIRST
+        # One whose drain is over goes, whatever the error is.
+        return is_new or machine.clock() >= min(machine.gives_up_at, machine.drains_at)
 
     def _is_over_for(self, machine: Machine) -> bool:
         state = self.state

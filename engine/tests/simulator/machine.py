@@ -1,7 +1,7 @@
 """One machine: a real node, and the program that uses it."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from typing import Any, Protocol
@@ -12,7 +12,10 @@ from rdzv.engine import drain, join, keep_alive, leave, report, watch
 from rdzv.engine.effects import Coroutine, Put
 from rdzv.engine.node import Node
 from rdzv.engine.notices import DrainNotice
-from rdzv.engine.records import State, round_folder
+from rdzv.engine.reckoning import PATIENCE
+from rdzv.engine.records import NodeRecord, State, round_folder
+from rdzv.engine.rules import sticky_ranks
+from rdzv.outcome import Ending, Outcome
 
 from .clock import NodeClock, Timeline
 from .connection import connect
@@ -24,7 +27,10 @@ from .runner import RunningCoroutine, SimulatedRunner, raise_error
 from .service import SimulatedService
 from .trace import Trace
 
-__all__ = ["Machine", "SimulationContext", "Watcher"]
+__all__ = ["HANGS", "Machine", "SimulationContext", "Watcher"]
+
+HANGS = "its program hangs"
+"""What a node says first of which it is not known whether it waits for another."""
 
 _SLACK = 0.1
 """Seconds that a node may take longer than it should, for it has a clock of its own."""
@@ -73,12 +79,17 @@ class Machine:
         round: The round that its program works in, or worked in last.
         place: The address and the port that it offers in its record; others whenever it joins.
         places: All that it has offered.
+        outcome: How its last round has ended, as it says when it joins again.
+        before: That round.
         gives_up_at: The moment on its clock from which on it may give up to join.
         ended: It has ended by itself, and the service has confirmed all of that.
         unheard: It ended, and the service did not take in time what it had to say.
         drains_at: The moment on its clock at which its drain is over; infinite: it does not drain.
         ready_for: The nodes that drain for which its program has said in this round that it is ready.
         failing: How often its program will fail at once, in this world and in those after it.
+        spent: Its program has no restart left.
+        died_in: The round in which its program worked when it was killed; 0: it was not, or did not work.
+        step: The step that its program stopped at, and the moment on its clock; None: it reports none, or goes on.
         stored: What its program has written into that round's store, and the service has confirmed; empty: nothing yet.
     """
 
@@ -98,10 +109,15 @@ class Machine:
         self.drains_at = math.inf
         self.ready_for: frozenset[str] = frozenset()
         self.failing = 0
+        self.spent = False
+        self.died_in = 0
+        self.step: tuple[int, float] | None = None
         self.process = Process()
         self._context = context
         self._watcher = watcher
         self._rng = chance(context.plan.seed, name)
+        self.outcome: Outcome | None = None
+        self.before = 0
         self._joining = True
         self._waiting_coroutine: RunningCoroutine | None = None
         self._ending = False
@@ -152,6 +168,7 @@ class Machine:
             connection,
             context.timeline,
             emit=self._hear,
+            assign=self._assign,
             stepped=self._stepped,
         )
 
@@ -172,8 +189,11 @@ class Machine:
 
     # What its program does.
 
-    def join(self) -> None:
+    def join(self, ending: Ending = Ending.CHANGED) -> None:
         """Call ``next_rendezvous``."""
+        step, since = self.step or (None, self.clock())
+        self.outcome = Outcome(ending, step, self.clock() - since, self.spent) if self.round else None
+        self.step = None
         self._context.joins += 1
         deadline = self.clock() + self.settings.timeout.join.total_seconds()
         # What does not fit in before the deadline is not tried again.
@@ -184,13 +204,16 @@ class Machine:
 
         def coroutine() -> Coroutine[tuple[State, int]]:
             yield from watch.wait_until_connected(self.node, deadline)
-            joined = yield from join.join(self.node, *place, deadline)
+            joined = yield from join.join(self.node, *place, deadline, self.outcome)
             # It had given up already, and its lease: the others may have missed it.
             self.disturbed |= self.clock() >= deadline
             return joined
 
+        self.before = self.round
         self._joining = True
         self._waiting_coroutine = running = self.runner.start(coroutine(), self._joined, kind="join")
+        if self.is_out:
+            self._context.timeline.after(self._context.plan.ttl, self._see_that_it_waits_for_nothing, running)
         seconds = self.clock.seconds_until(deadline + self.node.interval) + _SLACK
         self._context.timeline.after(seconds, self._see_that_it_has_ended, running, self.process.stops)
 
@@ -199,12 +222,38 @@ class Machine:
         if self.joining and running is self._waiting_coroutine and stops == self.process.stops:
             self._watcher.overdue(self)
 
-    def fail(self) -> None:
+    @property
+    def is_out(self) -> bool:
+        """Whether it takes part in the next world only if its failure is not its own."""
+        outcome = self.outcome
+        return outcome is not None and outcome.spent and outcome.ending is not Ending.CHANGED
+
+    def _see_that_it_waits_for_nothing(self, running: RunningCoroutine) -> None:
+        """Find out whether it still waits to hear who has failed, although a loss would be known by now."""
+        if self.joining and self.is_out and running is self._waiting_coroutine:
+            since = self.node.reckoning.out_since
+            if since is not None and self.clock() > since + self._context.plan.ttl + PATIENCE + self.node.interval:
+                self._watcher.overdue(self)
+            self._context.timeline.after(self._context.plan.ttl, self._see_that_it_waits_for_nothing, running)
+
+    def fail(self, ending: Ending = Ending.FAILED) -> None:
         """Fail in its work, and want the next world."""
         if self.working:
             patience = self.clock() + self.node.interval
-            self.runner.start(report.report_failure(self.node, "its program failed", False, patience), _tolerate)
-            self.join()
+            reason = HANGS if ending is Ending.HUNG else "its program failed"
+            self.runner.start(report.report_failure(self.node, reason, False, patience), _tolerate)
+            self.join(ending)
+
+    def stop_at(self, step: int, number: int, seconds: float) -> None:
+        """Make no progress any more in this round, and fail after so many seconds, unless the round ends before."""
+
+        def hang() -> None:
+            if self.working and self.round == number:
+                self.fail(Ending.HUNG)
+
+        if self.working and self.round == number:
+            self.step = step, self.clock()
+            self._context.timeline.after(seconds, self.process.does, hang)
 
     def drain(self, seconds: float) -> None:
         """Call ``drain``, and end when that is over."""
@@ -253,6 +302,7 @@ class Machine:
 
     def kill(self) -> None:
         """kill -9."""
+        self.died_in = self.round if self.working else 0
         self.runner.kill()
 
     def _end(self, first: Coroutine[None] | None, reason: str = "it has shut down") -> None:
@@ -289,6 +339,7 @@ class Machine:
             return
         state, rank = joined
         self.round = state.round
+        self.step = None
         self.ready_for = frozenset()
         self.stored = ""
         self._watcher.returned(self, state, rank)
@@ -336,6 +387,15 @@ class Machine:
         elif self.node.waiting():
             self._context.trace.log("{} sees {} waiting, and joins again", self.name, self.node.waiting())
             self.join()
+
+    def _assign(self, arrived: Sequence[NodeRecord], previous: Sequence[str]) -> tuple[float, Sequence[str] | None]:
+        """What a plugin says of the ranks of a new world, and after how many seconds."""
+        most = self._context.plan.assigning
+        if most is None:
+            return 0.0, None
+        seconds = most if math.isinf(most) else self._rng.uniform(0.0, most)
+        # Whole groups stay together.
+        return seconds, list(reversed(sticky_ranks(arrived, previous)))
 
     def _hear(self, event: Event) -> None:
         if event.kind in _NEWS:
@@ -394,6 +454,7 @@ class SimulationContext:
         closers: The ids of the nodes that had orders to close the run.
         data_lost: The service has forgotten what it had confirmed: who relied on it may be wrong.
         purged: The state was removed, and the numbers of rounds began anew.
+        hangs: In which rounds programs have hung: the node that the others waited for; empty: there was none such.
         stores: Whether programs use the store of their round.
         joins: How often programs have called ``next_rendezvous``.
         arrive: Lets a new node come.
@@ -414,6 +475,7 @@ class SimulationContext:
     notices_garbled: bool = False
     data_lost: bool = False
     purged: bool = False
+    hangs: dict[int, str] = field(default_factory=dict)
     stores: bool = True
     joins: int = 0
     arrive: Callable[[], None] = lambda: None

@@ -8,11 +8,11 @@ from typing import Any
 
 from rdzv_core import Snapshot
 
-from rdzv import RendezvousConnectionError, RendezvousError
+from rdzv import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from .clock import Timeline
 from .process import Process
-from .service import SimulatedService, Waiter
+from .service import Refusal, SimulatedService, Waiter
 
 __all__ = ["Answer", "NetworkConditions", "NetworkLink", "Partition", "Silence"]
 
@@ -33,12 +33,14 @@ class NetworkConditions:
         lost: The probability that a request, or a reply, is lost.
         late: The probability that a request is applied long after its sender has given up.
         mute: The probability that a register does not tell what it has done with a state.
+        refused: What the service refuses to all.
     """
 
     delay: float = 0.002
     lost: float = 0.0
     late: float = 0.0
     mute: float = 0.0
+    refused: Refusal = Refusal.NOTHING
 
 
 class Partition(Enum):
@@ -73,6 +75,7 @@ class NetworkLink:
     ) -> None:
         """Connect `process` to `service`."""
         self.partition = Partition.NOTHING
+        self.refused = Refusal.NOTHING
         self.service = service
         self.timeline = timeline
         self.rng = rng
@@ -122,6 +125,11 @@ class NetworkLink:
         if self.partition is not Partition.NOTHING or self.service.breaks_watches or self._loses():
             self._hear_nothing(self.timeline.now + min(seconds, 2.0), answer)
             return
+        if "wait" in self._refused():
+            # A watch that there is goes on: that it may be made was asked when it was.
+            error = RendezvousDeniedError("The service refuses a wait.")
+            self.timeline.after(self._takes(), self._process.does, answer, None, error)
+            return
 
         answer_once = _once(answer)
 
@@ -166,9 +174,14 @@ class NetworkLink:
             # A connection that was cut is found to be broken as soon as anything gets through again.
             self._stuck.append(lambda: self._process.does(status))
 
+    def _refused(self) -> frozenset[str]:
+        """The calls that the service refuses to this node now."""
+        return self._conditions.refused.value | self.refused.value
+
     def _apply_unheard(self, apply: Callable[[], Any]) -> None:
         try:
-            apply()
+            with self.service.refusing(self._refused()):
+                apply()
         except RendezvousError:
             return
 
@@ -176,7 +189,8 @@ class NetworkLink:
         result: Any = None
         problem: RendezvousError | None = None
         try:
-            result = apply()
+            with self.service.refusing(self._refused()):
+                result = apply()
         except RendezvousError as error:
             problem = error
         way = self._takes()

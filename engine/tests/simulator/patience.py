@@ -9,6 +9,7 @@ from rdzv.engine.watch import WATCH_TIMEOUT
 from .invariants import Invariants, Violation
 from .machine import Machine, SimulationContext
 from .network import Partition
+from .service import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,7 @@ class Patience:
         self._possible_since = 0.0
         self._terms = 0
         self._first: frozenset[str] = frozenset()
+        self._left: set[tuple[int, int, str]] = set()
 
     def look(self) -> None:
         """Look at what it holds now.
@@ -67,7 +69,8 @@ class Patience:
         """Seconds that the rules allow."""
         plan = self._context.plan
         is_wanted = plan.rule is not None and plan.rule.wanted > 0
-        return max((1 + arrived) * plan.last_call, plan.wanted_timeout if is_wanted else 0.0)
+        last_call = max((1 + arrived) * plan.last_call, plan.wanted_timeout if is_wanted else 0.0)
+        return last_call + plan.assigning_at_most
 
     def _waiting(self) -> "Sequence[Machine]":
         """The nodes that wait; none as long as a member may be in the world, or any node is in another attempt."""
@@ -77,12 +80,17 @@ class Patience:
         back = {one.name for one in living if one.joining and (state is None or one.round >= state.round)}
         if state is not None and not back | self._departed(state) >= set(state.world):
             return ()
-        return [one for one in living if one.joining]
+        return [one for one in living if one.joining and not one.is_out]
 
     def _departed(self, state: State) -> set[str]:
-        """The members of the world that are known to be gone."""
+        """The members of the world that are known to be gone; what was once said of one that left is known for good."""
         status = self._invariants.status
-        return {one.node for one in status.departures} if status is not None and status.round == state.round else set()
+        known = status.departures if status is not None and status.round == state.round else ()
+        # Of many a status does not name all that one before has named.
+        if not self._context.plan.crowd:
+            self._left |= {(state.attempt, state.round, one.node) for one in known if one.left}
+        left = {node for attempt, number, node in self._left if (attempt, number) == (state.attempt, state.round)}
+        return {one.node for one in known} | left
 
     def _is_possible(self, waiting: "Sequence[Machine]") -> bool:
         """Whether nodes enough wait for a world of an open run."""
@@ -100,8 +108,9 @@ class Patience:
         return (
             self._gone != before
             # What the dead have left, where leases are heartbeats, ends a time to live after others look.
-            or bool(context.machines and not context.living())
+            or bool(context.machines and not context.living() and context.plan.level != "leases")
             or context.service.down
+            or conditions.refused is not Refusal.NOTHING
             # The state was taken away, or hidden for a while: the nodes first find out what has become of it.
             or context.data_lost
             or context.corrupt
@@ -116,4 +125,4 @@ class Patience:
 
 def _is_disturbed(one: Machine) -> bool:
     """Whether anything fails at one node."""
-    return one.process.stopped or one.runner.hit is not None
+    return one.process.stopped or one.runner.hit is not None or one.link.refused is not Refusal.NOTHING

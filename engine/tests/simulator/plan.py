@@ -1,10 +1,12 @@
 """What a run is to be: everything that a seed decides before it begins."""
 
+import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rdzv.admission import AdmissionRule, Limits
+from rdzv.engine.leader import ASSIGNING
 from rdzv.engine.worlds import PAGE
 
 __all__ = ["FaultEvent", "Plan", "chance"]
@@ -61,6 +63,8 @@ class Plan:
         grow_delay: Seconds that a world runs at least before it is asked to grow.
         cooldown: Seconds of a first quarantine.
         quarantine_after: Consecutive rounds in which a node fails first until it is quarantined.
+        namesakes: Whether all nodes have one name, so that only an id tells one from another.
+        assigning: Seconds that a plugin takes at most to assign ranks; infinite: it hangs; None: there is no plugin.
     """
 
     seed: str
@@ -85,6 +89,8 @@ class Plan:
     grow_delay: float = 0.0
     cooldown: float = 4.0
     quarantine_after: int = 3
+    namesakes: bool = False
+    assigning: float | None = None
 
     @property
     def limits(self) -> Limits:
@@ -95,6 +101,11 @@ class Plan:
     def wanted_timeout(self) -> float:
         """Seconds for which a world waits for the size that it wants."""
         return 2 * self.last_call
+
+    @property
+    def assigning_at_most(self) -> float:
+        """Seconds for which a leader waits for that plugin."""
+        return min(self.assigning or 0.0, ASSIGNING)
 
     @property
     def racks(self) -> int:
@@ -135,6 +146,8 @@ class Plan:
             crowd=chance(str(seed), "crowd").random() < 0.3,
             rule=_draw_rule(chance(str(seed), "rule"), low, high),
             grow_delay=chance(str(seed), "grow").choice((0.0, 0.0, 0.0, 1.0, 4.0)),
+            namesakes=chance(str(seed), "namesakes").random() < 0.1,
+            assigning=chance(str(seed), "ranks").choice((None, None, None, None, 0.0, 2 * ASSIGNING, math.inf)),
         )
 
 
@@ -143,8 +156,11 @@ _FAULT_EVENTS = (
     "come", "interrupt", "jump", "corrupt", "unexpected",
 )  # fmt: skip
 _ENDING = ("close", "shutdown", "relaunch")
-_LATER = {"garble": 0.2, "purge": 0.1, "drain": 0.2, "fail_again": 0.2, "pardon": 0.3, "garble_notice": 0.1}
-_OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, **dict.fromkeys(_ENDING, 0.25)}
+_LATER = {
+    "garble": 0.2, "purge": 0.1, "drain": 0.2, "fail_again": 0.2, "pardon": 0.3, "garble_notice": 0.1, "requeue": 0.1,
+    "refuse": 0.2, "break_off": 0.2, "hang": 0.2,
+}  # fmt: skip
+_OFTEN = {"near_miss": 2.0, "left_alone": 0.5, "purge": 0.25, "requeue": 0.25, **dict.fromkeys(_ENDING, 0.25)}
 
 
 def _draw_rule(rng: random.Random, low: int, high: int) -> AdmissionRule | None:

@@ -1,17 +1,18 @@
 """Runs the real coroutines of one node in virtual time: what `rdzv.engine.runner.Runner` does with threads."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rdzv_core import Snapshot
-from rdzv_core.deadline import pause_within
 
-from rdzv import Event, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
+from rdzv import Event, RendezvousConnectionError, RendezvousError
 from rdzv.engine import effects, leader
 from rdzv.engine.client import ATTEMPT, DecodedSnapshot, RetryingClient
 from rdzv.engine.effects import Coroutine, Effect
 from rdzv.engine.node import Node
+from rdzv.engine.records import NodeRecord
 
 from .clock import NodeClock, Timeline
 from .connection import Connection
@@ -105,6 +106,7 @@ class SimulatedRunner:
         connection: Connection,
         timeline: Timeline,
         emit: Callable[[Event], None],
+        assign: Callable[[Sequence[NodeRecord], Sequence[str]], tuple[float, Sequence[str] | None]],
         stepped: Callable[[], None],
     ) -> None:
         """Drive `node`.
@@ -116,6 +118,7 @@ class SimulatedRunner:
             connection: Its way to the service.
             timeline: Virtual time.
             emit: Hears of every event.
+            assign: The plugin that assigns ranks: after how many seconds it answers, and what; None: the default.
             stepped: Called whenever a coroutine has run a piece.
         """
         self.fail_point: FailPoint | None = None
@@ -129,6 +132,9 @@ class SimulatedRunner:
         self._client = _PlanningClient(connection.backend, node.id)
         self._timeline = timeline
         self._emit = emit
+        self._assign = assign
+        # A plugin that is asked, and hangs, is not asked again meanwhile.
+        self._assigning_until = -math.inf
         self._stepped = stepped
         self._coroutines: dict[RunningCoroutine, None] = {}
 
@@ -183,8 +189,10 @@ class SimulatedRunner:
             if other is not changer and isinstance(other.effect, effects.WaitForChange):
                 self._later(other, 0.0)
 
-    def _later(self, running: RunningCoroutine, seconds: float, error: BaseException | None = None) -> None:
-        self._timeline.after(seconds, self._process.does, self._resume, running, running.turn, None, error)
+    def _later(
+        self, running: RunningCoroutine, seconds: float, error: BaseException | None = None, *, answer: Any = None
+    ) -> None:
+        self._timeline.after(seconds, self._process.does, self._resume, running, running.turn, answer, error)
 
     def _take(self, running: RunningCoroutine, effect: Effect) -> None:
         """Perform an effect, and what the fail point does before or after it."""
@@ -212,8 +220,8 @@ class SimulatedRunner:
         return fail_point
 
     def _taken_hit(self, kind: str, effect: Effect) -> Hit | None:
-        hit, harmless = self.hit, (effects.Sleep, effects.WaitForChange, effects.Emit, effects.SpawnLeader)
-        if hit is None or isinstance(effect, harmless) or not hit.hits(kind, effect):
+        hit, calls = self.hit, (effects.Wait, effects.Call)
+        if hit is None or not isinstance(effect, calls) or not hit.hits(kind, effect):
             return None
         hit.times -= 1
         if hit.times == 0:
@@ -228,6 +236,9 @@ class SimulatedRunner:
                 for event in events:
                     self._emit(event)
                 self._later(running, 0.0)
+            case effects.AssignRanks(arrived, previous, deadline):
+                seconds, answer = self._ranks(arrived, previous, self._clock.seconds_until(deadline))
+                self._later(running, seconds, answer=answer)
             case effects.SpawnLeader(term):
                 self.start(leader.lead(self._node, term), raise_error, kind="lead")
                 self._later(running, 0.0)
@@ -235,6 +246,16 @@ class SimulatedRunner:
                 self._wait(running, prefix, since, self._clock.seconds_until(deadline))
             case effects.Call():
                 self._call(running, effect)
+
+    def _ranks(
+        self, arrived: Sequence[NodeRecord], previous: Sequence[str], most: float
+    ) -> tuple[float, Sequence[str] | None]:
+        """After how many seconds the plugins have assigned ranks, and which. They are asked one thing at a time."""
+        if self._clock() < self._assigning_until:
+            return 0.0, None
+        seconds, order = self._assign(arrived, previous)
+        self._assigning_until = self._clock() + seconds
+        return min(seconds, most), order if seconds <= most else None
 
     def _wait(self, running: RunningCoroutine, prefix: str, since: DecodedSnapshot, seconds: float) -> None:
         turn = running.turn
@@ -263,9 +284,9 @@ class SimulatedRunner:
             if error is None:
                 if effect.is_contact:
                     self._node.connection.on_contact()
-            elif isinstance(error, RendezvousConnectionError) and not isinstance(error, RendezvousDeniedError):
+            elif isinstance(error, RendezvousConnectionError):
                 self._node.connection.on_error(error)
-                pause = pause_within(self._clock.seconds_until(planned.deadline), next(pauses))
+                pause = pauses.within(self._clock.seconds_until(planned.deadline), error)
                 if pause is not None:
                     self._timeline.after(pause, self._process.does, attempt)
                     return

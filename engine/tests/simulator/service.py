@@ -2,18 +2,29 @@
 
 from bisect import bisect
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import ClassVar
 
 from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome, PutResult, Snapshot, Token
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv import KeyValueBackend
 
 from .clock import Timeline
 
-__all__ = ["SimulatedService", "Waiter"]
+__all__ = ["Refusal", "SimulatedService", "Waiter"]
+
+
+class Refusal(Enum):
+    """What a service refuses to a client: the kinds of calls, as `SimulatedService.calls` names them."""
+
+    NOTHING = frozenset[str]()
+    KEYS = frozenset({"put", "delete"})
+    WRITES = frozenset({"put", "delete", "open_lease", "keep_alive", "revoke"})
+    ALL = WRITES | {"read", "read_all", "wait"}
 
 
 @dataclass(eq=False)
@@ -93,6 +104,7 @@ class SimulatedService(KeyValueBackend):
         self._owners: dict[str, _SimulatedLease] = {}
         self._down_since: float | None = None
         self._frozen = False
+        self._refused = Refusal.NOTHING.value
         self.calls: Counter[str] = Counter()
         self.bytes = 0
         self.wrote: Callable[[str, bytes], None] = lambda key, value: None
@@ -114,6 +126,15 @@ class SimulatedService(KeyValueBackend):
         return self.down and not self._frozen
 
     # What happens to it.
+
+    @contextmanager
+    def refusing(self, kinds: frozenset[str]) -> Iterator[None]:
+        """Within this, refuse such calls: they are of one client."""
+        self._refused = kinds
+        try:
+            yield
+        finally:
+            self._refused = Refusal.NOTHING.value
 
     def stop(self, *, frozen: bool = False) -> None:
         """Go away; every watch breaks. One that is frozen keeps them, and tells them what has happened afterwards."""
@@ -243,6 +264,8 @@ class SimulatedService(KeyValueBackend):
         """Note a call, unless the service is away."""
         if self.down:
             raise RendezvousConnectionError("The service is down.")
+        if kind in self._refused:
+            raise RendezvousDeniedError(f"The service refuses a {kind}.")
         self.calls[kind] += 1
         self.bytes += size
 

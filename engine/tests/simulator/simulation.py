@@ -22,6 +22,7 @@ from .invariants import Invariants, Violation
 from .machine import Machine, SimulationContext
 from .patience import LOOK, Patience
 from .plan import Plan, chance
+from .service import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -107,10 +108,13 @@ class Simulation:
         context.trace.log("quiet phase")
         context.conditions.lost = context.conditions.late = 0.0
         context.conditions.delay = context.plan.delay
+        context.conditions.refused = Refusal.NOTHING
         context.service.start()
         for machine in context.machines:
             machine.runner.fail_point = machine.runner.hit = None
+            machine.spent = False
             machine.link.heal()
+            machine.link.refused = Refusal.NOTHING
             machine.process.go_on()
 
     def let_pass(self, until: float) -> None:
@@ -131,6 +135,8 @@ class Simulation:
         """The id of a node that comes: where nodes fail again and again, some were here before, by their names."""
         machines, plan = self.context.machines, self.context.plan
         number = len(machines) + 1
+        if plan.namesakes:
+            return f"same.{number}"
         rng = chance(plan.seed, f"id {number}")
         here = {name_of(one.name) for one in machines if one.process.alive}
         gone = sorted({name_of(one.name) for one in machines} - here)
@@ -152,7 +158,7 @@ class Simulation:
         began = since = timeline.now
         bound = began + WATCH_TIMEOUT + 6 * plan.ttl + 2 * plan.last_call + plan.wanted_timeout + 20.0
         # A leader that is new begins to count anew.
-        bound += 2 * plan.grow_delay
+        bound += 2 * plan.grow_delay + 3 * plan.assigning_at_most
         settled: State | None = None
         while settled is None or timeline.now - since < peace:
             if timeline.now >= bound:

@@ -152,10 +152,19 @@ SLOWLY_FOUND: dict[str, _Found] = {
 
 BEYOND = {
     "an outage": ("spares-take-places-of-silent-members", "old-contact", "leader-without-grace-period"),
+    "a refusal": ("answers-are-renewals", "refused-renewal-counts", "refusal-is-final", "refused-at-once"),
     "data that the service forgets": ("hasty-removal", "unforgotten", "unseen-removal"),
-    "a purge, or a next attempt": ("foreign-removal", "last-node-removes-next-attempt"),
+    "a purge, or a next attempt": (
+        *("foreign-removal", "last-node-removes-next-attempt"),
+        *("requeue-waits", "garbage-of-the-next-attempt"),
+    ),
+    "nodes of one name": ("quarantine-of-namesakes",),
     "errors and bytes that none expects": ("keep-ends", "lead-ends", "token-of-old", "unreadable-notice"),
     "an operator's pardon": ("pardon-unheard",),
+    "programs that break off, or hang": (
+        *("loss-as-a-failure", "failures-unjudged", "explained-for-nothing", "first-who-hangs", "one-of-equals"),
+        *("spent-takes-part", "spent-waits"),
+    ),
     "heartbeat leases": (
         *("fresh-timeouts", "dead-before-its-first-heartbeat", "unverified-lease"),
         *("end-that-is-forgotten", "resting-observer", "drowsy-observer"),
@@ -165,6 +174,7 @@ BEYOND = {
         *("pages-of-others", "pages-of-another-world", "shared-pages-removed", "page-unread"),
         *("only-candidates", "store-under-member", "lost-is-left"),
     ),
+    "a plugin that assigns ranks": ("assigns-for-ever", "assigns-meanwhile"),
     "how long it takes, or when time is over": (
         *("long-last-call", "unbounded-arrivals", "wanted-at-any-time", "hasty-growth", "delayed-loss"),
         *("join-past-its-deadline", "timeout-closes-run", "wall-clock"),

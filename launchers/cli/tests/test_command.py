@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentTypeError
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from engine.tests.test_rendezvous import Run
 from engine.tests.waiting import wait_until
 from rdzv import DynamicRendezvousHandler, RendezvousParameters, registered_backends
 from rdzv_core import BackendPlugin
+from rdzv_core.errors import RendezvousDeniedError
 from rdzv_core.text import printable
 
 from rdzv_cli import log, main, run
@@ -76,6 +79,7 @@ try:
     1 / 0
 except ZeroDivisionError:
     logging.getLogger("rdzv").exception("it failed")
+log.end()
 """
     subprocess.run([sys.executable, "-c", script], check=True)
     lines = capfd.readouterr().err.splitlines()
@@ -85,10 +89,60 @@ except ZeroDivisionError:
 
 def test_what_others_say_disturbs_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     log.say("node drains: b: \x1b[2Jit is over\rnot so\nexit code 0\tno\u202enoitcurtsni")
+    log.flush()
     escaped = r"rdzv: node drains: b: \x1b[2Jit is over", "rdzv: not so", r"rdzv: exit code 0\tno\u202enoitcurtsni"
     assert capsys.readouterr().err.splitlines() == [*escaped]
     log.say("x" * 10_000)
+    log.flush()
     assert len(capsys.readouterr().err) < 9_000
+
+
+@contextlib.contextmanager
+def stalled() -> Iterator[tuple[int, int]]:
+    """A pipe that takes nothing any more: both its ends."""
+    reader, writer = os.pipe()
+    try:
+        os.set_blocking(writer, False)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"#" * 64)
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                os.write(writer, b"#")
+        os.set_blocking(writer, True)
+        yield reader, writer
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+def test_an_agent_whose_log_is_not_read_runs_its_program(tmp_path: Path) -> None:
+    where = "--endpoint", str(tmp_path / "db"), "--run-id", "job", "--nnodes", "1"
+    command = [sys.executable, "-m", "rdzv", "run", *where, "--", "touch", str(tmp_path / "ran")]
+    with stalled() as (_, writer):
+        ended = subprocess.run(command, stderr=writer, timeout=60, check=False)
+    assert ended.returncode == 0
+    assert (tmp_path / "ran").exists()
+
+
+def test_what_a_reader_that_stalls_has_missed_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stalled() as (reader, writer), open(writer, "w", closefd=False) as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        for number in range(3000):
+            log.say(f"line {number}")
+        log.end()
+        read = b""
+        while b"too slow" not in read:
+            read += os.read(reader, 65536)
+        log.flush()
+        # What is left of it.
+        log.say("and so on")
+        log.flush()
+        read += os.read(reader, 65536)
+    *lines, lost, last = read.decode().lstrip("#").splitlines()
+    assert lines == [f"rdzv: line {number}" for number in range(len(lines))]
+    assert lost == f"rdzv: {3000 - len(lines)} messages are not here: the reader of this log was too slow"
+    assert last == "rdzv: and so on"
 
 
 def test_the_version_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,6 +163,7 @@ def test_a_waiting_node_reports_a_silent_service(
 
     def waits(seconds: float) -> str:
         progress.waiting(seconds)
+        log.flush()
         return capsys.readouterr().err.rstrip()
 
     try:
@@ -134,6 +189,25 @@ def test_a_waiting_node_reports_a_silent_service(
         handler.leave()
 
 
+def test_a_node_that_is_refused_reports_why_and_for_how_long_it_tries(capsys: pytest.CaptureFixture[str]) -> None:
+    backend = MemoryBackend()
+    backend.refuse(RendezvousDeniedError("wrong password"), "read_all")
+    handler = DynamicRendezvousHandler.from_backend("run", None, backend, 1, 1, keep_alive_interval=0.1)
+    progress = run._Progress(handler)
+    with ThreadPoolExecutor(1) as pool:
+        joining = pool.submit(handler.next_rendezvous)
+        try:
+            wait_until(lambda: handler.view.connection_error is not None)
+            progress.waiting(4.0)
+            log.flush()
+            line = "rdzv: waiting for 1 node (the service refuses this node: wrong password), 4 s of 30 s\n"
+            assert capsys.readouterr().err.endswith(line)
+            backend.accept()
+            assert joining.result(10).world_size == 1
+        finally:
+            handler.leave()
+
+
 def test_a_wait_is_reported_soon_and_then_ever_more_seldom(capsys: pytest.CaptureFixture[str]) -> None:
     handler = DynamicRendezvousHandler.from_backend("run", None, MemoryBackend(), 1, 1)
     progress = run._Progress(handler)
@@ -141,6 +215,7 @@ def test_a_wait_is_reported_soon_and_then_ever_more_seldom(capsys: pytest.Captur
     def told(until: int) -> list[float]:
         for tick in range(20 * until):
             progress.waiting(tick / 20)
+        log.flush()
         return [float(line.rpartition(", ")[2].split()[0]) for line in capsys.readouterr().err.splitlines()]
 
     assert told(130) == [2, 4, 8, 16, 32, 62, 92, 122]
@@ -159,6 +234,7 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
 
         def waits(seconds: float) -> str:
             progress.waiting(seconds)
+            log.flush()
             return capsys.readouterr().err.rstrip()
 
         world.gather(*nodes)
@@ -282,6 +358,7 @@ def test_a_command_that_does_not_exist_is_named_with_the_nearest(
         (["--nnodes", 5000 * "9"], f"--nnodes is '{LONG}'; MIN:MAX"),
         (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
         (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
+        (["--local-addr", "0.0.0.0"], "The local_addr '0.0.0.0' is no address of a machine"),
         (["--option", "endpoint=x"], "'endpoint' belongs neither in --option nor in RDZV_OPTIONS: give --endpoint."),
         (["--option", "run_id=x"], "'run_id' belongs neither in --option nor in RDZV_OPTIONS: give --run-id."),
         (["--option", "max_nodes=2"], "'max_nodes' belongs neither in --option nor in RDZV_OPTIONS: give --nnodes."),

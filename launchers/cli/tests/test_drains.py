@@ -1,8 +1,10 @@
 """What the workers of a node learn of the drains of its run, and what they answer."""
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
@@ -207,3 +209,30 @@ def test_the_command_starts_with_the_scheduler_s_signal_ignored_and_no_other(
         return int(capfd.readouterr().out.split()[1], 16)
 
     assert ignored("--drain", "600") == ignored() | 1 << signal.SIGUSR1 - 1
+
+
+def test_a_program_that_fails_while_its_node_drains_alone_does_not_end_it_as_failed(tmp_path: Path) -> None:
+    params = RendezvousParameters("memory", "", "run", 1, 1)
+    node = DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), MemoryBackend())
+    asked = tmp_path / "asked"
+
+    def say(text: str) -> None:
+        if text.startswith("asked to end"):
+            asked.touch()
+
+    # A scheduler signals it as well as its agent: it has saved its work, and says what has ended it.
+    command = ["sh", "-c", f"until test -e {asked}; do sleep 0.01; done; exit 143"]
+    agent = Agent(node, params, command, AgentOptions(drain=0.5), say=say)
+
+    def ask() -> None:
+        deadline = time.monotonic() + 30
+        while not agent._signals.in_world:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    ending = agent.run()
+    asking.join()
+    assert ending.exit_status is ExitStatus.DRAINED, ending.reason

@@ -1,13 +1,15 @@
 """How nodes end as a scheduler sees it: codes that it takes for 0, the program's own; and a drain that waits."""
 
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
+from engine.tests.waiting import wait_until
 
 from rdzv_cli import main
 
@@ -121,6 +123,51 @@ def test_a_drain_that_waits_says_which_node_is_still_here(start: Start, capsys: 
     start(STAYS, "--grace", "600")
     assert main(["drain", *WHERE, "--node", "a", "--in", "0.1", "--wait", "0.5"]) == 3
     assert "Still in the run 'ends' 0.5 s after their time was over: a." in capsys.readouterr().err
+
+
+def test_a_second_signal_ends_the_wait_for_a_service_that_hangs(start: Start) -> None:
+    agent = start("import time; print('starts', flush=True); time.sleep(600)", "--option", "keep_alive_interval=60")
+    with closing(sqlite3.connect("ends.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        agent.send_signal(signal.SIGTERM)
+        with pytest.raises(subprocess.TimeoutExpired):
+            # It leaves, which may take half a minute here.
+            agent.wait(1)
+        agent.send_signal(signal.SIGINT)
+        assert agent.wait(20) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("ends", ["done", "closed"])
+def test_a_node_that_is_never_fit_ends_with_its_run(ends: str) -> None:
+    if ends == "done":
+        assert run("--", "true") == 0
+    else:
+        Path("ends.db").touch()
+        assert main(["close", *WHERE, "--reason", "enough"]) == 0
+    never = ("--check", "false", "--check-cooldown", "0.1", "--", "true")
+    assert run(*never) == (5 if ends == "done" else 4)
+    # In a higher attempt it would go on.
+    assert main(["close", *WHERE, "--reason", "enough"]) == 0
+
+
+def test_a_node_that_is_not_fit_goes_on_where_its_run_cannot_be_asked() -> None:
+    Path("ends.db").write_text("not ours")
+    fit_later = ("--check", "mv missing there 2> told || { touch missing; false; }", "--check-cooldown", "0.1")
+    assert run(*fit_later, "--", "true") in (6, 7)
+    assert Path("there").exists()
+
+
+@pytest.mark.parametrize("way", ["the operator", "a signal"])
+def test_a_node_that_drains_while_it_makes_its_checks_goes_in_time(start: Start, way: str) -> None:
+    slow = ("--check", "test ! -e failed || { touch checks; sleep 600; }", "--check-timeout", "600")
+    fails = "print('starts', flush=True); open('failed', 'w').close(); raise SystemExit(7)"
+    agent = start(fails, *slow, "--drain", "0.5", "--max-restarts", "1", "--option", "last_call_timeout=0.1")
+    wait_until(Path("checks").exists)
+    if way == "a signal":
+        agent.send_signal(signal.SIGTERM)
+    else:
+        assert main(["drain", *WHERE, "--node", "a", "--in", "0.5"]) == 0
+    assert agent.wait(30) == 8
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGQUIT, signal.SIGXCPU])

@@ -74,3 +74,20 @@ def test_time_in_which_the_agent_does_not_look_counts_for_none() -> None:
     assert workers.hang_after(0) is None
     # A machine that is so slow is no reason to wait for ever.
     assert workers.hang_after(3600, at_a_time=5) is not None
+
+
+def test_the_step_of_a_node_is_that_of_the_worker_that_is_behind() -> None:
+    workers = Workers(3, None)
+    assert workers.detection.behind(workers.reports) == (None, 0.0)
+    workers.progress(0, 7)
+    workers.progress(1, -3)
+    workers.hang_after(2)
+    workers.progress(0, 8)
+    workers.hang_after(1)
+    # Also without a timeout; one that reports nothing counts for nothing, and a step below 0 is 0.
+    step, age = workers.detection.behind(workers.reports)
+    assert (step, age) == (0, 3.25)
+    workers.progress(1, 8)
+    assert workers.hang_after(0) is None
+    step, age = workers.detection.behind(workers.reports)
+    assert (step, age) == (8, 1.25)

@@ -11,7 +11,7 @@ from rdzv_core.backend import ANY
 from rdzv_core.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError
 
 from rdzv_sqlite import SqliteBackend
-from rdzv_sqlite.paths import default_path
+from rdzv_sqlite.paths import default_path, describe
 
 UNPRIVILEGED = 65534
 
@@ -86,6 +86,19 @@ class TestDefault:
         """The system's, for this test."""
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         return tmp_path
+
+    def test_without_a_temp_folder_only_a_file_that_is_given_can_be_used(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse() -> str:
+            raise FileNotFoundError("No usable temporary directory found")
+
+        monkeypatch.setattr(tempfile, "gettempdir", refuse)
+        with pytest.raises(RendezvousParameterError, match=r"no temp folder for a database: No usable.*Give the path"):
+            SqliteBackend("", "run")
+        assert describe("").startswith("none, for there is no temp folder (a file: ")
+        with closing(SqliteBackend(str(tmp_path / "jobs.db"), "run")) as client:
+            client.put("key", b"", expect=ANY, timeout=5)
 
     def test_it_is_made_for_this_user_alone(self) -> None:
         with closing(SqliteBackend("", "run")) as client:

@@ -38,7 +38,7 @@ class Candidacy:
         run: What the service shows of the run.
         registration: The node's record, and its state.
         term: The term in which the node leads; 0: it does not lead.
-        claims: Whether a claim of the node may be on its way to the service: it was sent, and not answered.
+        claims: Whether a claim of the node may be on its way to the service: it was sent since the node resigned last.
         elections: How many terms it has begun.
         stands_from: The moment before which it does not stand for election: it has just resigned, or others stand
             first.

@@ -4,7 +4,6 @@ Everything above speaks in payloads and deadlines (seconds on this process's mon
 everything below is one attempt at one call.
 """
 
-import logging
 import random
 import threading
 import time
@@ -17,12 +16,24 @@ from rdzv_core.deadline import pause_within
 from rdzv_core.envelope import NONCE_HISTORY, Envelope
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 
-logger = logging.getLogger(__name__)
+from .aside import node_logger
+
+logger = node_logger(__name__)
 
 _T = TypeVar("_T")
 
 ATTEMPT: Final = 10.0
 """Seconds that one attempt of a call may take, so that a hung one leaves time for another."""
+
+RATE: Final = 500
+"""Attempts a second that all nodes together make at a service that does not answer, each in each of its loops."""
+
+_REFUSED: Final = 5.0
+"""Seconds between two attempts at what the service refuses, unless a lease has to be renewed sooner: each may be a
+login, which costs a service a lot."""
+
+_LOGIN: Final = 1.0
+"""Seconds that an attempt at least gets after a refusal."""
 
 
 def backoff(random: random.Random, most: Callable[[], float] = lambda: 1.0) -> Iterator[float]:
@@ -35,6 +46,48 @@ def backoff(random: random.Random, most: Callable[[], float] = lambda: 1.0) -> I
     while True:
         yield random.uniform(ceiling / 2, ceiling)
         ceiling = min(most(), ceiling * 2)
+
+
+def longest_pause(nodes: int, interval: float) -> float:
+    """The most seconds between two attempts of one of so many nodes: so long that all together make `RATE` attempts a
+    second, but no longer than an interval between keep-alives, or a second, if that is longer."""
+    # `backoff` draws three quarters of it on average.
+    return max(1.0, min(nodes / (0.75 * RATE), interval))
+
+
+class Pauses:
+    """Seconds to wait before each further attempt at something."""
+
+    def __init__(
+        self, random: random.Random, longest: Callable[[], float] = lambda: 1.0, interval: float = _REFUSED
+    ) -> None:
+        """Begin with the shortest.
+
+        Args:
+            random: Where the jitter comes from.
+            longest: The most seconds while the service does not answer.
+            interval: Seconds between two keep-alives: the most while it refuses.
+        """
+        self._random = random
+        self._longest = longest
+        self._interval = interval
+        self._backoff = backoff(random, longest)
+
+    def after(self, error: BaseException) -> float:
+        """The pause after an error."""
+        if isinstance(error, RendezvousDeniedError):
+            most = min(self._interval, max(_REFUSED, self._longest()))
+            return self._random.uniform(most / 2, most)
+        return next(self._backoff)
+
+    def within(self, left: float, error: BaseException) -> float | None:
+        """The pause after an error; None: of the seconds that are left there are too few for another attempt."""
+        pause = self.after(error)
+        if isinstance(error, RendezvousDeniedError):
+            # A last attempt that is cut short would hide why the service refuses: a login takes its time.
+            pause = min(pause, left - _LOGIN)
+            return pause if pause > 0 else None
+        return pause_within(left, pause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +189,9 @@ class RetryingClient:
         backend: KeyValueBackend,
         writer: str,
         on_error: Callable[[RendezvousConnectionError], None] = lambda error: None,
-        longest_pause: Callable[[], float] = lambda: 1.0,
+        pauses: Callable[[], Pauses] = lambda: Pauses(random.Random()),  # noqa: S311 - jitter is no secret
+        *,
+        accepts_refusals: bool = False,
     ) -> None:
         """Speak through `backend` as `writer`.
 
@@ -144,14 +199,15 @@ class RetryingClient:
             backend: The service.
             writer: Who writes, for the envelopes.
             on_error: Hears of every attempt that fails.
-            longest_pause: The most seconds between two attempts.
+            pauses: Makes the pauses between the attempts of one call.
+            accepts_refusals: The first refusal is final: who asks is not in a run, which would be an outage to it.
         """
         self.backend = backend
         self.writer = writer
         self._on_error = on_error
-        self._longest_pause = longest_pause
+        self._pauses = pauses
+        self._accepts_refusals = accepts_refusals
         self._closing = threading.Event()
-        self._random = random.Random()  # noqa: S311 - jitter is no secret
 
     def read(self, key: str, deadline: float) -> VersionedValue | None:
         """Read one key; None if it is absent or deleted."""
@@ -197,15 +253,14 @@ class RetryingClient:
         Raises:
             RendezvousConnectionError: The service refuses, or did not answer a read in time.
         """
-        pauses = backoff(self._random, self._longest_pause)
+        pauses = self._pauses()
         while not found(since) and time.monotonic() < deadline:
             try:
                 since = self.wait(prefix, since, deadline)
-            except RendezvousDeniedError:
-                raise
-            except RendezvousConnectionError:
+            except RendezvousConnectionError as error:
+                self._raise_accepted(error)
                 # The read is retried until its deadline; the pause is for a service that answers reads only.
-                self._closing.wait(max(0.0, min(next(pauses), deadline - time.monotonic())))
+                self._closing.wait(max(0.0, min(pauses.after(error), deadline - time.monotonic())))
                 since = self.read_all(prefix, max(deadline, time.monotonic() + least), since)
         return since
 
@@ -287,19 +342,26 @@ class RetryingClient:
 
     def _with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         started = time.monotonic()
-        pauses = backoff(self._random, self._longest_pause)
+        pauses = self._pauses()
         while True:
             try:
                 return call(max(0.001, min(deadline - time.monotonic(), ATTEMPT)))
-            except RendezvousDeniedError:
-                raise
             except RendezvousConnectionError as error:
+                self._raise_accepted(error)
                 self._on_error(error)
                 now = time.monotonic()
-                paused = pause_within(deadline - now, next(pauses))
+                paused = pauses.within(deadline - now, error)
                 if paused is None or self._closing.wait(paused):
-                    raise RendezvousConnectionError(
+                    kind = (
+                        RendezvousDeniedError if isinstance(error, RendezvousDeniedError) else RendezvousConnectionError
+                    )
+                    raise kind(
                         f"Every call to the service of backend '{self.backend.name}' has failed "
                         f"for {now - started:.1f} s: {error}"
                     ) from error
                 logger.debug("trying again after %.2f s: %s", paused, error)
+
+    def _raise_accepted(self, error: RendezvousConnectionError) -> None:
+        """Raise a refusal to a client that accepts it."""
+        if self._accepts_refusals and isinstance(error, RendezvousDeniedError):
+            raise error

@@ -17,6 +17,9 @@ _SCHEMA: Final = 3
 LOCAL: Final = {"local": True}
 """The metadata of a field that is not written."""
 
+LATER: Final = {"later": True}
+"""The metadata of a field that an older version of rdzv did not write: where it is missing it is None."""
+
 _R = TypeVar("_R", bound="Record")
 _Reader = Callable[[Any], Any]
 
@@ -65,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 @cache
 def _written(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(kind) if not field.metadata)
+    return tuple(field.name for field in fields(kind) if field.metadata != LOCAL)
 
 
 @cache
@@ -90,12 +93,13 @@ def _reader(hint: Any) -> _Reader:
 def _object_reader(kind: Any) -> _Reader:
     hints = get_type_hints(kind)
     readers = [(name, _reader(hints[name])) for name in _written(kind)]
+    later = {field.name for field in fields(kind) if field.metadata == LATER}
 
     def read(value: Any) -> Any:
         given, found, name = _object(value), {}, ""
         try:
             for name, reader in readers:
-                found[name] = reader(given[name])
+                found[name] = reader(given.get(name) if name in later else given[name])
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}: {error}") from error
         return kind(**found)

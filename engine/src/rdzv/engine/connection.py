@@ -3,7 +3,6 @@
 The states are Curator's (`ConnectionState`), without READ_ONLY.
 """
 
-import logging
 import math
 from collections.abc import Callable
 from enum import Enum
@@ -11,7 +10,9 @@ from typing import Final
 
 from rdzv_core.errors import RendezvousConnectionError
 
-logger = logging.getLogger(__name__)
+from .aside import node_logger
+
+logger = node_logger(__name__)
 
 _PATIENCE: Final = 5.0
 """Seconds of silence that are worth a line of the log: a server that restarts takes less."""
@@ -22,7 +23,7 @@ class ConnectionState(Enum):
 
     CONNECTED = "the last call was answered"
     SUSPENDED = "a call was not answered; leases still live"
-    LOST = "no call was answered for so long that leases may have ended, those of other nodes, too"
+    LOST = "no lease was renewed for so long that leases may have ended, those of other nodes, too"
 
 
 class Connection:
@@ -49,25 +50,35 @@ class Connection:
         self._longest_gap = max(1.5 * interval, ttl - interval)
         self._grace_since: float | None = None
         self._last_contact = -math.inf
+        self._last_renewal = -math.inf
         self._silent_since: float | None = None
         self._logged_since: float | None = None
 
     @property
     def state(self) -> ConnectionState:
         """See `ConnectionState`."""
-        if self.since_last_contact() > self._longest_gap:
+        # A service that answers reads may refuse renewals, to all nodes: whether it does, only a renewal tells.
+        if self._clock() - self._last_renewal > self._longest_gap:
             return ConnectionState.LOST
         return ConnectionState.CONNECTED if self.error is None else ConnectionState.SUSPENDED
 
     def on_contact(self) -> None:
         """Note that the service has answered."""
         now = self._clock()
-        if self._grace_since is None or self.state is ConnectionState.LOST:
-            self._grace_since = now
         if self._logged_since is not None:
             logger.warning("%s answers again, after %.0f s.", self._service, now - self._logged_since)
         self._last_contact, self.error = now, None
         self._silent_since = self._logged_since = None
+
+    def on_renewal(self, sent: float) -> None:
+        """Note that the service has renewed this node's lease, or begun it: so it would those of others.
+
+        Args:
+            sent: When it was asked to.
+        """
+        if self._grace_since is None or self.state is ConnectionState.LOST:
+            self._grace_since = self._clock()
+        self._last_renewal = sent
 
     def on_error(self, error: RendezvousConnectionError) -> None:
         """Note that the service did not answer a call, or not with success."""

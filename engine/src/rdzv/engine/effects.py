@@ -16,6 +16,7 @@ from rdzv_core.backend import Lease
 
 from ..hooks import Event
 from .client import DecodedSnapshot, RetryingClient, VersionedValue
+from .records import NodeRecord
 
 
 class Call(ABC):
@@ -151,13 +152,22 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
+class AssignRanks:
+    """Let the plugins order the ranks of a new world; answers the ids in rank order, None: the default holds."""
+
+    arrived: tuple[NodeRecord, ...]
+    previous: tuple[str, ...]
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
 class SpawnLeader:
     """Start the leader's coroutine for this term."""
 
     term: int
 
 
-Effect = Call | Wait | Sleep | WaitForChange | Emit | SpawnLeader
+Effect = Call | Wait | Sleep | WaitForChange | Emit | AssignRanks | SpawnLeader
 
 
 def waits_on(before: Effect | None, effect: Effect | None) -> bool:

@@ -7,7 +7,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Sequence
 
 from ..admission import Limits
-from .notices import Notices
+from ..outcome import Ending, Outcome
+from .notices import Failure, Notices, Verdict
 from .quarantine import quarantine_of
 from .records import NodeRecord
 
@@ -33,6 +34,27 @@ def eligible(
     counts = range(preferred, len(ordered))
     count = preferred + bisect_left(counts, True, key=lambda count: bool(limits.choose(ordered[:count], previous)))
     return sorted(ordered[:count], key=lambda node: node.order)
+
+
+def pays(node_id: str, outcome: Outcome | None, failure: Failure | None) -> bool:
+    """Whether a node has to count a failure of its own in a round.
+
+    Args:
+        node_id: Its id.
+        outcome: How the round has ended on it.
+        failure: The first failure of the round.
+    """
+    verdict = None if failure is None else failure.verdict
+    if failure is not None and verdict is Verdict.BEHIND:
+        return failure.node == node_id
+    return verdict is not Verdict.EXPLAINED and outcome is not None and outcome.ending is not Ending.CHANGED
+
+
+def is_out(node: NodeRecord, notices: Notices) -> bool:
+    """Whether a node takes no further part: it has to pay a restart, and has none left."""
+    outcome = node.outcome
+    is_spent = outcome is not None and outcome.spent
+    return is_spent and pays(node.id, outcome, notices.failures.get(node.last_round))
 
 
 def objection(node: NodeRecord, notices: Notices) -> str | None:

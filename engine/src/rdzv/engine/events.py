@@ -47,7 +47,9 @@ def in_notices(before: Notices, notices: Notices, number: int, own: str) -> Iter
         if before.drains.get(node) != notice:
             yield EventKind.NODE_DRAINS, node, f"in {notice.seconds:g} s: {notice.reason}"
     failure = notices.failures.get(number)
-    if failure is not None and failure.node != own and number not in before.failures:
+    known = before.failures.get(number)
+    # The verdict may name another node than the one that was first.
+    if failure is not None and failure.node != own and (known is None or known.node != failure.node):
         yield EventKind.NODE_FAILED, failure.node, failure.reason
     for name, quarantine in notices.quarantines.items():
         if not quarantine.over and before.quarantines.get(name) != quarantine:

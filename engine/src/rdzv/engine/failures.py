@@ -2,11 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
-from rdzv_core.errors import RendezvousDeniedError, RendezvousError, RendezvousParameterError, again
+from rdzv_core.errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousError,
+    RendezvousParameterError,
+    again,
+)
 
-WATCH, KEEP, LEAD = "watch", "keep", "lead"
-"""The loops of a node."""
+from .registration import NodeState, Registration
+
+WATCH, KEEP, LEAD, REGISTER = "watch", "keep", "lead", "register"
+"""The loops of a node, and what any of them, or a caller, tries again by itself."""
 
 LASTING = 1.0
 """Seconds that a loop must have failed for until the caller gets its error; half a second is a server's restart."""
@@ -14,8 +23,24 @@ LASTING = 1.0
 LASTING_TIMES = 4
 """The same in failures, one after the other: a single one may have taken long. A leader fails so often in two terms."""
 
-_FINAL = (RendezvousDeniedError, RendezvousParameterError)
-"""What trying again does not mend: the caller gets it at once."""
+REFUSED_TIMES = 2
+"""Refusals, one after the other, from which on they may last: time alone passes in a paused process, too."""
+
+REFUSED_AT_FIRST: Final = 30.0
+"""Seconds for which a service is asked again that refuses a node before it has taken its record: one that lags takes
+less, and a user who has mistyped a password waits no longer."""
+
+
+def patience(refused: float, registration: Registration) -> float:
+    """Seconds for which a service that refuses a node is asked again: to one that has been in it is an outage, which
+    needs much longer to be mended.
+
+    Args:
+        refused: The most seconds.
+        registration: The node's record, and its state.
+    """
+    is_new = registration.state in (NodeState.NEW, NodeState.REGISTERING)
+    return min(REFUSED_AT_FIRST, refused) if is_new else refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +49,9 @@ class _Failure:
 
     Attributes:
         error: The latest error.
-        times: How many there were, one after the other; 0: a passing fault.
+        times: How many there were, one after the other; 0: the service does not answer.
         since: The moment of the first.
-        lasts: It is not a passing fault: the caller gets the error.
+        lasts: It does not pass: the caller gets the error.
     """
 
     error: RendezvousError
@@ -34,17 +59,28 @@ class _Failure:
     since: float
     lasts: bool
 
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the service refuses: an outage for this node, until it has lasted for too long."""
+        return isinstance(self.error, RendezvousDeniedError)
+
 
 class Failures:
-    """The failures of one node's loops."""
+    """The failures of one node's loops.
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    Attributes:
+        patience: Seconds after which a refusal lasts.
+    """
+
+    def __init__(self, clock: Callable[[], float], patience: Callable[[], float] = lambda: 0.0) -> None:
         """Begin without any.
 
         Args:
             clock: The node's monotonic clock, in seconds.
+            patience: Seconds after which a refusal lasts.
         """
         self._clock = clock
+        self.patience = patience
         self._by_loop: dict[str, _Failure] = {}
 
     def add(self, loop: str, error: BaseException, *, lasts: bool = False) -> int:
@@ -58,32 +94,48 @@ class Failures:
         Returns:
             How many times it has failed now, one after the other.
         """
-        before = self._by_loop.get(loop)
-        since, times = (before.since, before.times + 1) if before and before.times else (self._clock(), 1)
-        lasts = lasts or (before is not None and before.lasts) or isinstance(error, _FINAL)
+        before = self._failing(loop)
+        since, times = (before.since, before.times + 1) if before else (self._clock(), 1)
+        lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousParameterError)
         # It came often, for long. Time alone passes in a paused process, too.
         lasts = lasts or (times >= LASTING_TIMES and self._clock() - since >= LASTING)
         ours = error if isinstance(error, RendezvousError) else unexpected(error)
         self._by_loop[loop] = _Failure(ours, times, since, lasts)
         return times
 
-    def add_passing(self, loop: str, error: RendezvousError) -> None:
-        """Note a passing fault of a loop: a caller gets it only with the error of a wait that it gives up.
+    def add_passing(self, loop: str, error: RendezvousConnectionError, began: float) -> None:
+        """Note a passing fault of a loop: the service does not answer, or refuses.
+
+        A caller gets it with the error of a wait that it gives up; a refusal also if it lasts.
 
         Args:
             loop: Which: it owns the error until it goes well again.
             error: Why its calls do not succeed.
+            began: When it has begun with what failed now.
         """
-        if not self.count(loop):
+        if self._failing(loop):
+            return
+        before = self._by_loop.get(loop)
+        if not isinstance(error, RendezvousDeniedError):
             self._by_loop[loop] = _Failure(error, 0, self._clock(), False)
+            return
+        # Of a service that was away meanwhile it is not known what it would have said.
+        since, times = (before.since, before.times + 1) if before and before.is_refusal else (began, 1)
+        lasts = times >= REFUSED_TIMES and self._clock() - since >= self.patience()
+        self._by_loop[loop] = _Failure(error, times, since, lasts)
 
     def clear(self, loop: str) -> None:
         """Note that a loop goes well."""
         self._by_loop.pop(loop, None)
 
     def count(self, loop: str) -> int:
-        """How many times a loop has failed since it last went well."""
+        """How many times a loop has failed, or was refused, since it last went well."""
         return self._by_loop[loop].times if loop in self._by_loop else 0
+
+    def _failing(self, loop: str) -> _Failure | None:
+        """What goes wrong in a loop, if that is no passing fault."""
+        before = self._by_loop.get(loop)
+        return before if before is not None and before.times and not before.is_refusal else None
 
     @property
     def lasting(self) -> RendezvousError | None:
@@ -95,6 +147,12 @@ class Failures:
     def latest(self) -> RendezvousError | None:
         """The error of a loop that does not go well now, whether that lasts or not."""
         return self.lasting or next((failure.error for failure in tuple(self._by_loop.values())), None)
+
+    @property
+    def refusal(self) -> RendezvousDeniedError | None:
+        """Why the service refuses what a loop asks for; None: it does not."""
+        errors = (failure.error for failure in tuple(self._by_loop.values()))
+        return next((error for error in errors if isinstance(error, RendezvousDeniedError)), None)
 
     def raise_lasting(self) -> None:
         """Give the caller the error that keeps a loop from going on, if there is one.

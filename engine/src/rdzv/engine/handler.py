@@ -4,24 +4,25 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import wait
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
 from rdzv_core.endpoints import check_address
-from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
 from rdzv_core.handler import RendezvousHandler, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.store import Store
 from rdzv_core.threads import in_thread
 
 from .. import hooks
+from ..outcome import Outcome
 from ..settings import RendezvousSettings, RendezvousTimeout
-from . import drain, join, keep_alive, leave, report, rules, watch
+from . import drain, join, keep_alive, leave, report, watch
 from .client import RetryingClient
 from .effects import Coroutine
 from .heartbeats import HeartbeatLeases
@@ -29,8 +30,9 @@ from .lifetime import Lifetime
 from .node import Node
 from .node_view import NodeView
 from .notices import drain_notice
-from .records import NodeRecord, State
+from .records import State
 from .register_adapter import RegisterAdapter
+from .room import with_room
 from .rounds import Rounds, run_store
 from .runner import Runner
 
@@ -117,7 +119,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         hooks.plugin_manager()
         self._settings = settings
         self._backend = backend
-        self._node = Node(settings, backend.name, time.monotonic, assign_ranks)
+        self._node = Node(settings, backend.name, time.monotonic)
         keys = with_keys(backend)
         self._keys = with_leases(keys, settings, self._node.observers)
         self._local_addr = local_addr
@@ -125,7 +127,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             self._keys,
             self._node.id,
             lambda error: self._runner.on_connection_error(error),
-            self._node.longest_pause,
+            self._node.pauses,
         )
         self._runner = Runner(self._node, client, hooks.emit)
         self._view = NodeView(self._node, self._runner.member_until)
@@ -149,11 +151,11 @@ class DynamicRendezvousHandler(RendezvousHandler):
     def get_run_id(self) -> str:
         return self._settings.run_id
 
-    def next_rendezvous(self) -> RendezvousInfo:
-        """See `RendezvousHandler`.
+    def next_rendezvous(self, outcome: Outcome | None = None) -> RendezvousInfo:
+        """See `RendezvousHandler`; `outcome` says how the round before has ended here, as far as its caller knows.
 
         Raises:
-            RendezvousGracefulExitError: The job ended, and this node was not needed.
+            RendezvousGracefulExitError: The job or this node's drain is over, or its failure ends it (`outcome`).
             RendezvousParameterError: The run was started with other limits.
             RendezvousError: A health check refused this node, another thread waits already, or this is a fork's copy.
         """
@@ -162,19 +164,19 @@ class DynamicRendezvousHandler(RendezvousHandler):
         if not self._joining.acquire(blocking=False):
             raise RendezvousError("Another thread waits in next_rendezvous() of this handler; a node waits once.")
         try:
-            return self._rounds.info(*self._join())
+            return self._rounds.info(*self._join(outcome))
         finally:
             self._joining.release()
 
-    def _join(self) -> tuple[State, int]:
+    def _join(self, outcome: Outcome | None) -> tuple[State, int]:
         deadline = time.monotonic() + self._settings.timeout.join.total_seconds()
         hooks.check_health(self._settings.run_id, self._settings.labels)
-        self._lifetime.begin(self._start_loops)
+        with_room(partial(self._lifetime.begin, self._start_loops), deadline)
         # Only after a first contact is it known which of this machine's addresses leads to the service.
         self._runner.run(watch.wait_until_connected(self._node, deadline))
         address = self._local_addr or address_towards(self._keys, deadline)
-        with _reserved_port(address) as port:
-            return self._runner.run(join.join(self._node, address, port, deadline))
+        with _reserved_port(address, deadline) as port:
+            return self._runner.run(join.join(self._node, address, port, deadline, outcome))
 
     def is_closed(self) -> bool:
         """See `RendezvousHandler`. Answers from what this node knows; only the first call may wait."""
@@ -303,8 +305,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         return self._runner.run(begin(time.monotonic() + timeout.total_seconds()))
 
     def _start_loops(self) -> None:
-        self._runner.start("watch", watch.watch_loop(self._node))
-        self._runner.start("keep", keep_alive.keep_alive_loop(self._node))
+        self._runner.start_once(watch=watch.watch_loop(self._node), keep=keep_alive.keep_alive_loop(self._node))
 
 
 def with_keys(backend: RendezvousBackend) -> KeyValueBackend:
@@ -334,7 +335,7 @@ def address_towards(keys: KeyValueBackend, deadline: float) -> str:
     Raises:
         RendezvousTimeoutError: It has not told by the deadline, on the monotonic clock.
     """
-    asked = in_thread(lambda: keys.local_address, "rdzv-address")
+    asked = with_room(partial(in_thread, lambda: keys.local_address, "rdzv-address"), deadline)
     if wait([asked], max(0.0, deadline - time.monotonic())).done:
         return asked.result()
     raise RendezvousTimeoutError(
@@ -343,17 +344,21 @@ def address_towards(keys: KeyValueBackend, deadline: float) -> str:
     )
 
 
-def assign_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
-    """The plugins' order of ranks, else the default."""
-    order = hooks.assign_ranks(arrived, previous)
-    return rules.sticky_ranks(arrived, previous) if order is None else order
-
-
 @contextmanager
-def _reserved_port(address: str) -> Iterator[int]:
+def _reserved_port(address: str, deadline: float) -> Iterator[int]:
     """Keep a port of this machine for the time of the wait, and free it just before it is used."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as held:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
+    with with_room(partial(_bound, family), deadline) as held:
         yield held.getsockname()[1]
+
+
+def _bound(family: socket.AddressFamily) -> socket.socket:
+    with ExitStack() as undo:
+        try:
+            held = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
+            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            held.bind(("", 0))
+        except OSError as error:
+            raise RendezvousConnectionError(f"This machine has no port for a world: {error}.") from error
+        undo.pop_all()
+        return held

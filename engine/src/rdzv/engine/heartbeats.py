@@ -19,7 +19,7 @@ from typing import ClassVar, Final
 
 from rdzv_core import ABSENT, Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.deadline import time_left
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from .lease_observer import LeaseObserver, LeaseState
 from .records import HEARTBEATS
@@ -204,7 +204,7 @@ class HeartbeatLeases(KeyValueBackend):
             for lease, heartbeat in living.items():
                 self._observer.observe(lease, heartbeat.token, ttls[lease], now)
             overdue = [lease for lease in living if self._observer.is_overdue(lease, now)]
-        return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], deadline)}
+        return living.keys() - {lease for lease in overdue if self._expire(lease, living[lease], ttls[lease], deadline)}
 
     def _rest(self, parsed: Parsed) -> float:
         """Seconds after which a look at these leases may tell something."""
@@ -213,8 +213,13 @@ class HeartbeatLeases(KeyValueBackend):
         with self._lock:
             return self._observer.rest(parsed.ttls, self._clock())
 
-    def _expire(self, lease: str, heartbeat: Entry, deadline: float) -> bool:
-        put = self._inner.put(_heartbeat_key(lease), _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline))
+    def _expire(self, lease: str, heartbeat: Entry, ttl: float, deadline: float) -> bool:
+        try:
+            put = self._inner.put(_heartbeat_key(lease), _EXPIRED, expect=heartbeat.token, timeout=self._left(deadline))
+        except RendezvousDeniedError:
+            with self._lock:
+                self._observer.spare(lease, ttl, self._clock())
+            return False
         return put.outcome is PutOutcome.APPLIED
 
 

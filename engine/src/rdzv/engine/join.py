@@ -1,27 +1,37 @@
 """The coroutine of a node that joins: it registers, waits for a world that includes it, or gives up."""
 
-import logging
 from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY
 from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
-from . import leader, refusals
+from ..outcome import Outcome
+from . import leader, refusals, report
+from .aside import node_logger
 from .effects import Coroutine, Read, ReadAll, WaitForChange
 from .failures import unexpected
 from .node import Node
+from .reckoning import Reckoning
 from .records import NODES, NodeRecord, State, nodes_in
 from .register import apply_and_emit, deregister, register, reregister
 from .rules import MembershipState
-from .supervisor import is_passing
 from .watch import wait_until_connected
 from .worlds import read_world
 
-logger = logging.getLogger(__name__)
+logger = node_logger(__name__)
 
 
-def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tuple[State, int]]:
+def join(
+    node: Node, address: str, port: int, deadline: float, outcome: Outcome | None = None
+) -> Coroutine[tuple[State, int]]:
     """Take part in the next round; returns the state whose world includes this node, and its rank there.
+
+    Args:
+        node: The node.
+        address: Where it can be reached.
+        port: A port that it keeps free.
+        deadline: Until when.
+        outcome: How the round before has ended on it; None: it has failed if it has reported that.
 
     Raises:
         RendezvousTimeoutError: There was no such world until the deadline.
@@ -29,6 +39,7 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
         RendezvousError: See `refusals.raise_if_cannot_join`.
     """
     started = deadline - node.settings.timeout.join.total_seconds()
+    node.reckoning = Reckoning(outcome or node.reckoning.outcome)
     yield from wait_until_connected(node, deadline)
     while True:
         refusals.raise_if_cannot_join(node)
@@ -40,10 +51,14 @@ def join(node: Node, address: str, port: int, deadline: float) -> Coroutine[tupl
         except GeneratorExit:
             raise
         except BaseException:
-            # Ctrl-C too: a node that does not wait any more must not be counted.
-            yield from deregister(node, node.clock() + node.interval / 2)
+            # Ctrl-C too: a node that does not wait any more must not be counted. One that is out is not, and its record
+            # says why when it leaves.
+            if not report.is_out(node):
+                yield from deregister(node, node.clock() + node.interval / 2)
             raise
+        number = node.round
         state, rank = _enter(node)
+        yield from report.learn_verdict(node, number, node.background_deadline(deadline))
         if rank > 0 or (state.address, state.port) == (address, port):
             return state, rank
         # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
@@ -63,6 +78,7 @@ def _announce(node: Node, address: str, port: int, started: float, deadline: flo
         mine.labels,
         rule=mine.limits.rule,
         served=node.countdown.served,
+        outcome=node.reckoning.outcome,
     )
     node.countdown.alone_since = None
     yield from _register_to_join(node, started, deadline)
@@ -76,6 +92,7 @@ def _await_world(node: Node, started: float, deadline: float) -> Coroutine[None]
     while not (node.membership() is MembershipState.MEMBER and node.has_valid_lease()):
         node.countdown.observe_alone(node.is_alone(), node.clock())
         refusals.raise_if_cannot_join(node)
+        refusals.raise_if_out(node)
         if node.registration.record is None or node.stopped:
             raise RendezvousClosedError(f"This node has left '{node.settings.run}' while it waited.")
         alone_until = node.countdown.alone_until(node.settings.timeout.alone.total_seconds())
@@ -88,7 +105,7 @@ def _await_world(node: Node, started: float, deadline: float) -> Coroutine[None]
         yield from _ensure_leader(node, min(deadline, node.goes_at()))
         # News that came during the call has woken no waiter: then look before waiting.
         if _news(node) == seen:
-            until = min(patience, node.countdown.cooled_at, node.goes_at())
+            until = min(patience, node.countdown.cooled_at, node.goes_at(), report.out_until(node))
             yield WaitForChange(
                 min(until, node.candidacy.next_election(node.clock())) if node.run.leader is None else until
             )
@@ -96,7 +113,8 @@ def _await_world(node: Node, started: float, deadline: float) -> Coroutine[None]
 
 def _news(node: Node) -> tuple[object, ...]:
     """What a node that waits for a world acts on: other coroutines of it write that."""
-    return node.run.version, node.failures.lasting, node.registration.record
+    failure = node.run.notices.failures.get(node.round)
+    return node.run.version, node.failures.lasting, node.registration.record, failure
 
 
 def _enter(node: Node) -> tuple[State, int]:
@@ -114,7 +132,7 @@ def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[
     try:
         yield from register(node, deadline)
     except RendezvousError as error:
-        if not is_passing(error):
+        if isinstance(error, RendezvousDeniedError) or not isinstance(error, RendezvousConnectionError):
             raise
         refusals.raise_if_cannot_join(node)
         if node.connection.since_last_contact() > node.clock() - started:
@@ -148,8 +166,6 @@ def _probe_service(node: Node, started: float) -> Coroutine[None]:
 def _ensure_leader(node: Node, deadline: float) -> Coroutine[None]:
     try:
         yield from leader.elect(node, node.background_deadline(deadline))
-    except RendezvousDeniedError:
-        raise
     except Exception as error:
         # Another may win; if not, there is another time. What lasts, the watch meets, too.
         logger.debug("electing a leader of '%s': %r", node.settings.run, error)

@@ -1,7 +1,9 @@
 """The coroutine that keeps a node's lease alive, and finds out what became of the lease and of the state."""
 
 from rdzv_core.backend import STATE_KEY, Lease
+from rdzv_core.errors import RendezvousConnectionError
 
+from .aside import node_logger
 from .effects import Coroutine, KeepAlive, Read, Sleep
 from .failures import KEEP
 from .node import Node
@@ -10,15 +12,18 @@ from .registration import NodeState
 from .run_view import Presence
 from .supervisor import supervised
 
+logger = node_logger(__name__)
+
 
 def keep_alive_loop(node: Node) -> Coroutine[None]:
     """Keep the lease alive, until the node stops; register again when it is lost."""
     # Nodes that begin together do not ask together each time.
     first = node.interval * node.rng.uniform(0.5, 1.0)
     due = node.clock() + first
+    ended: Lease | None = None
 
     def turn() -> Coroutine[None]:
-        nonlocal due
+        nonlocal due, ended
         yield Sleep(due)
         mine = node.registration
         is_new = mine.state is NodeState.REGISTERED and node.clock() < mine.lease_since + first
@@ -28,7 +33,16 @@ def keep_alive_loop(node: Node) -> Coroutine[None]:
         # Until it has gone well it is due: how long to pause after a failure is not decided here.
         due = sent = node.clock()
         if mine.record is not None and not node.stopped:
-            yield from _renew(node, sent)
+            try:
+                yield from _renew(node, sent)
+            except RendezvousConnectionError as error:
+                if mine.lease is not None and mine.lease is not ended and mine.lease_until <= node.clock():
+                    ended = mine.lease
+                    message = (
+                        "the lease of node '%s' in '%s' was not renewed in time, so others may go on without it: %s"
+                    )
+                    logger.warning(message, node.id, node.settings.run, error)
+                raise
         due = sent + node.interval
 
     return supervised(node, KEEP, turn)
@@ -46,6 +60,7 @@ def _renew(node: Node, sent: float) -> Coroutine[None]:
             yield from reregister(node, node.background_deadline())
             return
         mine.lease_until = sent + lease.ttl
+        node.connection.on_renewal(sent)
         yield from _verify_state(node, lease)
     done = mine.state is NodeState.REGISTERED or (mine.lease is not None and node.closed() is not None)
     if not done and not mine.writing:

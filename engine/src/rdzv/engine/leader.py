@@ -4,19 +4,19 @@ Leading needs no trust: every write of the state is a compare-and-set on the tok
 *before* the nodes were read, so a leader that was paused, replaced or overtaken changes nothing.
 """
 
-import logging
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY, Lease
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from ..hooks import Event, EventKind
 from . import records, rules
+from .aside import node_logger
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .collector import GarbageCollector
-from .effects import Coroutine, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
+from .effects import AssignRanks, Coroutine, Emit, Put, Read, ReadAll, Revoke, Sleep, SpawnLeader, Wait, WaitForChange
 from .failures import LEAD
 from .growth import Growth
 from .node import Node
@@ -24,13 +24,16 @@ from .quarantine_ledger import QuarantineLedger
 from .records import LeaderRecord, NodeRecord, Pages, ReadNodes, State, read_nodes, read_record
 from .register import apply_and_emit
 from .status_writer import StatusWriter
-from .supervisor import is_passing, supervised
+from .supervisor import supervised
 from .worlds import is_whole, read_world, write_world
 
-logger = logging.getLogger(__name__)
+logger = node_logger(__name__)
 
 COALESCE = 20e-6
 """Seconds for each node that is there, in which a leader lets news gather: 20 ms for a thousand."""
+
+ASSIGNING = 5.0
+"""Seconds that plugins have to assign the ranks of a new world."""
 
 FAILURES = 2
 """Failures, one after the other, after which a leader resigns; a service that does not answer is none."""
@@ -45,13 +48,12 @@ def elect(node: Node, deadline: float) -> Coroutine[None]:
         before = node.run.snapshot.raw(records.LEADER_KEY)
         mine, lease = node.limits().encode(), node.registration.lease
         claim = Put(records.LEADER_KEY, mine, deadline, previous=before, lease=lease)
-        # Until it is answered: after an error, too, it may still arrive.
+        # As long as it has not resigned: one that was sent twice may arrive once more after it was answered.
         candidacy.claims = True
         _, versioned = yield claim
         if versioned is None and before is not None:
             # The key is gone. The watch of a node that was cut off may not say so before it is made again.
             _, versioned = yield replace(claim, previous=None)
-        candidacy.claims = False
         there = read_record(LeaderRecord, versioned)
         if there is not None and (events := node.apply_leader(there)):
             yield Emit(tuple(events))
@@ -115,6 +117,9 @@ def lead(node: Node, term: int) -> Coroutine[None]:
     def leads() -> bool:
         return node.candidacy.term == term
 
+    def goes_on() -> bool:
+        return leads() and not own_term.is_refused
+
     def turn() -> Coroutine[None]:
         nonlocal snapshot
         # After a failure the nodes are read anew.
@@ -129,7 +134,7 @@ def lead(node: Node, term: int) -> Coroutine[None]:
         own_term.silent_turns = 0
 
     try:
-        yield from supervised(node, LEAD, turn, leads, most=FAILURES)
+        yield from supervised(node, LEAD, turn, goes_on, most=FAILURES)
         if leads() and not node.stopped:
             logger.warning(
                 "node '%s' does not lead '%s' any more: %s", node.id, node.settings.run, node.failures.latest
@@ -153,6 +158,19 @@ def _declare_pending_round(node: Node, before: State, number: int) -> Coroutine[
     """
     pending = replace(node.limits(), attempt=before.attempt)
     yield Put(records.pending_key(number), pending.encode(), node.background_deadline(), previous=None)
+
+
+def _assign_ranks(node: Node, before: State | None, decision: rules.Publish) -> Coroutine[Sequence[str] | None]:
+    """Ask the plugins for the ranks of a new world. They may take their time, or hang: then the default holds, None.
+
+    Before the nodes are read for the last time, so that what happens meanwhile is seen; that the state has changed, its
+    token tells.
+    """
+    if not decision.arrived:
+        return None
+    previous = before.world if before is not None and before.attempt == decision.state.attempt else ()
+    order: Sequence[str] | None = yield AssignRanks(decision.arrived, previous, node.clock() + ASSIGNING)
+    return order
 
 
 def _publish(
@@ -196,6 +214,7 @@ class _LeaderTerm:
         self.arrived_at = -math.inf
         self.done_at = node.clock()
         self.silent_turns = 0
+        self.is_refused = False
         self.whole: State | None = None
         self.pages: Pages | None = None
         self.growth = Growth(node.settings.grow_delay.total_seconds())
@@ -210,19 +229,24 @@ class _LeaderTerm:
         nodes = self.read(snapshot)
         if events := self.arrivals(state, nodes):
             yield Emit(events)
+        yield from self.quarantines.judge(self.situation(state, nodes))
         yield from self.quarantines.settle(state, nodes)
         decision = self.decide(state, nodes)
         if isinstance(decision, rules.Publish):
-            yield from self.quarantines.read_failure(state, nodes)
+            order = yield from _assign_ranks(node, state, decision)
+            yield from self.quarantines.judge(self.situation(state, nodes), publishes=True)
+            yield from self.quarantines.settle(state, nodes)
             if state is not None and (decision.evicted or state.attempt < decision.state.attempt):
                 yield from _declare_pending_round(node, state, decision.state.round)
             # The snapshot may be older than the state: read again with the token in hand.
             snapshot = yield ReadAll(records.NODES, node.background_deadline(), snapshot)
             again = self.decide(state, self.read(snapshot))
-            # A member may have died between the two reads, without a pending round: then once more.
-            if isinstance(again, rules.Publish) and (decision.evicted or not again.evicted):
-                is_same = state is not None and state.world == again.state.world
-                yield from _publish(node, again, versioned, self.pages if is_same else None)
+            publish = again.with_ranks(order) if isinstance(again, rules.Publish) else None
+            # A member may have died between the two reads, without a pending round, or the ranks are those of another
+            # world: then once more.
+            if publish is not None and (decision.evicted or not publish.evicted):
+                is_same = state is not None and state.world == publish.state.world
+                yield from _publish(node, publish, versioned, self.pages if is_same else None)
             return snapshot
         status_due_in = yield from self.status.publish(decision.status, versioned)
         yield from self.garbage.collect(self.known)
@@ -243,8 +267,13 @@ class _LeaderTerm:
         # A single one may be one lost message, for which a call waits until its deadline.
         self.silent_turns += 1
         lasts = self.silent_turns > 1 and seconds >= self.node.ttl
-        if is_passing(error) and lasts and self.node.connection.grace_remaining() == 0:
-            # The service has answered this node's other calls all the time: it is no outage.
+        if not lasts or self.node.connection.grace_remaining() > 0:
+            return
+        # The service has renewed this node's lease all the time: it is no outage.
+        if isinstance(error, RendezvousDeniedError):
+            # It may let another lead. How long this node goes on is a matter of the refusal.
+            self.is_refused = True
+        else:
             raise RendezvousError(f"What a leader asks for has failed for {seconds:.1f} s: {error}") from error
 
     def read_state(self) -> Coroutine[tuple[State | None, VersionedValue | None]]:
@@ -276,11 +305,10 @@ class _LeaderTerm:
             for node in new
         )
 
-    def decide(self, state: State | None, nodes: Collection[NodeRecord]) -> rules.Publish | rules.Defer:
-        """Ask the rules."""
+    def situation(self, state: State | None, nodes: Collection[NodeRecord]) -> rules.Situation:
+        """What the rules are asked about."""
         now = self.node.clock()
-        self.growth.observe(state, nodes, now)
-        situation = rules.Situation(
+        return rules.Situation(
             state,
             nodes,
             self.node.limits(),
@@ -290,11 +318,15 @@ class _LeaderTerm:
             since_arrival=now - self.arrived_at,
             wanted=self.node.settings.wanted_timeout.total_seconds(),
             known=self.status.last,
-            assign=self.node.assign,
             due=self.growth.due(now),
             notices=self.quarantines.notices(state)[0],
         )
-        decision = rules.decide(situation)
+
+    def decide(self, state: State | None, nodes: Collection[NodeRecord]) -> rules.Publish | rules.Defer:
+        """Ask the rules."""
+        now = self.node.clock()
+        self.growth.observe(state, nodes, now)
+        decision = rules.decide(self.situation(state, nodes))
         if isinstance(decision, rules.Defer):
             if decision.recheck_after is None:
                 self.quorum_since = None

@@ -166,6 +166,13 @@ class LeaseObserver:
         """Note that a lease has ended. What belongs to it may stay, and would be taken for new each time."""
         self._leases[name] = _ENDED
 
+    def spare(self, name: str, ttl: float, now: float) -> None:
+        """Note that a lease that is overdue could not be ended, since the service refuses that: it may have refused the
+        heartbeats of its owner, too, who gets the whole time to live again."""
+        before, next_look = self._leases[name], now + self._rest(Trigger.READ, ttl, self._mean_pause())
+        state = _NEXT[before.state, Trigger.READ]
+        self._leases[name] = _Lease(state, before.token, now + ttl, now, next_look)
+
     def is_overdue(self, name: str, now: float) -> bool:
         """Whether a lease is to be ended: it was read just now, and there was no heartbeat for its time to live."""
         lease = self._leases[name]

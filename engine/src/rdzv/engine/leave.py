@@ -4,6 +4,7 @@ The last one to leave says why the round ended, and removes what no node will ne
 """
 
 from dataclasses import replace
+from typing import Final
 
 from rdzv_core.backend import STATE_KEY, Lease
 
@@ -18,20 +19,27 @@ from .registration import NodeState
 from .rules import MembershipState
 from .worlds import read_world
 
+PATIENCE: Final = 5.0
+"""Seconds that a node takes to leave, at least, where the interval is short: a machine may be busy."""
+
 
 def end(node: Node, reason: str, closes: bool) -> Coroutine[None]:
-    """Leave for good, and close the run before if it `closes`: within the close timeout.
+    """Leave for good, and close the run before if it `closes`, within the close timeout.
 
-    If the service cannot be reached, within one keep-alive interval.
+    Leaving takes an interval, or `PATIENCE` if that is longer, but never longer than the close timeout. If the service
+    cannot be reached, all takes an interval.
 
     Raises:
         Exception: As `leave`.
     """
-    reachable = node.connection.error is None
-    deadline = node.clock() + (node.settings.timeout.close.total_seconds() if reachable else node.interval)
+    most = node.settings.timeout.close.total_seconds()
+    reachable = node.connection_error is None
     if closes:
-        yield from close(node, "the job is done", True, deadline)
-    yield from leave(node, reason, deadline)
+        yield from close(node, "the job is done", True, node.clock() + (most if reachable else node.interval))
+    # That has shown whether the service answers.
+    reachable = node.connection_error is None
+    patience = min(most, max(node.interval, PATIENCE)) if reachable else node.interval
+    yield from leave(node, reason, node.clock() + patience)
 
 
 def close(node: Node, reason: str, done: bool, deadline: float, *, gave_up: bool = False) -> Coroutine[None]:
@@ -59,7 +67,9 @@ def leave(node: Node, reason: str, deadline: float) -> Coroutine[None]:
     if record is not None and lease is not None and node.closed() is None:
         # The record stays until its lease runs out, so that the leader reads the reason.
         node.registration.withdraw()
-        last = replace(record, left=reason)
+        # In a world that it has not entered yet its program has not failed.
+        is_new = node.membership() is MembershipState.MEMBER
+        last = replace(record, left=reason, outcome=None if is_new else node.reckoning.outcome)
         unfinished = yield from _write_leave_record(last, node.registration.version, lease, deadline)
     else:
         unfinished = yield from deregister(node, deadline)
@@ -83,11 +93,12 @@ def _hand_over(node: Node, reason: str, lease: Lease | None, deadline: float) ->
     # Also if it does not know that it leads: it may be elected by a write that was on its way.
     leads = yield from leader.resign(node, deadline, lease)
     node.registration.lease = None
+    if leads is None:
+        yield from _collect_garbage(node, reason, deadline)
+    # It may have learned of that only now.
     if node.membership() is MembershipState.SUPERSEDED:
         for prefix in garbage.of_superseded(node.settings.attempt, node.id):
             yield Delete(prefix, deadline)
-    elif leads is None:
-        yield from _collect_garbage(node, reason, deadline)
 
 
 def _write_leave_record(
@@ -111,7 +122,8 @@ def _write_leave_record(
 def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None]:
     """If this node is the last one, say why the round ended, and collect the garbage if no other may come back.
 
-    No node leads: a leader looks here after it has resigned.
+    No node leads: a leader looks here after it has resigned. What is garbage follows from what was seen when no node
+    was there, whatever is published later: by then others may have come.
     """
     while True:
         # Before the look at the nodes, so that nothing is put over the news of a leader that comes after that. What
@@ -121,16 +133,16 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         status = control.raw(records.STATUS_KEY)
         snapshot = yield ReadAll(records.NODES, deadline)
         nodes = nodes_in(snapshot)
-        if any(record.left is None for record in nodes):
+        state, version, is_closed = node.run.state, node.run.version, node.closed() is not None
+        if any(record.left is None for record in nodes) or node.membership() is MembershipState.SUPERSEDED:
             return
-        state, version = node.run.state, node.run.version
-        if state is None or node.closed() is not None:
+        if state is None or is_closed:
             break
         if control.get(STATE_KEY) is None:
             return
         known = read_record(RunStatus, status)
-        state = yield from read_world(state, deadline)
-        last = rules.last_status(state, nodes, known, node.id, reason).encode()
+        whole = yield from read_world(state, deadline)
+        last = rules.last_status(whole, nodes, known, node.id, reason).encode()
         # A node that has just gone may have closed the run before, and removed its status.
         yield from apply_and_emit(node, (yield Read(STATE_KEY, deadline)), deadline)
         if not same_version(node.run.version, version):
@@ -138,25 +150,31 @@ def _collect_garbage(node: Node, reason: str, deadline: float) -> Coroutine[None
         applied, _ = yield Put(records.STATUS_KEY, last, deadline, previous=status)
         if applied:
             break
-    for prefix in (yield from _ended(node, nodes, deadline)):
+    if is_closed and state is not None:
+        prefixes = yield from _after_closing(node, state, deadline)
+        prefixes += garbage.of_closed_notices(control)
+    else:
+        prefixes = yield from _after_last_round(node, state, nodes, deadline)
+    for prefix in prefixes:
         yield Delete(prefix, deadline)
-    if node.closed() is not None:
-        for key in garbage.of_closed_notices(control):
-            yield Delete(key, deadline)
 
 
-def _ended(node: Node, nodes: list[NodeRecord], deadline: float) -> Coroutine[list[str]]:
-    """The garbage after the last node has left."""
-    state = node.run.state
+def _after_closing(node: Node, state: State, deadline: float) -> Coroutine[list[str]]:
+    """The garbage of a closed attempt after the last node has left."""
+    pending = yield ReadAll(records.PENDING, deadline)
+    pages = []
+    for number in garbage.unpublished_rounds(state, pending):
+        written = yield ReadAll(records.world_folder(number), deadline)
+        pages += garbage.unpublished_pages(state, number, written)
+    return garbage.of_closed_attempt(state, node.settings.attempt, pending, pages)
+
+
+def _after_last_round(
+    node: Node, state: State | None, nodes: list[NodeRecord], deadline: float
+) -> Coroutine[list[str]]:
+    """The garbage of an open run after the last node has left."""
     if state is None:
         return garbage.of_worldless_run(nodes)
-    if node.closed() is not None:
-        pending = yield ReadAll(records.PENDING, deadline)
-        pages = []
-        for number in garbage.unpublished_rounds(state, pending):
-            written = yield ReadAll(records.world_folder(number), deadline)
-            pages += garbage.unpublished_pages(state, number, written)
-        return garbage.of_closed_attempt(state, node.settings.attempt, pending, pages)
     whole = yield from read_world(state, deadline)
     # A member without a record may only be cut off, and go on with its round. What stays goes two rounds later.
     ended = rules.has_ended(whole, nodes, node.run.status, node.id)

@@ -48,7 +48,7 @@ class Lifetime:
             )
 
     def begin(self, start: Callable[[], None]) -> None:
-        """Begin, by `start`, unless it has begun.
+        """Begin, by `start`, unless it has begun. If that fails it has not, and the next call tries again.
 
         Raises:
             RendezvousClosedError: It has ended.
@@ -62,8 +62,8 @@ class Lifetime:
                     f"This handler of the rendezvous '{self._run}' has shut down; create a new one."
                 )
             if self._life is Life.NEW:
-                self._life = Life.BEGUN
                 start()
+                self._life = Life.BEGUN
 
     def end(self) -> bool:
         """End; returns whether it had not ended before."""

@@ -1,34 +1,33 @@
 """What one node knows and wants: the memory that its coroutines share. No I/O, no threads."""
 
-import logging
 import math
 import os
 import random
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
 
 from rdzv_core.backend import STATE_KEY
+from rdzv_core.errors import RendezvousConnectionError
 
 from ..hooks import Event, EventKind
 from ..settings import RendezvousSettings
-from . import events, rules
+from . import events, failures, rules
+from .aside import node_logger
 from .candidacy import Candidacy
-from .client import DecodedSnapshot, VersionedValue, backoff
+from .client import DecodedSnapshot, Pauses, VersionedValue, longest_pause
 from .connection import Connection
 from .countdown import Countdown
 from .failures import LEAD, Failures
 from .notices import Notices, name_in_id, read_notices
+from .reckoning import Reckoning
 from .records import LEADER_KEY, STATUS_KEY, Closed, LeaderRecord, Page, RunStatus, read_record
 from .registration import NodeState, Registration, Trigger
 from .rules import MembershipState
 from .run_view import RunView
 
-logger = logging.getLogger(__name__)
-
-RATE: Final = 500
-"""Attempts a second that all nodes together make at a service that does not answer, each in each of its loops."""
+logger = node_logger(__name__)
 
 
 @dataclass
@@ -39,7 +38,6 @@ class Node:
         settings: What the user asked for.
         backend: The backend's name, for messages.
         clock: This node's monotonic clock, in seconds.
-        assign: Which node gets which rank in a world that this node publishes.
         rng: Where pauses come from.
         id: Made anew for each handler; readable, and unique by its random part.
         interval: Seconds between two keep-alives.
@@ -52,15 +50,14 @@ class Node:
         evicted_from: The round whose eviction this node has reported.
         candidacy: When it stands for election, and the term in which it leads.
         countdown: Until when drains and its own quarantine last, and since when it waits alone.
+        reckoning: How its last round has ended, and what that costs it.
     """
 
     settings: RendezvousSettings
     backend: str
     clock: Callable[[], float]
-    assign: rules.Assign = rules.sticky_ranks
     rng: random.Random = field(default_factory=random.Random)
     id: str = ""
-
     interval: float = field(init=False)
     ttl: float = field(init=False)
     run: RunView = field(default_factory=RunView)
@@ -72,6 +69,7 @@ class Node:
     evicted_from: int = 0
     candidacy: Candidacy = field(init=False)
     countdown: Countdown = field(init=False)
+    reckoning: Reckoning = field(default_factory=Reckoning)
 
     def __post_init__(self) -> None:
         """Give the node its id, and what follows from its settings."""
@@ -81,7 +79,9 @@ class Node:
         self.interval = self.settings.keep_alive_interval.total_seconds()
         self.ttl = self.interval * self.settings.keep_alive_max_attempt
         self.connection = Connection(self.settings.run, self.backend, self.clock, self.interval, self.ttl)
-        self.failures = Failures(self.clock)
+        self.failures = Failures(
+            self.clock, partial(failures.patience, self.settings.timeout.refused.total_seconds(), self.registration)
+        )
         self.candidacy = Candidacy(self.id, self.settings.attempt, self.run, self.registration)
         self.countdown = Countdown(self.id)
 
@@ -91,15 +91,9 @@ class Node:
         """The deadline for a call in the background; `at_most` is one that the caller has."""
         return min(at_most, self.clock() + max(self.ttl, self.settings.timeout.heartbeat.total_seconds()))
 
-    def pauses(self) -> Iterator[float]:
+    def pauses(self) -> Pauses:
         """Seconds between attempts at what failed."""
-        return backoff(self.rng, self.longest_pause)
-
-    def longest_pause(self) -> float:
-        """The most seconds between two attempts: so long that all nodes together make `RATE` attempts a second, but no
-        longer than an interval, in which a lease is renewed in any case, or a second, if that is longer."""
-        # `backoff` draws three quarters of it on average.
-        return max(1.0, min(self.nodes_known() / (0.75 * RATE), self.interval))
+        return Pauses(self.rng, lambda: longest_pause(self.nodes_known(), self.interval), self.interval)
 
     # What the service shows.
 
@@ -191,6 +185,11 @@ class Node:
         """Whether every coroutine is to end."""
         return self.registration.state is NodeState.STOPPED
 
+    @property
+    def connection_error(self) -> RendezvousConnectionError | None:
+        """Why the service could not be reached lately, or refuses this node; None while it does neither."""
+        return self.connection.error or self.failures.refusal
+
     def membership(self) -> MembershipState:
         """What the state means to this node."""
         return rules.membership(self.run.state, self.run.rank, self.settings.attempt, self.round)
@@ -244,7 +243,7 @@ class Node:
     def is_alone(self) -> bool:
         """Whether this node waits, and all others of its world have certainly left."""
         alone = rules.is_alone(self.run.state, self.run.status, self.run.rank)
-        return alone and self.is_waiting() and self.connection.error is None
+        return alone and self.is_waiting() and self.connection_error is None
 
     def has_valid_lease(self) -> bool:
         """Whether this node's record certainly lives, so that its world is still its own."""

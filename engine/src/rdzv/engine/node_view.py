@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_core.handler import Drain
 
 from .node import Node
@@ -51,8 +51,14 @@ class NodeView:
 
     @property
     def connection_error(self) -> RendezvousConnectionError | None:
-        """Why the service could not be reached lately; None while it can be."""
-        return self._node.connection.error
+        """Why the service could not be reached lately, or refuses this node; None while it does neither."""
+        return self._node.connection_error
+
+    @property
+    def refused_timeout(self) -> float | None:
+        """Seconds for which this node goes on while the service refuses it, counted from the first refusal; None: it is
+        not refused now."""
+        return self._node.failures.patience() if isinstance(self.connection_error, RendezvousDeniedError) else None
 
     @property
     def since_last_contact(self) -> float:
@@ -92,6 +98,16 @@ class NodeView:
     def quarantine(self) -> str | None:
         """For how many more seconds this node is quarantined, and why, in words; None: it is not."""
         return self._node.countdown.quarantined(time.monotonic())
+
+    @property
+    def pays(self) -> bool:
+        """Whether this node has to count the failure that ended its round before: no loss and no other explains it."""
+        return self._node.reckoning.pays
+
+    @property
+    def ended_by(self) -> Failure | None:
+        """The first failure of that round, with its verdict; None: there was none, or none is known."""
+        return self._node.reckoning.ended_by
 
     @property
     def failures(self) -> Mapping[int, Failure]:

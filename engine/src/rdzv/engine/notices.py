@@ -7,6 +7,7 @@ A node drains; the program of a node failed first in a round; a node is quaranti
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from hashlib import blake2b
 from typing import Final, TypeVar
 
@@ -14,15 +15,16 @@ from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.keys import escape
 
 from .client import DecodedSnapshot
-from .codec import Record
+from .codec import LATER, Record
 from .records import CONTROL, number_of, read_record
 
 DRAINS: Final = f"{CONTROL}/drains"
 """One key for each node that drains: its id."""
 FAILURES: Final = f"{CONTROL}/failures"
-"""One key for each round in which a program failed. The first node to write it has failed first."""
+"""One key for each round in which a program failed. The first node to write it has failed first; over
+that a leader writes whose failure it was, once the round is over."""
 QUARANTINES: Final = f"{CONTROL}/quarantines"
-"""One key for each node that is or was quarantined: its name."""
+"""One key for each node that is or was quarantined: its name, or its id where others have its name."""
 
 MOST_SECONDS: Final = 1e9
 """No drain and no quarantine is longer: locks and sockets overflow somewhere above this."""
@@ -58,6 +60,15 @@ class DrainNotice(Record):
         _check_seconds(self.seconds)
 
 
+class Verdict(StrEnum):
+    """Whose failure it was that ended a round."""
+
+    FIRST = "that of the node that reported it first"
+    BEHIND = "that of the node that was behind when others hung"
+    EXPLAINED = "of none: a member was lost, or left"
+    UNCLEAR = "not to be told: nodes hung at the same step, or less is known"
+
+
 @dataclass(frozen=True, slots=True)
 class Failure(Record):
     """The failure of a program, of which no other came first in its round.
@@ -67,12 +78,21 @@ class Failure(Record):
         reason: In words.
         progressed: Whether the programs of that node had made progress in that round.
         attempt: The attempt that the round belongs to.
+        verdict: Whose failure it was, as a leader has said once the round was over; None: that is not known yet.
+        because: What the verdict is made of, in words.
     """
 
     node: str
     reason: str
     progressed: bool
     attempt: int = 0
+    verdict: Verdict | None = field(default=None, metadata=LATER)
+    because: str | None = field(default=None, metadata=LATER)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts as a failure of its node."""
+        return self.verdict in (Verdict.FIRST, Verdict.BEHIND)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +125,7 @@ class Notices:
     Attributes:
         drains: By the id of the node.
         failures: By the number of the round.
-        quarantines: By the name of the node.
+        quarantines: By the name of the node, or its id where others have its name.
         unreadable: Why what stands at a key could not be read, by the key.
     """
 

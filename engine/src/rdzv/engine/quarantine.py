@@ -1,5 +1,6 @@
 """When a node is quarantined, and until when. Pure functions of the notices of the run."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
@@ -11,28 +12,46 @@ _LAST_DOUBLED: Final = 4
 """Each quarantine of a node takes twice as long as the one before, up to this one."""
 
 
+def shared_names(nodes: Collection[NodeRecord]) -> frozenset[str]:
+    """The names that several live nodes have: they tell no node from another."""
+    counts = Counter(name_of(node.id) for node in nodes if node.left is None)
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
 def quarantine_of(node_id: str, served: int, notices: Notices) -> Quarantine | None:
-    """The quarantine that a node is in, which has waited out the one of round `served`."""
-    quarantine = notices.quarantines.get(name_of(node_id))
-    return None if quarantine is None or quarantine.over or quarantine.round <= served else quarantine
+    """The quarantine that a node is in, by its id or its name, which has waited out the one of round `served`."""
+    for quarantine in _of_node(node_id, notices):
+        if not quarantine.over and quarantine.round > served:
+            return quarantine
+    return None
 
 
-def with_due(notices: Notices, number: int, after: int, cooldown: float) -> tuple[Notices, str | None]:
-    """The notices, with the quarantine that is due, and the name of its node; None: none is.
+def _of_node(node_id: str, notices: Notices) -> list[Quarantine]:
+    """The quarantines under the id and under the name of a node, over or not; the last one first."""
+    keys = (node_id, name_of(node_id))
+    found = [notices.quarantines[key] for key in keys if key in notices.quarantines]
+    return sorted(found, key=lambda quarantine: -quarantine.round)
+
+
+def with_due(
+    notices: Notices, number: int, after: int, cooldown: float, shared: Collection[str] = ()
+) -> tuple[Notices, str | None]:
+    """The notices, with the quarantine that is due, and the name of its node, or its id; None: none is.
 
     Args:
         notices: What stands in the service.
         number: The round that runs, or ran last.
         after: Consecutive rounds in which a node failed first that make it due; 0: none ever is.
         cooldown: Seconds of a first quarantine.
+        shared: The names that several live nodes have: each of these is quarantined by its id.
     """
     rounds = range(number - after + 1, number + 1)
-    failures = [notices.failures[each] for each in rounds if each in notices.failures]
-    names = {name_of(failure.node) for failure in failures}
+    failures = [failure for each in rounds if (failure := notices.failures.get(each)) is not None and failure.counts]
+    names = {name if (name := name_of(failure.node)) not in shared else failure.node for failure in failures}
     if not after or len(failures) < after or len(names) > 1:
         return notices, None
     name = names.pop()
-    before = notices.quarantines.get(name)
+    before = next(iter(_of_node(failures[-1].node, notices)), None)
     if before is not None and before.round >= rounds[0]:
         # No failure counts twice.
         return notices, None
@@ -51,15 +70,26 @@ def is_suspect(notices: Notices, number: int, after: int) -> bool:
         number: The round that ran last.
         after: Consecutive rounds in which a node failed first that make it due; 0: none ever is.
     """
-    before = [notices.failures.get(each) for each in range(number - after + 1, number)]
-    names = {name_of(failure.node) for failure in before if failure is not None}
-    return after > 0 and number not in notices.failures and None not in before and len(names) < 2
+    rounds = range(number - after + 1, number)
+    before = [failure for each in rounds if (failure := notices.failures.get(each)) is not None and failure.counts]
+    names = {name_of(failure.node) for failure in before}
+    return number not in notices.failures and len(before) == after - 1 and len(names) < 2
 
 
 def waited_out(nodes: Collection[NodeRecord], notices: Notices) -> Mapping[str, Quarantine]:
-    """The quarantines that their nodes have waited out, by name, as they should be written now."""
+    """The quarantines that their nodes have waited out, by name or id, as they should be written now."""
     return {
         name: replace(quarantine, over=True)
         for name, quarantine in notices.quarantines.items()
-        if not quarantine.over and any(name_of(node.id) == name and quarantine.round <= node.served for node in nodes)
+        if not quarantine.over
+        and any(name in (node.id, name_of(node.id)) and quarantine.round <= node.served for node in nodes)
+    }
+
+
+def lifted(shared: Collection[str], notices: Notices) -> Mapping[str, Quarantine]:
+    """The quarantines of names that several nodes have, as they should be written now: they hold for no node."""
+    return {
+        name: replace(quarantine, over=True)
+        for name, quarantine in notices.quarantines.items()
+        if not quarantine.over and name in shared
     }

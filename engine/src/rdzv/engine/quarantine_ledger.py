@@ -1,22 +1,23 @@
 """How a leader keeps the quarantines of its run: which are due, which are over, and what it has written of them."""
 
-import logging
 from collections.abc import Collection
 from dataclasses import replace
 
 from rdzv_core.errors import RendezvousStateError
 
-from . import quarantine
+from . import quarantine, verdicts
+from .aside import node_logger
 from .client import VersionedValue
 from .effects import Coroutine, Put, Read
 from .node import Node
 from .notices import Failure, Notices, Quarantine, failure_key, quarantine_key
 from .records import NodeRecord, State, read_record
+from .rules import Situation
 
-logger = logging.getLogger(__name__)
+logger = node_logger(__name__)
 
 _Written = dict[str, tuple[VersionedValue, Quarantine]]
-"""By the name of the node, with the versioned value that it became."""
+"""By the name of the node, or its id, with the versioned value that it became."""
 
 
 class QuarantineLedger:
@@ -30,6 +31,7 @@ class QuarantineLedger:
         self._node = node
         self._failures: dict[int, Failure] = {}
         self._written: _Written = {}
+        self._shared_since: dict[str, float] = {}
 
     def notices(self, state: State | None) -> tuple[Notices, str | None]:
         """The notices of the run, with the quarantine that is due by them, if one is, and the name of its node."""
@@ -37,7 +39,8 @@ class QuarantineLedger:
         failures, quarantines = {**seen.failures, **self._failures}, {**seen.quarantines, **self._unseen()}
         known = replace(seen, failures=failures, quarantines=quarantines)
         number = state.round if state is not None else 0
-        return quarantine.with_due(known, number, mine.quarantine_after, mine.quarantine_cooldown.total_seconds())
+        cooldown = mine.quarantine_cooldown.total_seconds()
+        return quarantine.with_due(known, number, mine.quarantine_after, cooldown, self._shared_since)
 
     def _unseen(self) -> dict[str, Quarantine]:
         """What this leader has written, and the watch does not show yet."""
@@ -50,25 +53,49 @@ class QuarantineLedger:
             or versioned.envelope.supersedes(seen.envelope)
         }
 
-    def read_failure(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
-        """Read who failed first in the last round, if that may make a quarantine due: the watch may not show it yet."""
-        mine = self._node
-        if state is None or not quarantine.is_suspect(mine.run.notices, state.round, mine.settings.quarantine_after):
+    def judge(self, situation: Situation, *, publishes: bool = False) -> Coroutine[None]:
+        """Write down whose failure it was that ended the last round, once that can be told.
+
+        Args:
+            situation: What the leader knows.
+            publishes: The next round is about to be formed: the watch may not show yet who failed first in this one.
+        """
+        state = situation.state
+        if state is None or not self._may_judge(situation, state, publishes):
             return
+        key, deadline = failure_key(state.round), self._node.background_deadline()
         try:
-            failure = read_record(Failure, (yield Read(failure_key(state.round), mine.background_deadline())))
+            versioned = yield Read(key, deadline)
+            failure = read_record(Failure, versioned)
+            if failure is not None and failure.verdict is None and (judged := verdicts.judged(failure, situation)):
+                # What stands there then: that, or the verdict of another leader.
+                _, there = yield Put(key, judged.encode(), deadline, previous=versioned)
+                failure = read_record(Failure, there)
         except RendezvousStateError:
             # The watch says so in the log.
             failure = None
         self._failures = {} if failure is None else {state.round: failure}
-        yield from self.settle(state, records)
+        if failure is not None and failure.verdict is not None and not failure.counts:
+            run, because = self._node.settings.run, failure.because
+            logger.warning("round %d of '%s' has ended by the failure of no node: %s", state.round, run, because)
+
+    def _may_judge(self, situation: Situation, state: State, publishes: bool) -> bool:
+        mine = self._node
+        known = self.notices(state)[0].failures.get(state.round)
+        if known is not None:
+            return known.verdict is None and verdicts.judged(known, situation) is not None
+        after = mine.settings.quarantine_after
+        is_suspect = publishes and quarantine.is_suspect(mine.run.notices, state.round, after)
+        return is_suspect or verdicts.has_failed(situation)
 
     def settle(self, state: State | None, records: Collection[NodeRecord]) -> Coroutine[None]:
         """Write down the quarantine that is due, and those that are over."""
+        lasting = self._note_shared_names(records)
         notices, due = self.notices(state)
         snapshot = self._node.run.snapshot
         assert snapshot is not None  # noqa: S101 - it was elected by what it has seen
-        changed = {**quarantine.waited_out(records, notices), **({due: notices.quarantines[due]} if due else {})}
+        changed = {**quarantine.waited_out(records, notices), **quarantine.lifted(lasting, notices)}
+        changed |= {due: notices.quarantines[due]} if due else {}
         for name, record in changed.items():
             key = quarantine_key(name)
             before = snapshot.replaceable(key)
@@ -78,3 +105,9 @@ class QuarantineLedger:
                 self._written[name] = there, record
                 what = "is not quarantined any more" if record.over else f"is quarantined: {record.reason}"
                 logger.warning("node '%s' of '%s' %s", name, self._node.settings.run, what)
+
+    def _note_shared_names(self, records: Collection[NodeRecord]) -> list[str]:
+        """Note which names several nodes have; returns those that are so for longer than a dead node has a record."""
+        now = self._node.clock()
+        self._shared_since = {name: self._shared_since.get(name, now) for name in quarantine.shared_names(records)}
+        return [name for name, since in self._shared_since.items() if now >= since + self._node.ttl]

@@ -1,6 +1,5 @@
 """What is written down about a run: state, status, leader and node, each a small JSON record."""
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -10,10 +9,12 @@ from typing import Any, Final, TypeVar, cast
 from rdzv_core.errors import RendezvousStateError
 
 from ..admission import AdmissionRule, Limits
+from ..outcome import Outcome
+from .aside import node_logger
 from .client import DecodedSnapshot, VersionedValue, present
-from .codec import LOCAL, Record, decode
+from .codec import LATER, LOCAL, Record, decode
 
-logger = logging.getLogger(__name__)
+logger = node_logger(__name__)
 
 CONTROL: Final = "control"
 """What every node watches: the state, the status and the leader."""
@@ -233,6 +234,7 @@ class NodeRecord(_LimitedRecord):
         ready: The ids of the draining nodes that it can go on without: its program has saved its work.
         goes: It drains, and its time is over: it leaves its round, whether the others are ready or not.
         served: The round of the last quarantine that it has waited out; 0: none.
+        outcome: How the last round has ended on it: the one that it has left behind, or that it has left for good.
         order: The service's creation order of the record: the arrival order. Not written.
     """
 
@@ -249,6 +251,7 @@ class NodeRecord(_LimitedRecord):
     ready: tuple[str, ...] = ()
     goes: bool = False
     served: int = 0
+    outcome: Outcome | None = field(default=None, metadata=LATER)
     order: int = field(default=0, metadata=LOCAL)
 
     @property

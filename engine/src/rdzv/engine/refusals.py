@@ -9,6 +9,7 @@ from . import rules
 from .node import Node
 from .pace import status_interval
 from .records import NodeRecord, Phase, State, named_departures
+from .report import is_out, out_until
 from .run_view import Presence
 
 READERS: Final = 64
@@ -51,6 +52,25 @@ def raise_if_drained(node: Node) -> None:
         raise errors.RendezvousGracefulExitError(f"This node has left '{node.settings.run}': {reason}.")
 
 
+def raise_if_out(node: Node) -> None:
+    """Raise that this node takes no further part, once that is certain: it has failed, and has no restart left.
+
+    Raises:
+        RendezvousGracefulExitError: No loss explains its failure, or none has been seen in time.
+    """
+    # Where no node leads, none looks whether another was lost; what is refused may be the look at what it has found.
+    is_watched = node.connection_error is None and node.run.leader is not None
+    node.reckoning.observe(is_out(node) and is_watched, node.clock())
+    failure = node.run.notices.failures.get(node.round)
+    is_judged = failure is not None and failure.verdict is not None
+    if is_out(node) and (is_judged or node.clock() >= out_until(node)):
+        node.reckoning.pays, node.reckoning.ended_by = True, failure
+        raise errors.RendezvousGracefulExitError(
+            f"This node takes no further part in '{node.settings.run}': its program has failed, and may not be started "
+            f"again ({'no other node was lost' if failure is None or not failure.because else failure.because})."
+        )
+
+
 def _refuse_what_is_over(node: Node, state: State) -> None:
     run = f"The rendezvous '{node.settings.run}'"
     mine, closed = node.settings.attempt, state.closed
@@ -86,7 +106,9 @@ def _check_limits(node: Node) -> None:
 
 def unreachable(node: Node, since: float) -> errors.RendezvousConnectionError:
     """The error for a service that has not answered since that moment."""
-    error = errors.RendezvousConnectionError(
+    refuses = isinstance(node.connection.error, errors.RendezvousDeniedError)
+    kind = errors.RendezvousDeniedError if refuses else errors.RendezvousConnectionError
+    error = kind(
         f"The service of the rendezvous '{node.settings.run}' on backend '{node.backend}' could not be reached "
         f"within {node.clock() - since:.1f} s: "
         f"{node.connection.error or 'no answer. Is it up, and is the endpoint right?'}"

@@ -4,22 +4,20 @@ A node that comes back after losing its lease raises the epoch of the state, und
 form a round without it (the fence).
 """
 
-import logging
-
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.deadline import pause_within
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
+from .aside import node_logger
 from .client import DecodedSnapshot, VersionedValue, same_version
 from .effects import Coroutine, Emit, OpenLease, Put, ReadAll, Revoke, Sleep, WaitForChange
-from .failures import LEAD, Failures
+from .failures import LEAD, REGISTER, Failures
 from .node import Node
 from .records import CONTROL, PENDING, Page, decode_state, numbered
 from .registration import NodeState, Trigger
-from .supervisor import is_passing
+from .supervisor import note_passing, note_success
 from .worlds import read_page, restore_page
 
-logger = logging.getLogger(__name__)
+logger = node_logger(__name__)
 
 
 def register(node: Node, deadline: float) -> Coroutine[None]:
@@ -42,20 +40,26 @@ def register(node: Node, deadline: float) -> Coroutine[None]:
         yield from _write_in_time(node, deadline)
     finally:
         node.registration.writing = False
+        # Who has called it gets the error.
+        node.failures.clear(REGISTER)
 
 
 def _write_in_time(node: Node, deadline: float) -> Coroutine[None]:
     """Write the record, and fence it, again and again until that succeeds, trying is of no use, or time is over."""
     pauses, unexpected = node.pauses(), Failures(node.clock)
     while not node.stopped:
+        began = node.clock()
         try:
             yield from _write_and_fence(node, deadline)
+            note_success(node, REGISTER)
             return
         except Exception as error:
-            if _is_final(error, unexpected):
+            if isinstance(error, RendezvousConnectionError):
+                note_passing(node, REGISTER, error, began)
+            if _is_final(node, error, unexpected):
                 raise
             now = node.clock()
-            pause = pause_within(_until(node, deadline) - now, next(pauses))
+            pause = pauses.within(_until(node, deadline) - now, error)
             if pause is None:
                 if node.goes_at() < deadline:
                     # It goes, whatever the error was: its caller is to find the drain over.
@@ -64,10 +68,13 @@ def _write_in_time(node: Node, deadline: float) -> Coroutine[None]:
             yield Sleep(now + pause)
 
 
-def _is_final(error: Exception, unexpected: Failures) -> bool:
-    """Whether trying again is of no use: the service refuses, or an error that none expects comes again and again."""
+def _is_final(node: Node, error: Exception, unexpected: Failures) -> bool:
+    """Whether trying again is of no use: the service refuses for too long, or an error that none expects comes again
+    and again."""
+    if isinstance(error, RendezvousConnectionError):
+        return isinstance(error, RendezvousDeniedError) and node.failures.lasting is not None
     if isinstance(error, RendezvousError):
-        return not is_passing(error)
+        return True
     unexpected.add("register", error)
     return unexpected.lasting is not None
 
@@ -125,11 +132,13 @@ def _write_record(node: Node, deadline: float) -> Coroutine[None]:
                 return
             mine.lease, mine.lease_since, mine.lease_until = lease, node.clock(), opened + lease.ttl
             continue
-        before = mine.version
+        before, sent = mine.version, node.clock()
         mine.on(Trigger.SENT)
         # Conditional, although no other node writes it: a request that hung in a dead connection may
         # be applied seconds later, and must not undo what was written since.
         applied, mine.version = yield Put(record.key, record.encode(), until, previous=before, lease=mine.lease)
+        if applied:
+            node.connection.on_renewal(sent)
         if applied and record == mine.record:
             return
         if not applied and same_version(before, mine.version):

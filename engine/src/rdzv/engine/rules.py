@@ -6,7 +6,7 @@ ask them: the leader (`decide`) and each node for itself (`membership`).
 
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -14,10 +14,6 @@ from typing import Final
 from . import eligibility
 from .notices import NONE, Notices
 from .records import NO_STATE, Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State, named_departures
-
-Assign = Callable[[Sequence[NodeRecord], Sequence[str]], Sequence[str]]
-"""Ranks: (who will form the round, in arrival order; the ids of the round before) -> ids in rank order."""
-
 
 _AFTER_ARRIVAL: Final = 1 / 4
 """The part of a last call that is left, at least, after each arrival: nodes seldom come alone."""
@@ -43,7 +39,6 @@ class Situation:
         since_arrival: Seconds since a node arrived last.
         wanted: Seconds for which a world waits for its wanted size, if there is one.
         known: The status published before: which members were already known to be gone.
-        assign: Orders the ranks; None is the default, `sticky_ranks`.
         due: The ids of the nodes for which a running world is asked to grow by now; None: of all.
         notices: Who drains, and who is quarantined.
     """
@@ -57,7 +52,6 @@ class Situation:
     since_arrival: float = math.inf
     wanted: float = 0.0
     known: RunStatus | None = None
-    assign: Assign | None = None
     due: Collection[str] | None = None
     notices: Notices = NONE
 
@@ -72,11 +66,21 @@ class Publish:
             One of them might be coming back at this very moment, so the leader says first what it
             is about to do, and then looks once more.
         objections: What speaks against nodes that the new one has because the others are too few, by their ids.
+        arrived: The nodes of the new world, in arrival order; none: there is no new world.
     """
 
     state: State
     evicted: tuple[Departure, ...] = ()
     objections: Mapping[str, str] = field(default_factory=dict)
+    arrived: tuple[NodeRecord, ...] = field(default=(), compare=False)
+
+    def with_ranks(self, order: Sequence[str] | None) -> "Publish | None":
+        """The same world with its nodes in this order of ids, None: the default; None if they are others."""
+        if order is None:
+            return self
+        if sorted(order) != sorted(node.id for node in self.arrived):
+            return None
+        return replace(self, state=_with_ranks(self.state, self.arrived, order))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,20 +178,27 @@ def decide(situation: Situation) -> Publish | Defer:
     state = situation.state
     if state is None:
         state = _initial_state(min((node.attempt for node in live), default=0), 0, live, situation.limits)
-    is_certain = situation.trusted or state.closed is not None
-    departed = departures(state, situation.nodes, situation.known, _RAN_OUT if is_certain else None)
+    departed = departed_from(state, situation)
     if newest > state.attempt:
         if not state.closed and any(node.attempt < newest for node in live):
             rival = min((node for node in live if node.attempt == newest), key=_arrival)
             reason = f"superseded by attempt {newest}"
             return Publish(replace(state, closed=Closed(rival.id, reason, done=False)))
         # Exclusivity holds per run, whatever the attempt.
-        if not _is_in_use(state, live, departed):
-            state, departed = _initial_state(newest, state.round, live, situation.limits), {}
+        if not is_in_use(state, live, departed):
+            # The news still names who has left the world before: the next leader would wait for them again.
+            departed = {} if state.closed else departed
+            state = _initial_state(newest, state.round, live, situation.limits)
     status = _status(state, live, departed, situation)
-    if state.closed or _is_in_use(state, live, departed):
+    if state.closed or is_in_use(state, live, departed):
         return Defer(status)
     return _next_world(state, live, departed, status, situation)
+
+
+def departed_from(state: State, situation: Situation) -> dict[str, Departure]:
+    """The members that are certainly not coming back into this round, by their ids, as far as the leader can tell."""
+    is_certain = situation.trusted or state.closed is not None
+    return departures(state, situation.nodes, situation.known, _RAN_OUT if is_certain else None)
 
 
 def _next_world(
@@ -199,7 +210,7 @@ def _next_world(
 ) -> Publish | Defer:
     """What the leader does now that no member is in the running round any more."""
     notices = situation.notices
-    waiting = eligibility.eligible(state.limits, _candidates(state, live), state.world, notices)
+    waiting = eligibility.eligible(state.limits, _candidates(state, live, notices), state.world, notices)
     chosen = state.limits.choose(waiting, state.world)
     if not chosen:
         return Defer(status)
@@ -208,7 +219,8 @@ def _next_world(
         return Defer(replace(status, phase=Phase.LAST_CALL), recheck_after=remaining)
     evicted = tuple(departure for departure in departed.values() if not departure.left)
     objections = {node.id: why for node in chosen if (why := eligibility.objection(node, notices))}
-    return Publish(_next_round(state, waiting, chosen, situation.assign or sticky_ranks), evicted, objections)
+    arrived = tuple(sorted(chosen, key=_arrival))
+    return Publish(_next_round(state, waiting, arrived), evicted, objections, arrived)
 
 
 def _remaining(state: State, waiting: Sequence[NodeRecord], size: int, situation: Situation) -> float:
@@ -227,16 +239,16 @@ def _remaining(state: State, waiting: Sequence[NodeRecord], size: int, situation
     return max(ends_in, extended)
 
 
-def _next_round(state: State, waiting: Sequence[NodeRecord], chosen: Sequence[NodeRecord], assign: Assign) -> State:
-    chosen = sorted(chosen, key=_arrival)
-    world = tuple(assign(chosen, state.world))
-    by_id = {node.id: node for node in chosen}
-    if len(world) != len(chosen) or set(world) != set(by_id):
-        raise ValueError(f"The rank assignment must return each of {sorted(by_id)} once, not {list(world)}.")
-    first = by_id[world[0]]
+def _next_round(state: State, waiting: Sequence[NodeRecord], arrived: Sequence[NodeRecord]) -> State:
     # No node has left behind a later round than the state's, unless the service has forgotten everything.
     number = 1 + max(state.round, *(node.last_round for node in waiting))
-    return replace(state, round=number, world=world, address=first.address, port=first.port)
+    return _with_ranks(replace(state, round=number), arrived, sticky_ranks(arrived, state.world))
+
+
+def _with_ranks(state: State, arrived: Sequence[NodeRecord], order: Sequence[str]) -> State:
+    """The state whose world is these nodes in this order of their ids."""
+    first = next(node for node in arrived if node.id == order[0])
+    return replace(state, world=tuple(order), address=first.address, port=first.port)
 
 
 def sticky_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
@@ -324,19 +336,19 @@ def departures(
     return departed
 
 
-def _is_in_use(state: State, live: Iterable[NodeRecord], departed: Collection[str]) -> bool:
+def is_in_use(state: State, live: Iterable[NodeRecord], departed: Collection[str]) -> bool:
     """Whether a member is, or may still be, in the running round."""
     back = {node.id for node in live if node.last_round >= state.round}
     return any(member not in departed and member not in back for member in state.world)
 
 
-def _candidates(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
+def _candidates(state: State, nodes: Iterable[NodeRecord], notices: Notices) -> list[NodeRecord]:
     """The nodes that a new world may have, in arrival order."""
     members = frozenset(state.world)
     asked = (state.attempt, state.min_nodes, state.max_nodes, state.rule)
     fitting = [node for node in nodes if (node.attempt, node.min_nodes, node.max_nodes, node.rule) == asked]
     waiting = [node for node in fitting if node.id not in members or node.last_round >= state.round]
-    return sorted((node for node in waiting if not node.goes), key=_arrival)
+    return sorted((node for node in waiting if not (node.goes or eligibility.is_out(node, notices))), key=_arrival)
 
 
 def phase(state: State, inside: Collection[NodeRecord]) -> Phase:
@@ -352,9 +364,9 @@ def _status(
     state: State, live: Collection[NodeRecord], departed: Mapping[str, Departure], situation: Situation
 ) -> RunStatus:
     inside = active_members(state, live)
-    waiting = _candidates(state, live)
+    waiting = _candidates(state, live, situation.notices)
     drained = frozenset[str]() if state.closed else eligibility.drained(inside, situation.notices)
-    news = 0 if state.closed or not state.world else _news(state, inside, waiting, departed, drained, situation)
+    news = 0 if state.closed or not state.world else _news(state, live, waiting, departed, drained, situation)
     # Nodes that leave a closed run are not reported as lost.
     lost = () if state.closed else tuple(departed.values())
     present = len(inside) + len(waiting)
@@ -363,7 +375,7 @@ def _status(
 
 def _news(
     state: State,
-    inside: Sequence[NodeRecord],
+    live: Collection[NodeRecord],
     waiting: Sequence[NodeRecord],
     departed: Collection[str],
     drained: Collection[str],
@@ -371,8 +383,10 @@ def _news(
 ) -> int:
     """How many nodes wait for a new world that would differ from the running one; a loss counts as one of them."""
     members = frozenset(state.world)
+    # One that takes no further part has ended the round as well.
+    back = [node for node in live if node.id in members and node.last_round >= state.round and not node.goes]
     returned = [node for node in waiting if node.id in members]
-    staying = [node for node in inside if node.id not in drained]
+    staying = [node for node in active_members(state, live) if node.id not in drained]
     # One that is only silent keeps its place: it may come back, and then no other has to move.
     kept = len(state.world) - len(departed) - len(drained)
     preferred = [node for node in waiting if eligibility.objection(node, situation.notices) is None]
@@ -381,7 +395,7 @@ def _news(
     arrivals = _room_for(state, [*staying, *returned, *new], len(new), kept)
     # Spares beyond the room disturb no member; a loss counts when the others can go on without.
     goes_on = (departed or drained) and staying and state.limits.choose([*staying, *waiting], state.world)
-    return arrivals + len(returned) + (1 if goes_on else 0)
+    return arrivals + len(back) + (1 if goes_on else 0)
 
 
 def _room_for(state: State, present: Sequence[NodeRecord], new: int, kept: int) -> int:

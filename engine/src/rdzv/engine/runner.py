@@ -1,22 +1,25 @@
 """Runs the coroutines of one node on threads, against the real service."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousError
 from rdzv_core.threads import start_thread
 
 from ..hooks import Event
-from . import effects
+from . import aside, effects
+from .aside import node_logger
 from .client import RetryingClient
 from .effects import Coroutine, Effect
 from .leader import lead
 from .node import Node
+from .ranks import Order, RankAssignment
 
-logger = logging.getLogger(__name__)
+logger = node_logger(__name__)
 
 _R = TypeVar("_R")
 
@@ -33,12 +36,14 @@ class Runner:
         self._node = node
         self._client = client
         self._emit = emit
+        self._ranks = RankAssignment()
         lock = threading.RLock()
         self._changed = threading.Condition(lock)
         # Apart, so that who only sleeps is not woken by every step of the others.
         self._stopped = threading.Condition(lock)
         self._version = 0
         self._threads: list[threading.Thread] = []
+        self._begun: set[str] = set()
 
     def start(self, name: str, coroutine: Coroutine[None]) -> None:
         """Run a coroutine on a thread of its own until it ends.
@@ -54,8 +59,23 @@ class Runner:
             thread = start_thread(self._run_to_end, name, coroutine, name=f"rdzv-{name}-{self._node.id}")
             self._threads = [one for one in self._threads if one.is_alive()] + [thread]
 
+    def start_once(self, **loops: Coroutine[None]) -> None:
+        """Start loops under their names, but for those that it has started before: there may have been no room for all.
+
+        Raises:
+            RendezvousError: As `start`.
+        """
+        for name, loop in loops.items():
+            if name not in self._begun:
+                self.start(name, loop)
+                self._begun.add(name)
+
     def run(self, coroutine: Coroutine[_R]) -> _R:
         """Run a coroutine on the caller's thread; returns what it returns, raises what it raises."""
+        with aside.speaking_aside():
+            return self._run(coroutine)
+
+    def _run(self, coroutine: Coroutine[_R]) -> _R:
         result: Any = None
         error: BaseException | None = None
         effect: Effect | None = None
@@ -105,6 +125,7 @@ class Runner:
                 thread.join(timeout)
                 if thread.is_alive():
                     logger.warning("thread '%s' has not ended within %.1f s", thread.name, timeout)
+        aside.flush()
 
     def _run_to_end(self, name: str, coroutine: Coroutine[None]) -> None:
         """Run a loop. The loops start again by themselves (`supervised`): what leaves one has ended it for good."""
@@ -113,15 +134,24 @@ class Runner:
         except BaseException as error:
             if self._node.stopped and isinstance(error, RendezvousError):
                 return
-            logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
             with self._changed:
                 self._node.failures.add(name, error, lasts=True)
                 self._changed.notify_all()
+            logger.exception("the loop '%s' of node '%s' has ended", name, self._node.id)
 
     def _pause(self, until: float, on: threading.Condition, ended: Callable[[], bool] = lambda: False) -> None:
         with on:
             while not (ended() or self._node.stopped) and (remaining := until - time.monotonic()) > 0:
                 on.wait(min(remaining, threading.TIMEOUT_MAX))
+
+    def _await(self, deadline: float, answer: Future[Order]) -> None:
+        """Wait for an answer, until the deadline or the end of the node."""
+        answer.add_done_callback(lambda _: self._notify())
+        self._pause(deadline, self._changed, answer.done)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
     def _perform(self, effect: Effect, seen: int) -> Any:
         client = self._client
@@ -131,7 +161,9 @@ class Runner:
             case effects.WaitForChange(until):
                 return self._pause(until, self._changed, lambda: self._version != seen)
             case effects.Emit(events):
-                return [self._emit(event) for event in events]
+                return aside.announce(partial(self._emit, event) for event in events)
+            case effects.AssignRanks(arrived, previous, deadline):
+                return self._ranks.order(arrived, previous, partial(self._await, deadline))
             case effects.SpawnLeader(term):
                 return self.start("lead", lead(self._node, term))
             case effects.Wait(prefix, since, deadline):

@@ -138,6 +138,10 @@ def _machine(shown: Shown, racks: int) -> SimpleNamespace:
         runner=SimpleNamespace(hits=0),
         clock=lambda: 0.0,
         gives_up_at=1.0,
+        died_in=0,
+        is_out=False,
+        outcome=None,
+        before=0,
         drains_at=(0.0 if facts.drained else 1.0) if facts.drains else math.inf,
         settings=SimpleNamespace(attempt=0),
     )

@@ -61,7 +61,7 @@ _SKIPPED: Final[dict[str, frozenset[str]]] = {
     "_LearntMachine": frozenset({"_context", "_watcher", "settings", "_rng", "order", "labels", "link", "gives_up_at"}),
     "SimulatedRunner": frozenset({"pieces", "hits", "_connection", "_client", "_timeline", "_clock"}),
     "RunningCoroutine": frozenset({"turn"}),
-    "Node": frozenset({"settings", "backend", "clock", "assign", "rng"}),
+    "Node": frozenset({"settings", "backend", "clock", "rng"}),
     "Connection": frozenset({"_service", "_clock"}),
     "Failures": frozenset({"_clock"}),
     "DecodedSnapshot": frozenset({"_versioned"}),
@@ -386,6 +386,7 @@ class _LearntMachine(Machine):
             self.mailbox,
             context.timeline,
             emit=self._hear,
+            assign=self._assign,
             stepped=self._stepped,
         )
 

@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(name: str, plugin: BackendPlugin) -> None:
     show(f"{name}: {plugin.summary}")
     if plugin.default_endpoint is not None:
-        show(f"default endpoint: {plugin.default_endpoint or 'none is needed'}")
+        show(f"default endpoint: {plugin.describe_endpoint(plugin.default_endpoint) or 'none is needed'}")
     kind = plugin.backend_type
     show("\ncapabilities:")
     if issubclass(kind, KeyValueBackend):

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from rdzv_core.errors import RendezvousError
+from rdzv_core.text import printable
 
 from . import backends, close, doctor, drain, log, output, pardon, run, status
 from .agent import ExitStatus
+from .agent.shortages import explained
 from .exits import EXIT_CODES
 from .parser import CommandParser, RootParser
 
@@ -37,6 +39,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except RendezvousError as error:
         log.say(str(error))
         return ExitStatus.of(error).value
+    except OSError as error:
+        where = f": {printable(str(error.filename))}" if error.filename else ""
+        log.say(f"rdzv cannot go on: {explained(error)}{where}")
+        return ExitStatus.ERROR.value
     except KeyboardInterrupt:
         return 130
     finally:

@@ -1,40 +1,55 @@
-"""What the command says on the standard error: every line begins with who says it, and `rdzv run`'s with when."""
+"""What the command says on the standard error: every line begins with who says it, and `rdzv run`'s with when.
+
+A reader that stalls holds up no node: a thread of its own writes.
+"""
 
 import contextlib
+import io
 import logging
+import os
 import sys
 import time
 import warnings
+from functools import partial
 from typing import Final
 
+from rdzv.backlog import Backlog
 from rdzv_core.text import printable
 
 _LONGEST: Final = 8000
 """Characters of a line; of a longer one its two ends are shown."""
 
+_FLUSH: Final = 2.0
+"""Seconds that the reader gets, at the end, to take what was said."""
+
 _node = ""
 """The id of the node that speaks; empty while there is none."""
 
 
-class _Lines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        return _lines(super().format(record), record.created)
+class _Handler(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        write(f"{_lines(self.format(record), record.created)}\n")
 
 
 def begin(verbosity: int) -> None:
     """Log to the standard error: warnings, with 1 also news, from 2 on everything."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_Lines())
-    logging.basicConfig(level=(logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)], handlers=[handler])
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(level=level, format="%(message)s", handlers=[_Handler()])
     # Python shows these to the authors of a program, and hides them otherwise.
     logging.captureWarnings(True)
     warnings.filterwarnings("default", category=DeprecationWarning, module="rdzv")
 
 
 def end() -> None:
-    """Speak for no handler any more."""
+    """Speak for no handler any more, and see to it that what was said is written, if anyone reads it."""
     speak_as("")
     logging.captureWarnings(False)
+    flush()
+
+
+def flush() -> None:
+    """Wait until what was said is written, but not for a reader that stalls."""
+    _said.flush(_FLUSH)
 
 
 def speak_as(node: str) -> None:
@@ -49,15 +64,12 @@ def say(text: str) -> None:
 
 
 def write(text: str) -> None:
-    """Write to the standard error as it is.
+    """Have something written to the standard error as it is.
 
     A node outlives its log: a full disk, a reader that is gone and a stream that is closed are passed over, as they
-    are by `logging`.
+    are by `logging`. What a reader that stalls does not take is dropped, and counted.
     """
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(text)
-            sys.stderr.flush()
+    _said.add(partial(_write, text))
 
 
 def moment(when: float | None = None) -> str:
@@ -69,3 +81,26 @@ def _lines(text: str, when: float) -> str:
     prefix = f"{moment(when)} rdzv[{_node}]: " if _node else "rdzv: "
     # A traceback has many lines, and a collector of logs takes each for itself. Other nodes choose some of the text.
     return "\n".join(f"{prefix}{printable(line, _LONGEST)}" for line in text.splitlines() or [""])
+
+
+def _write(text: str) -> None:
+    stream = sys.stderr
+    if stream is None:
+        return
+    with contextlib.suppress(OSError, ValueError):
+        try:
+            descriptor = stream.fileno()
+        except io.UnsupportedOperation:
+            stream.write(text)
+            return
+        # Past the stream, whose lock the interpreter takes at its end: a write that is stuck would abort it.
+        data = text.encode(stream.encoding, "backslashreplace")
+        while data:
+            data = data[os.write(descriptor, data) :]
+
+
+def _tell_dropped(count: int) -> None:
+    _write(f"{_lines(f'{count} messages are not here: the reader of this log was too slow', time.time())}\n")
+
+
+_said: Final = Backlog("rdzv-log", _tell_dropped)

@@ -9,22 +9,23 @@ import shutil
 import sys
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rdzv import DynamicRendezvousHandler
 from rdzv.config import parse_nnodes
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
+from rdzv.inspector import RunInspector
 from rdzv.programs import withhold
 from rdzv.registry import get_rendezvous_handler
 from rdzv_core.backend import BackendPlugin
-from rdzv_core.errors import RendezvousParameterError
+from rdzv_core.errors import RendezvousError, RendezvousParameterError
 from rdzv_core.options import secret_names
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
-from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus
+from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts
 from .common import add_needed, add_run_options, parameters
 from .exits import EXIT_CODES
 from .log import say, speak_as, write
@@ -47,6 +48,9 @@ _LOUD: Final = (
     EventKind.EVICTED,
 )
 """What a user wants to know without asking."""
+
+_LOOK: Final = 5.0
+"""Seconds that a node which was not fit takes to look at its run, before it makes its checks again."""
 
 _DOUBLINGS: Final = 3
 """How often the cooldown is doubled at most."""
@@ -80,6 +84,38 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
     options = AgentOptions.of(arguments)
     environ = for_agents()
+    params = _parameters(arguments, options, environ)
+    command = [arguments.program, *arguments.arguments]
+    # No other node needs to be disturbed by one that cannot start it.
+    if shutil.which(arguments.program) is None:
+        say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
+        return ExitStatus.FAILED.value
+    plugin = load_backend_plugin(params.backend)
+    public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options), environ)
+    checks = Checks(options.check or (), options.check_timeout, environment, options.keep_detached)
+    restarts = Restarts(options.max_restarts)
+    for cooldown in _cooldowns(options.check_cooldown):
+        if unfit := checks.run():
+            ending = AgentResult(ExitStatus.UNFIT, unfit)
+        else:
+            ending = _take_part(params, public, command, options, checks, restarts)
+        if ending.exit_status is not ExitStatus.DONE:
+            say(f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason)
+        if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
+            break
+        say(f"this node tries again in {cooldown:g} s")
+        time.sleep(cooldown)
+        if closed := _closed(params):
+            ending = closed
+            say(ending.reason)
+            break
+    return 0 if ending.exit_code in options.ok_exit_code else ending.exit_code
+
+
+def _parameters(
+    arguments: argparse.Namespace, options: AgentOptions, environ: Mapping[str, str]
+) -> RendezvousParameters:
+    """How the node is made; what an agent around this one tells its program is not meant for that."""
     if arguments.run_id is None:
         raise RendezvousParameterError(
             "The variable RDZV_RUN_ID is that of the run of which this process is a program, and which it would wait "
@@ -93,27 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
             "the variable RDZV_ENDPOINT is that of the run of which this process is a program, and is not used here; "
             "--endpoint and --backend give one"
         )
-    command = [arguments.program, *arguments.arguments]
-    # No other node needs to be disturbed by one that cannot start it.
-    if shutil.which(arguments.program) is None:
-        say(f"cannot start '{printable(arguments.program)}': there is no such program, or it is not executable")
-        return ExitStatus.FAILED.value
-    plugin = load_backend_plugin(params.backend)
-    public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options), environ)
-    checks = Checks(options.check or (), options.check_timeout, environment, options.keep_detached)
-    restarts = 0
-    for cooldown in _cooldowns(options.check_cooldown):
-        if unfit := checks.run():
-            ending = AgentResult(ExitStatus.UNFIT, unfit)
-        else:
-            ending, restarts = _take_part(params, public, command, options, checks, restarts)
-        if ending.exit_status is not ExitStatus.DONE:
-            say(f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason)
-        if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
-            break
-        say(f"this node tries again in {cooldown:g} s")
-        time.sleep(cooldown)
-    return 0 if ending.exit_code in options.ok_exit_code else ending.exit_code
+    return params
 
 
 def _cooldowns(first: float | None) -> Iterator[float]:
@@ -122,14 +138,25 @@ def _cooldowns(first: float | None) -> Iterator[float]:
         yield (first or 0.0) * 2 ** min(doublings, _DOUBLINGS)
 
 
+def _closed(params: RendezvousParameters) -> AgentResult | None:
+    """How a node ends that was not fit, if its run is over; None: it is not, or cannot be asked now."""
+    try:
+        with RunInspector(params) as inspector:
+            closed = inspector.closed(_LOOK)
+    except RendezvousError as error:
+        logging.getLogger("rdzv").info("whether the run goes on is not known: %s", error)
+        return None
+    return AgentResult.of_closed(closed) if closed is not None else None
+
+
 def _take_part(
     params: RendezvousParameters,
     public: RendezvousParameters,
     command: Sequence[str],
     options: AgentOptions,
     checks: Checks,
-    restarts: int,
-) -> tuple[AgentResult, int]:
+    restarts: Restarts,
+) -> AgentResult:
     """Be a node of the run until it ends, or this node leaves it.
 
     Args:
@@ -138,10 +165,7 @@ def _take_part(
         command: The program and its arguments.
         options: What the user has decided.
         checks: What the node must be fit for.
-        restarts: How often the command has failed on this machine and was to be started again.
-
-    Returns:
-        How it ended, and the restarts up to then.
+        restarts: How often the command may fail on this machine, and has failed.
     """
     handler = get_rendezvous_handler(params)
     if not isinstance(handler, DynamicRendezvousHandler):
@@ -162,7 +186,7 @@ def _take_part(
     )
     register_hooks(progress)
     try:
-        return agent.run(), agent.restarts
+        return agent.run()
     finally:
         unregister_hooks(progress)
         progress.clear()
@@ -202,7 +226,9 @@ class _Progress:
         status = self._handler.view.status
         here = f"{status.phase}, {status.present} here" if status else "nothing known of the others yet"
         trouble, silence = self._handler.view.connection_error, self._handler.view.since_last_contact
-        if trouble is not None or silence == math.inf:
+        if self._handler.view.refused_timeout is not None:
+            here = f"the service refuses this node: {trouble}"
+        elif trouble is not None or silence == math.inf:
             silent = seconds if silence == math.inf else silence
             here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
         quarantine = f"{found}, " if (found := self._handler.view.quarantine) else ""
@@ -219,6 +245,10 @@ class _Progress:
         """How long it has waited, and how long it will: by what ends the wait first."""
         timeout, alone = self._handler.settings.timeout, self._handler.view.alone
         join, patience = timeout.join.total_seconds(), timeout.alone.total_seconds()
+        refused = self._handler.view.refused_timeout
+        if refused is not None and self._handler.view.since_last_contact == math.inf:
+            # From the beginning on.
+            join = min(join, refused)
         if alone is not None and patience - alone < join - seconds:
             return f"alone for {alone:.0f} s of {patience:.0f} s"
         return f"{seconds:.0f} s of {join:.0f} s"

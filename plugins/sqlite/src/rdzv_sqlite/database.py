@@ -19,7 +19,7 @@ from rdzv_core.errors import RendezvousConnectionError, RendezvousError, Rendezv
 
 from . import schema
 from .notifier import COUNT
-from .paths import LOGS, check_access, check_content, default_path, explain, make_default_folder, missing, resolve
+from .paths import LOGS, check_access, check_content, explain, is_default, make_default_folder, missing, resolve
 from .shared import Shared, shared
 
 _SLICE: Final = 0.1
@@ -88,7 +88,7 @@ class Database:
     def __init__(self, path: str, *, create: bool = True) -> None:
         self.path = resolve(path)
         self.lock = threading.RLock()
-        self._is_default = path == default_path()
+        self._is_default = is_default(path)
         self._create = create
         self._connection: sqlite3.Connection | None = None
         self._file: _Identity | None = None

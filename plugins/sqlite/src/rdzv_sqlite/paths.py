@@ -28,8 +28,23 @@ _WAY_OUT: Final = "Give the path of a database file as the endpoint."
 
 
 def default_path() -> str:
-    """The file that is used when the user names none: one for all processes of a user that share a temp folder."""
-    return os.path.join(tempfile.gettempdir(), f"rdzv-{os.getuid()}", "rdzv.db")
+    """The file that is used when the user names none: one for all processes of a user that share a temp folder.
+
+    Raises:
+        RendezvousParameterError: There is no temp folder that this user may write into.
+    """
+    try:
+        folder = tempfile.gettempdir()
+    except OSError as error:
+        raise RendezvousParameterError(f"There is no temp folder for a database: {error}. {_WAY_OUT}") from error
+    return os.path.join(folder, f"rdzv-{os.getuid()}", "rdzv.db")
+
+
+def is_default(path: str) -> bool:
+    """Whether this is the file that is used when the user names none."""
+    with suppress(RendezvousParameterError):
+        return path == default_path()
+    return False
 
 
 def resolve(path: str) -> str:
@@ -39,7 +54,11 @@ def resolve(path: str) -> str:
 
 def describe(endpoint: str) -> str:
     """What an endpoint means, for people."""
-    return f"{resolve(endpoint or default_path())} (a file: it serves the processes of this machine only)"
+    try:
+        path = resolve(endpoint or default_path())
+    except RendezvousParameterError:
+        path = "none, for there is no temp folder"
+    return f"{path} (a file: it serves the processes of this machine only)"
 
 
 def check_endpoint(endpoint: str) -> None:

@@ -6,7 +6,7 @@ from rdzv_core.parameters import RendezvousParameters
 
 from .backend import SqliteBackend
 from .options import OPTIONS
-from .paths import check_endpoint, default_path, describe
+from .paths import check_endpoint, describe
 
 
 def create_backend(params: RendezvousParameters) -> tuple[SqliteBackend, None]:
@@ -23,5 +23,5 @@ def as_client(params: RendezvousParameters) -> RendezvousParameters:
 
 BACKEND = BackendPlugin(
     "a SQLite file, for the processes of one machine; no server", OPTIONS, create_backend, SqliteBackend,
-    default_endpoint=default_path(), describe_endpoint=describe, as_client=as_client, contract=1,
+    default_endpoint="", describe_endpoint=describe, as_client=as_client, contract=1,
 )  # fmt: skip

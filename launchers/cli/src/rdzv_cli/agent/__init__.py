@@ -4,5 +4,6 @@ from .agent import Agent
 from .checks import Checks
 from .ending import AgentResult, ExitStatus
 from .options import AgentOptions
+from .restarts import Restarts
 
-__all__ = ["Agent", "AgentOptions", "AgentResult", "Checks", "ExitStatus"]
+__all__ = ["Agent", "AgentOptions", "AgentResult", "Checks", "ExitStatus", "Restarts"]

@@ -4,27 +4,30 @@ import contextlib
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 
 import rdzv
 from rdzv.channel import Report
 from rdzv.current import variables
+from rdzv.outcome import Ending, Outcome
 from rdzv_core.handler import RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 
 from ..told import as_told
-from .calls import until_signalled
+from .calls import unless_urgent, until_signalled
 from .channels import Channels
 from .drains import DrainNotices
 from .ending import AgentResult, ExitStatus
 from .failures import FailureDetection, WorkerFailure
 from .guard import Guard, own_children
 from .options import AgentOptions
-from .processes import PROCESSES, processes_of_rank_0
+from .processes import agree_on_processes
 from .progress import HangDetection
+from .restarts import Restarts
+from .shortages import explained, outlast
 from .signals import Asked, Signals
 from .speaker import Speaker
 from .workers import Workers, signal_name
@@ -49,7 +52,7 @@ class Agent:
         environment: The variables of every process that is started, to which those of its world are added.
         waiting: Called several times a second while the node waits for a world, with the seconds so far.
         say: Takes what its user should know of every world.
-        restarts: How often the command has failed here and was to be started again.
+        restarts: How often the command may fail here, and has failed.
     """
 
     handler: rdzv.DynamicRendezvousHandler
@@ -61,10 +64,11 @@ class Agent:
     environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
     waiting: Callable[[float], None] = lambda seconds: None
     say: Callable[[str], None] = logger.info
-    restarts: int = 0
+    restarts: Restarts = field(default_factory=Restarts)
     _signals: Signals = field(init=False)
     _speaker: Speaker = field(init=False)
     _has_failed: bool = field(default=False, init=False)
+    _outcome: Outcome | None = field(default=None, init=False)
     _step: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
@@ -87,38 +91,62 @@ class Agent:
             return ending
 
     def _one_round(self) -> AgentResult | None:
-        if self._has_failed and (unfit := self.check(lambda: bool(self._signals.number))):
-            return AgentResult(ExitStatus.UNFIT, unfit)
+        if self._has_failed and (ending := self._check()):
+            return ending
         self._has_failed = False
         # A guard for each round: one that was killed is missed by no other. It begins while the node waits.
         # A scheduler that has this node drain signals every process of its job.
         ignored = () if self.options.drain is None else (signal.SIGUSR1,)
-        guard = Guard(self.environment, keep_detached=self.options.keep_detached, ignored=ignored)
-        with contextlib.closing(guard) as keeper:
-            info = until_signalled(self._speaker, self.handler.next_rendezvous, self.waiting)
+        guard = partial(Guard, self.environment, keep_detached=self.options.keep_detached, ignored=ignored)
+        with contextlib.closing(outlast(guard)) as keeper:
+            joined, self._outcome = partial(self.handler.next_rendezvous, self._outcome), None
+            info = until_signalled(self._speaker, joined, self.waiting)
             if info is None:
                 return self._signalled()
-            if not self._agree_on_processes(info):
+            if final := self.restarts.settle(self.handler):
+                return self._failed_for_good(final)
+            if not agree_on_processes(self._speaker, info, self.options.nproc_per_node, partial(self._has_ended, info)):
                 return None
             with contextlib.closing(Channels(self.options.nproc_per_node, keeper)) as channels:
                 return self._run_command(info, channels, keeper)
 
+    def _check(self) -> AgentResult | None:
+        """How this node ends instead of taking part again; None: it is fit to. Until then it stays in its world, and
+        drains from that."""
+
+        def is_over() -> bool:
+            self._speaker.drain_if_asked()
+            return self._ended_from_outside(finished=False) is not None
+
+        self._signals.in_world = True
+        try:
+            if unfit := self.check(is_over):
+                # No other node explains that.
+                failure = self.restarts.pending(self.handler)
+                final = failure and self.restarts.pay(failure)
+                return self._failed_for_good(final) if final else AgentResult(ExitStatus.UNFIT, unfit)
+            # A signal has ended the check: whether it is fit is not known, and it goes.
+            while self._signals.asked is Asked.DRAIN and not is_over():
+                time.sleep(_POLL)
+            return self._ended_from_outside(finished=False)
+        finally:
+            self._signals.in_world = False
+
     def _run_command(self, info: RendezvousInfo, channels: Channels, keeper: Guard) -> AgentResult | None:
-        own = {"processes": self.options.nproc_per_node, "restarts": self.restarts}
-        own_of = [
-            variables(self.params, info, local_rank=rank, channel=channels.path(rank), **own)
-            for rank in range(self.options.nproc_per_node)
-        ]
-        environments = [{**self.environment, **as_told(each, self.environment)} for each in own_of]
+        environments = _environments(self, info, channels)
         notices = DrainNotices(channels, self.options.on_drain)
         self.say(_place_in(info, self.options.nproc_per_node))
-        try:
-            workers = Workers(self.command, environments, keeper)
-        except OSError as error:
-            reason = f"cannot start {self.command[0]!r}: {error.strerror}"
-            self._speaker.report_failure(reason, progressed=False)
-            return AgentResult(ExitStatus.FAILED, reason)
+        # From here on a signal asks a member: the command may be what sends it.
         self._signals.in_world = True
+        try:
+            workers = outlast(partial(Workers, self.command, environments, keeper), partial(self._has_ended, info))
+        except OSError as error:
+            self._signals.in_world = False
+            if self._has_ended(info):
+                return None
+            failure = WorkerFailure(f"{self.command[0]} cannot be started: {explained(error)}")
+            self._outcome = Outcome(failure.ending, spent=self.restarts.are_spent)
+            return self._failed(failure, info, progressed=False)
         stuck = ""
         try:
             ending = self._watch(workers, channels, notices, info)
@@ -130,34 +158,14 @@ class Agent:
         # Another world must not find here what a former one has left.
         return AgentResult(ExitStatus.FAILED, f"cannot go on: {stuck}") if stuck and ending is None else ending
 
-    def _agree_on_processes(self, info: RendezvousInfo) -> bool:
-        """See to it that every node has as many processes, else the global ranks would not add up.
-
-        Returns:
-            False if the world ended before it was known.
-        """
-        if info.rank == 0:
-            until_signalled(self._speaker, lambda: info.store.set(PROCESSES, str(self.options.nproc_per_node)))
-            return not self._signals.number
-        ended = threading.Event()
-        try:
-            first = until_signalled(
-                self._speaker, lambda: processes_of_rank_0(info.store, ended), is_over=lambda: self._has_ended(info)
-            )
-        finally:
-            ended.set()
-        if first is None:
-            return False
-        if first != self.options.nproc_per_node:
-            raise rdzv.RendezvousParameterError(
-                f"This node runs {self.options.nproc_per_node} processes, but the node of rank 0 runs {first}: "
-                "give all nodes the same --nproc-per-node."
-            )
-        return True
-
     def _has_ended(self, info: RendezvousInfo) -> bool:
-        """Whether this world is over, as far as this node knows."""
-        return bool(self.handler.view.closed or self.handler.num_nodes_waiting() or self._has_lost_member(info))
+        """Whether this world is over for this node, as far as it knows."""
+        return bool(
+            self._signals.number
+            or self.handler.view.closed
+            or self.handler.num_nodes_waiting()
+            or self._has_lost_member(info)
+        )
 
     def _has_lost_member(self, info: RendezvousInfo) -> bool:
         """Whether a member of this world is gone, even if the others are too few for another one."""
@@ -178,9 +186,11 @@ class Agent:
             # A world without one of its members is none, even if the others are too few for another.
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
+                self._outcome = self._ended(Ending.CHANGED, hangs, channels.reports())
                 return None
             seen, reports = workers.look(), channels.reports()
             if failure := failures.look(seen, reports):
+                self._outcome = self._ended(failure.ending, hangs, reports)
                 return self._failed(failure, info, progressed=self._progressed(reports))
             self._speaker.pass_on_drains(seen, notices)
             if not finished and all(worker.code == 0 for worker in seen):
@@ -201,8 +211,7 @@ class Agent:
         if closed := self.handler.view.closed:
             if closed.done and finished:
                 return AgentResult(ExitStatus.DONE, closed.reason)
-            kind = ExitStatus.of_closed(done=closed.done, gave_up=closed.gave_up)
-            return AgentResult(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
+            return AgentResult.of_closed(closed)
         return self._drained() if self.handler.view.is_drained else None
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:
@@ -218,21 +227,32 @@ class Agent:
         return self._step > before
 
     def _failed(self, failure: WorkerFailure, info: RendezvousInfo, *, progressed: bool) -> AgentResult | None:
-        what = failure.what
         if self._loses_drained(info):
-            logger.info("%s, since a node has left the world as it said", what)
+            logger.info("%s, since a node has left the world as it said", failure.what)
+            self._outcome = None
             return None
-        self._speaker.report_failure(what, progressed=progressed)
+        unless_urgent(self._signals, lambda: self._speaker.report_failure(failure.what, progressed=progressed))
         if ending := self._gives_up():
             return ending
-        if self.restarts >= self.options.max_restarts:
-            program = failure.code if self.options.pass_exit_code else 0
-            reason = f"{what}, after {self.restarts} restart{'s' * (self.restarts != 1)}"
-            return AgentResult(ExitStatus.FAILED, reason, program=program)
-        self.restarts += 1
         self._has_failed = True
-        logger.warning("%s; restart %d of %d", what, self.restarts, self.options.max_restarts)
-        return None
+        # A program may end with any code once it has saved its work: a node that was asked to drain goes as drained.
+        if info.world_size > 1 or self._signals.asked is Asked.DRAIN:
+            self.restarts.fail(failure)
+            return None
+        # No other node can explain it: it is counted now, and not once more when the next world stands.
+        self._outcome = Outcome(Ending.CHANGED)
+        final = self.restarts.pay(failure)
+        return self._failed_for_good(final) if final else None
+
+    def _ended(self, ending: Ending, hangs: HangDetection, reports: Sequence[Report]) -> Outcome:
+        step, age = hangs.behind(reports)
+        return Outcome(ending, step, age, spent=self.restarts.are_spent)
+
+    def _failed_for_good(self, failure: WorkerFailure) -> AgentResult:
+        program = failure.code if self.options.pass_exit_code else 0
+        count = self.restarts.count
+        reason = f"{failure.what}, after {count} restart{'s' * (count != 1)}"
+        return AgentResult(ExitStatus.FAILED, reason, program=program)
 
     def _loses_drained(self, info: RendezvousInfo) -> bool:
         """Whether a node that drains goes now: the workers of the others fail when its workers end."""
@@ -247,32 +267,39 @@ class Agent:
             return None
         first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
         reason = f"{len(rounds)} rounds without progress: {first}"
-        self.handler.set_closed(reason, gave_up=True)
+        unless_urgent(self._signals, lambda: self.handler.set_closed(reason, gave_up=True))
         return AgentResult(ExitStatus.GAVE_UP, reason)
 
     def _ended_by(self, error: rdzv.RendezvousError) -> AgentResult:
         if self.handler.view.is_drained:
             return self._drained()
-        closed, kind = self.handler.view.closed, ExitStatus.of(error)
-        if kind is ExitStatus.CLOSED and closed is not None:
-            kind = ExitStatus.of_closed(done=closed.done, gave_up=closed.gave_up)
-        return AgentResult(kind, str(error), summary=error.summary)
+        if self.restarts.are_spent and (failure := self.restarts.pending(self.handler)):
+            return self._failed_for_good(failure)
+        return AgentResult.of_error(error, self.handler.view.closed)
 
     def _is_urgent(self) -> bool:
         return self._signals.asked is Asked.END_AT_ONCE
 
     def _signalled(self) -> AgentResult:
-        number = self._signals.number
-        return AgentResult(ExitStatus.SIGNALLED, signal_name(number), number)
+        return AgentResult(ExitStatus.SIGNALLED, signal_name(self._signals.number), self._signals.number)
 
     def _drained(self) -> AgentResult:
         return AgentResult(ExitStatus.DRAINED, self.handler.view.drain_reason)
 
     def _shut_down(self, ending: AgentResult) -> None:
-        if ending.exit_status is ExitStatus.DONE:
-            self.handler.shutdown()
-        else:
-            self.handler.leave(ending.summary or ending.reason)
+        is_done = ending.exit_status is ExitStatus.DONE
+        end = self.handler.shutdown if is_done else partial(self.handler.leave, ending.summary or ending.reason)
+        unless_urgent(self._signals, end)
+
+
+def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> list[Mapping[str, str]]:
+    """The variables of each process of this world."""
+    own = {"processes": agent.options.nproc_per_node, "restarts": agent.restarts.count}
+    places = (
+        variables(agent.params, info, local_rank=rank, channel=channels.path(rank), **own)
+        for rank in range(agent.options.nproc_per_node)
+    )
+    return [{**agent.environment, **as_told(place, agent.environment)} for place in places]
 
 
 def _place_in(info: RendezvousInfo, each: int) -> str:

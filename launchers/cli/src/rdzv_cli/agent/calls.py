@@ -1,17 +1,24 @@
-"""A call to the service for which an agent waits on its main thread: a signal ends the wait."""
+"""A call to the service for which an agent waits on its main thread: a signal ends the wait, at the latest a second."""
 
 import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
+from functools import partial
 from typing import Final, TypeVar
 
 import rdzv
+from rdzv_core.threads import in_thread
 
+from .shortages import outlast
+from .signals import Asked, Signals
 from .speaker import Speaker
 from .workers import signal_name
 
 _T = TypeVar("_T")
+
+_NAME: Final = "rdzv-agent"
+"""Of the threads that make the calls."""
 
 _POLL: Final = 0.05
 """Seconds between two looks for a signal."""
@@ -35,20 +42,39 @@ def until_signalled(
         # It came while nothing was asked, such as while the workers ended.
         return None
     started = time.monotonic()
-    pool = ThreadPoolExecutor(1, "rdzv-agent")
+    asked: Future[_T] = Future()
     try:
-        asked: Future[_T] = pool.submit(call)
-        while not speaker.signals.number:
-            if wait([asked], _POLL).done:
-                return asked.result()
-            if is_over():
-                return None
-            speaker.drain_if_asked()
-            waiting(time.monotonic() - started)
-        # Leaving ends the wait too.
-        speaker.handler.leave(signal_name(speaker.signals.number))
-        with contextlib.suppress(rdzv.RendezvousError):
-            asked.result()
-        return None
-    finally:
-        pool.shutdown(wait=False)
+        asked = outlast(partial(in_thread, call, _NAME), lambda: bool(speaker.signals.number) or is_over())
+    except rdzv.RendezvousConnectionError as error:
+        if is_over():
+            return None
+        # That is the answer, unless a signal came meanwhile.
+        asked.set_exception(error)
+    while not speaker.signals.number:
+        if wait([asked], _POLL).done:
+            return asked.result()
+        if is_over():
+            return None
+        speaker.drain_if_asked()
+        waiting(time.monotonic() - started)
+    # Leaving ends the wait too.
+    unless_urgent(speaker.signals, lambda: speaker.handler.leave(signal_name(speaker.signals.number)))
+    with contextlib.suppress(rdzv.RendezvousError):
+        unless_urgent(speaker.signals, asked.result)
+    return None
+
+
+def unless_urgent(signals: Signals, call: Callable[[], _T]) -> _T | None:
+    """What a call to the service returns; None if a second signal came first: then it goes on beside, unheard.
+
+    A process that ends does not wait for it.
+    """
+    try:
+        asked = in_thread(call, _NAME)
+    except rdzv.RendezvousConnectionError:
+        # There is no room for a thread.
+        return call()
+    while signals.asked is not Asked.END_AT_ONCE:
+        if wait([asked], _POLL).done:
+            return asked.result()
+    return None

@@ -2,8 +2,29 @@
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Protocol, Self
 
 import rdzv
+
+
+class Closed(Protocol):
+    """Why a run was closed, as the node's view and the inspector have it."""
+
+    @property
+    def by(self) -> str:
+        """Which node, or user, closed it."""
+
+    @property
+    def reason(self) -> str:
+        """Why, in words."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the job was done."""
+
+    @property
+    def gave_up(self) -> bool:
+        """Whether it made no progress."""
 
 
 class ExitStatus(Enum):
@@ -59,6 +80,20 @@ class AgentResult:
     signal: int = 0
     summary: str = ""
     program: int = 0
+
+    @classmethod
+    def of_closed(cls, closed: Closed) -> Self:
+        """The end of a node whose run another has closed."""
+        kind = ExitStatus.of_closed(done=closed.done, gave_up=closed.gave_up)
+        return cls(kind, f"closed by {closed.by or 'an unnamed node'}: {closed.reason}")
+
+    @classmethod
+    def of_error(cls, error: rdzv.RendezvousError, closed: Closed | None) -> Self:
+        """The end that an error means, in a run that was closed so."""
+        kind = ExitStatus.of(error)
+        if kind is ExitStatus.CLOSED and closed is not None:
+            kind = ExitStatus.of_closed(done=closed.done, gave_up=closed.gave_up)
+        return cls(kind, str(error), summary=error.summary)
 
     @property
     def exit_code(self) -> int:

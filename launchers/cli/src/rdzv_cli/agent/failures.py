@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from rdzv.channel import Report
+from rdzv.outcome import Ending
 
 from .progress import HangDetection
 from .signals import Signals
@@ -16,10 +17,11 @@ _STACKS: Final = 0.3
 
 
 class WorkerFailure(NamedTuple):
-    """How a worker has failed: in words, and by its exit code as a shell has it; 1: it hangs."""
+    """How a worker has failed: in words, by its exit code as a shell has it (1: it hangs), and which of both."""
 
     what: str
     code: int = 1
+    ending: Ending = Ending.FAILED
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class FailureDetection:
             return None
         self._collect_stacks(workers, reports)
         how = f"no progress for {self.hangs.timeout:g} s, last step {reports[hanging].step}"
-        return WorkerFailure(f"{self._name(workers[hanging], hanging)} hangs: {how}")
+        return WorkerFailure(f"{self._name(workers[hanging], hanging)} hangs: {how}", ending=Ending.HUNG)
 
     def _name(self, worker: Worker, local_rank: int) -> str:
         rank = self.first_rank + local_rank

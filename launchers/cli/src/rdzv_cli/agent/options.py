@@ -28,7 +28,8 @@ class AgentOptions:
         metavar="N",
     )
     max_restarts: int = _flag(
-        "how often CMD may fail on this node before it gives up (default: %(default)s); a new world costs none",
+        "how often CMD may fail on this node before it gives up (default: %(default)s); a new world costs none, nor "
+        "does a failure that the loss of another node explains",
         type=count,
         default=0,
         metavar="N",

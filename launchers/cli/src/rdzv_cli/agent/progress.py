@@ -1,5 +1,6 @@
 """When a worker that reports progress hangs."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -31,8 +32,6 @@ class HangDetection:
             running: Which of them run: one that has ended does not hang.
             now: A moment on the monotonic clock.
         """
-        if self.timeout is None:
-            return None
         passed = 0.0 if self._looked is None else min(now - self._looked, _LONGEST)
         self._looked = now
         for rank, report in enumerate(reports):
@@ -40,5 +39,14 @@ class HangDetection:
             is_silent = report.calls == self._calls.get(rank, 0) > 0
             self._silent[rank] = self._silent[rank] + passed if is_silent else 0.0
             self._calls[rank] = report.calls
-        hanging = [rank for rank in range(len(reports)) if running[rank] and self._silent[rank] >= self.timeout]
+        limit = math.inf if self.timeout is None else self.timeout
+        hanging = [rank for rank in range(len(reports)) if running[rank] and self._silent[rank] >= limit]
         return min(hanging, key=lambda rank: reports[rank].step, default=None)
+
+    def behind(self, reports: Sequence[Report]) -> tuple[int | None, float]:
+        """The step of the worker that is behind, and for how many seconds it has reported nothing; None: none does."""
+        steps = [
+            (max(0, report.step), -self._silent.get(rank, 0.0)) for rank, report in enumerate(reports) if report.calls
+        ]
+        step, silence = min(steps, default=(None, 0.0))
+        return step, -silence

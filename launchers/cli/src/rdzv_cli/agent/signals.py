@@ -32,7 +32,6 @@ _DRAIN_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
 _REPEATED: Final = 0.2
 """Seconds in which one that comes again is the same: GNU ``timeout`` sends each to its child, then to the group."""
 
-
 _TOGETHER: Final = 1.0
 """Seconds between two processes that a scheduler signals at once: a busy machine does not wake both at once."""
 

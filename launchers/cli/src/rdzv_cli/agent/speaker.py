@@ -1,5 +1,6 @@
 """What a node tells the others of its run: that it drains, is ready for a drain, has failed, or gives the run up."""
 
+import contextlib
 import logging
 import threading
 import time
@@ -53,8 +54,11 @@ class Speaker:
             except rdzv.RendezvousError as error:
                 logger.warning("this node goes, and could not say so before: %s", error)
 
-        self.say(f"asked to end: this node leaves within {limit:g} s of the signal, so that the others can save work")
-        self._draining = start_thread(announce, name="rdzv-drain")
+        with contextlib.suppress(rdzv.RendezvousConnectionError):
+            # Where there is no room for it, the next look tries again.
+            self._draining = start_thread(announce, name="rdzv-drain")
+            told = f"this node leaves within {limit:g} s of the signal, so that the others can save work"
+            self.say(f"asked to end: {told}")
 
     def pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
         """Tell the workers of the drains, and the run once all of them are ready."""

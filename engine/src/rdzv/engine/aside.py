@@ -1,0 +1,66 @@
+"""What nodes say aside: their log lines and events. Handlers and plugins take them on threads of their own, so that one
+that hangs holds up no node: neither the lock between two effects, nor a loop, nor a caller who waits for a world."""
+
+import atexit
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Final
+
+from ..backlog import Backlog
+
+_FLUSH: Final = 1.0
+"""Seconds in which what was said is taken at the end of a node."""
+
+
+def node_logger(name: str) -> logging.Logger:
+    """The logger of a module whose code runs in nodes: what it says while a node runs is said aside."""
+    logger = logging.getLogger(name)
+    logger.addFilter(_put_aside)
+    return logger
+
+
+@contextmanager
+def speaking_aside() -> Iterator[None]:
+    """Run a part of a node on this thread."""
+    before = _here.runs_node
+    _here.runs_node = True
+    try:
+        yield
+    finally:
+        _here.runs_node = before
+
+
+def announce(events: Iterable[Callable[[], None]]) -> None:
+    """Have plugins take events."""
+    for take in events:
+        _events.add(take)
+
+
+def flush() -> None:
+    """Wait until all that was said is taken, but not for one that hangs."""
+    _events.flush(_FLUSH)
+    _lines.flush(_FLUSH)
+
+
+class _Here(threading.local):
+    runs_node = False
+
+
+_here: Final = _Here()
+_logger: Final = logging.getLogger(__name__)
+_lines: Final = Backlog("rdzv-log", partial(_logger.warning, "%d lines are lost: a handler of the log was too slow"))
+_events: Final = Backlog("rdzv-events", partial(_logger.warning, "%d events are lost: a plugin was too slow"))
+
+
+# Of a program that ends without the end of its nodes.
+atexit.register(flush)
+
+
+def _put_aside(record: logging.LogRecord) -> bool:
+    """Whether the handlers take a record at once; a filter of loggers."""
+    if _here.runs_node:
+        _lines.add(partial(logging.getLogger(record.name).callHandlers, record))
+    return not _here.runs_node
