@@ -355,7 +355,7 @@ class TestAsking:
         assert node.is_closed()
         assert node._node.failures.count(WATCH) == 0
 
-    def test_how_long_a_refused_node_goes_on_is_told_while_it_is_refused(self, run: Run) -> None:
+    def test_a_refused_node_says_how_long_it_goes_on_while_it_is_refused(self, run: Run) -> None:
         node = run.node(1, 1)
         told = []
         for error in (None, RendezvousConnectionError("away"), RendezvousDeniedError("no")):

@@ -231,6 +231,18 @@ class TestGathering:
         first.store.set("key", b"value")
         assert second.store.get("key") == b"value"
 
+    def test_a_node_that_others_cannot_reach_is_not_rank_0_and_says_what_to_give(
+        self, simple: Run, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        here = simple.nodes(3, 4, node_name="a", address="localhost")
+        elsewhere = simple.node(4, node_name="b", address="10.0.0.7")
+        *others, first = simple.gather(*here, elsewhere)
+        assert first.rank == 0
+        assert {info.bootstrap_store_info.master_addr for info in (first, *others)} == {"10.0.0.7"}
+        aside.flush()
+        assert caplog.text.count("it is at localhost, where each of them finds itself: it cannot be rank 0") == 3
+        assert "10.0.0.7" not in caplog.text
+
     def test_the_last_call_lets_stragglers_in(self, run: Run) -> None:
         early = run.join(*run.nodes(2, last_call=1.0))
         wait_until(lambda: run.handlers[0].is_closed() is False and run.handlers[0]._node.registration.record)

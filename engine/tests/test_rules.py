@@ -1,10 +1,12 @@
 """The rules, as tables: what the service holds, and what is published."""
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
 
+from rdzv.admission import AdmissionRule
 from rdzv.engine import rules
 from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
 from rdzv.engine.rules import Defer, MembershipState, Publish, Situation
@@ -264,6 +266,46 @@ class TestRanks:
         assert (ordered.state.world, ordered.state.address) == (("c", "a", "d", "b"), "c.host")
         assert ordered.state.round == publish.state.round
         assert publish.with_ranks(None) is publish
+
+    @pytest.mark.parametrize(
+        ("here", "previous", "expected"),
+        [
+            ("", "", "abcd"),
+            ("a", "", "bacd"),
+            ("ab", "", "cbad"),
+            ("abcd", "", "abcd"),
+            ("b", "", "abcd"),
+            ("a", "ab", "bacd"),
+        ],
+    )
+    def test_rank_0_is_at_an_address_by_which_others_reach_it(self, here: str, previous: str, expected: str) -> None:
+        where = {name: "127.0.0.1" if name in here else f"{name}.host" for name in "abcd"}
+        nodes = [node(name, address=address, last_round=1) for name, address in where.items()]
+        world = published(decide(state(*previous) if previous else None, *nodes))
+        assert "".join(world.world) == expected
+        assert world.address == ("127.0.0.1" if len(here) == 4 else f"{expected[0]}.host")
+
+    @pytest.mark.parametrize("order", list(permutations("abcd")))
+    def test_the_order_of_a_plugin_has_such_a_rank_0_too(self, order: tuple[str, ...]) -> None:
+        nodes = [node(name, address="localhost") if name in "ab" else node(name) for name in "abcd"]
+        publish = decide(None, *nodes)
+        assert isinstance(publish, Publish)
+        ordered = publish.with_ranks(order)
+        assert ordered is not None
+        first, *rest = ordered.state.world
+        assert first == next(name for name in order if name in "cd")
+        assert sum(a == b for a, b in zip(ordered.state.world, order, strict=True)) == (4 if first == order[0] else 2)
+        assert sorted([first, *rest]) == sorted(order)
+
+    def test_its_group_goes_with_it(self) -> None:
+        rule = AdmissionRule(1, (), "rack", 2)
+        racks = {"a": "x", "b": "x", "c": "y", "d": "y"}
+        nodes = [
+            node(name, address="::1" if name in "abc" else "10.0.0.7", labels={"rack": rack}, rule=rule)
+            for name, rack in racks.items()
+        ]
+        first = state(rule=rule, round=0)
+        assert published(decide(first, *nodes)).world == ("d", "c", "a", "b")
 
     def test_former_members_come_before_those_who_arrived_earlier(self) -> None:
         back = [node(name, order=50, last_round=1) for name in "wxyz"]

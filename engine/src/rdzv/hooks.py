@@ -99,7 +99,8 @@ class Hooks:
         Must be a pure function; the leader calls it, on a thread of its own. The result holds the id of every node in
         `arrived`, once, in rank order; None leaves it to the next plugin, then to the default. So does
         an exception or a result that is something else, after it is logged. All plugins together have five seconds:
-        then the round gets the default order, and so do further ones as long as this call has not returned.
+        then the round gets the default order, and so do further ones as long as this call has not returned. A first
+        node at a loopback address, where others are elsewhere, changes places with the next that they can reach.
 
         Args:
             arrived: The nodes that will form the round, in arrival order.

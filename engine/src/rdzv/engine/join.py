@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from rdzv_core.backend import STATE_KEY
+from rdzv_core.endpoints import is_loopback
 from rdzv_core.errors import RendezvousClosedError, RendezvousConnectionError, RendezvousDeniedError, RendezvousError
 
 from ..outcome import Outcome
@@ -59,6 +60,7 @@ def join(
         number = node.round
         state, rank = _enter(node)
         yield from report.learn_verdict(node, number, node.background_deadline(deadline))
+        _say_if_unreachable(address, state)
         if rank > 0 or (state.address, state.port) == (address, port):
             return state, rank
         # It was formed from the record of an earlier wait: the others would look for rank 0 where nothing is any more.
@@ -125,6 +127,15 @@ def _enter(node: Node) -> tuple[State, int]:
     node.round = state.round
     node.countdown.alone_since = None
     return state, rank
+
+
+def _say_if_unreachable(address: str, state: State) -> None:
+    if is_loopback(address) and not is_loopback(state.address):
+        logger.warning(
+            "this node tells the others that it is at %s, where each of them finds itself: it cannot be rank 0 among "
+            "them. Give the address by which they reach it as local_addr (rdzv run, torchrun: --local-addr)",
+            address,
+        )
 
 
 def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[None]:

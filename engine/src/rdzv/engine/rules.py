@@ -11,6 +11,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
+from rdzv_core.endpoints import is_loopback
+
 from . import eligibility
 from .notices import NONE, Notices
 from .records import NO_STATE, Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State, named_departures
@@ -246,9 +248,28 @@ def _next_round(state: State, waiting: Sequence[NodeRecord], arrived: Sequence[N
 
 
 def _with_ranks(state: State, arrived: Sequence[NodeRecord], order: Sequence[str]) -> State:
-    """The state whose world is these nodes in this order of their ids."""
-    first = next(node for node in arrived if node.id == order[0])
-    return replace(state, world=tuple(order), address=first.address, port=first.port)
+    """The state whose world is these nodes in this order of their ids, but with a rank 0 that the others can reach."""
+    by_id = {node.id: node for node in arrived}
+    addresses = [by_id[node].address for node in order]
+    rule = arrived[0].rule
+    world = _with_first(order, _reachable(addresses), rule.group_size if rule is not None else 1)
+    first = by_id[world[0]]
+    return replace(state, world=tuple(world), address=first.address, port=first.port)
+
+
+def _reachable(addresses: Sequence[str]) -> int:
+    """The place of the first address that leads all to the same node; 0 if none does: then one machine has them all."""
+    loopback = {address for address in set(addresses) if is_loopback(address)}
+    return next((place for place, address in enumerate(addresses) if address not in loopback), 0)
+
+
+def _with_first(order: Sequence[str], place: int, group_size: int) -> list[str]:
+    """The same order with the one at `place` in the first place: its group changes places, and then it in its group."""
+    world = list(order)
+    start, within = place - place % group_size, place % group_size
+    world[:group_size], world[start : start + group_size] = world[start : start + group_size], world[:group_size]
+    world[0], world[within] = world[within], world[0]
+    return world
 
 
 def sticky_ranks(arrived: Sequence[NodeRecord], previous: Sequence[str]) -> Sequence[str]:
