@@ -96,7 +96,7 @@ def test_a_process_has_the_signals_of_its_agent(keeper: Guard, tmp_path: Path) -
     assert (tmp_path / "seen").read_text() == (tmp_path / "direct").read_text()
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT, signal.SIGXCPU, signal.SIGRTMIN):
         os.kill(keeper._process.pid, number)
-    assert len(keeper.send(0)) == 1
+    wait_until(lambda: len(keeper.send(0)) == 1)
     started.kill()
 
 

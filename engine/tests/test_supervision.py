@@ -209,7 +209,7 @@ class TestLeading:
         wait_until(first.num_nodes_waiting)
         joining += run.join(first)
         assert {future.result(15).world_size for future in joining} == {2}
-        assert first._node.failures.latest is None
+        wait_until(lambda: first._node.failures.latest is None)
 
     def test_leader_that_cannot_lead_makes_room_for_another(self, run: Run) -> None:
         first, second = run.nodes(2, 1, 3, last_call=5.0)

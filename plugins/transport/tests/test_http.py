@@ -454,8 +454,8 @@ def test_a_stream_that_is_not_answered_cannot_be_opened(connect: Connect) -> Non
 
 
 def test_any_timeout_will_do(serve: Serve, connect: Connect) -> None:
-    service = serve()
     for timeout in (1e9, float("inf")):
+        service = serve()
         client = connect(service.endpoint, request_timeout=timeout)
         assert client.call(GET, timeout, lambda reply: reply.status) == 200
         with closing(client.open_stream(STREAM, timeout, lambda reply: reply.body, ALIVE)) as stream:

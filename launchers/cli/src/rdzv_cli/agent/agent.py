@@ -147,7 +147,6 @@ class Agent:
             failure = WorkerFailure(f"{self.command[0]} cannot be started: {explained(error)}")
             self._outcome = Outcome(failure.ending, spent=self.restarts.are_spent)
             return self._failed(failure, info, progressed=False)
-        stuck = ""
         try:
             ending = self._watch(workers, channels, notices, info)
         finally:
