@@ -47,9 +47,9 @@ def end() -> None:
     flush()
 
 
-def flush() -> None:
-    """Wait until what was said is written, but not for a reader that stalls."""
-    _said.flush(_FLUSH)
+def flush(timeout: float = _FLUSH) -> None:
+    """Wait until what was said is written, so many seconds at most: not for a reader that stalls."""
+    _said.flush(timeout)
 
 
 def speak_as(node: str) -> None:

@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 from rdzv.channel import Report
 from rdzv.outcome import Ending
 
+from ..log import flush
 from .progress import HangDetection
 from .signals import Signals
 from .workers import Worker
@@ -67,5 +68,7 @@ class FailureDetection:
             if not report.process or self.is_urgent():
                 continue
             self.say(f"{self._name(worker, local_rank)} writes its stacks to its standard error")
+            # Whose they are stands before them.
+            flush(_STACKS)
             if worker.send_to(report.process, report.signal):
                 time.sleep(_STACKS)
