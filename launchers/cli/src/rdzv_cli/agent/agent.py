@@ -182,12 +182,14 @@ class Agent:
         finished = False
         while (ending := self._ended_from_outside(finished)) is None:
             self._speaker.drain_if_asked()
+            seen, reports = workers.look(), channels.reports()
             # A world without one of its members is none, even if the others are too few for another.
             if self.handler.num_nodes_waiting() or self._has_lost_member(info):
                 logger.info("round %d ends here: the world changes", info.round)
-                self._outcome = self._ended(Ending.CHANGED, hangs, channels.reports())
-                return None
-            seen, reports = workers.look(), channels.reports()
+                self._outcome = self._ended(Ending.CHANGED, hangs, reports)
+                # One that drains has nothing left to save: to start the program anew would only put off its end.
+                has_ended = all(worker.code is not None for worker in seen)
+                return self._drained() if has_ended and _drains(self.handler) else None
             if failure := failures.look(seen, reports):
                 self._outcome = self._ended(failure.ending, hangs, reports)
                 return self._failed(failure, info, progressed=self._progressed(reports))
@@ -226,10 +228,10 @@ class Agent:
         return self._step > before
 
     def _failed(self, failure: WorkerFailure, info: RendezvousInfo, *, progressed: bool) -> AgentResult | None:
-        if self._loses_drained(info):
+        if _loses_drained(self.handler, info):
             logger.info("%s, since a node has left the world as it said", failure.what)
             self._outcome = None
-            return None
+            return self._drained() if _drains(self.handler) else None
         unless_urgent(self._signals, lambda: self._speaker.report_failure(failure.what, progressed=progressed))
         if ending := self._gives_up():
             return ending
@@ -252,12 +254,6 @@ class Agent:
         count = self.restarts.count
         reason = f"{failure.what}, after {count} restart{'s' * (count != 1)}"
         return AgentResult(ExitStatus.FAILED, reason, program=program)
-
-    def _loses_drained(self, info: RendezvousInfo) -> bool:
-        """Whether a node that drains goes now: the workers of the others fail when its workers end."""
-        status = self.handler.view.status
-        released = status.drained if status is not None and status.round == info.round else ()
-        return bool(released) or any(not drain.seconds for drain in self.handler.view.drains)
 
     def _gives_up(self) -> AgentResult | None:
         """Close the run if it makes no progress."""
@@ -289,6 +285,17 @@ class Agent:
         is_done = ending.exit_status is ExitStatus.DONE
         end = self.handler.shutdown if is_done else partial(self.handler.leave, ending.summary or ending.reason)
         unless_urgent(self._signals, end)
+
+
+def _loses_drained(handler: rdzv.DynamicRendezvousHandler, info: RendezvousInfo) -> bool:
+    """Whether a node that drains goes now: the workers of the others fail when its workers end."""
+    status = handler.view.status
+    released = status.drained if status is not None and status.round == info.round else ()
+    return bool(released) or any(not drain.seconds for drain in handler.view.drains)
+
+
+def _drains(handler: rdzv.DynamicRendezvousHandler) -> bool:
+    return any(drain.node == handler.view.node_id for drain in handler.view.drains)
 
 
 def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> list[Mapping[str, str]]:
