@@ -247,7 +247,7 @@ BUGS: Final[dict[str, Bug]] = {
         "After an outage, spares count as waiting for the places of members that are not back yet.",
         {5},
         rules._news,
-        {"kept = len(state.world) - len(departed)": "kept = len(inside) + len(returned)"},
+        {"kept = len(state.world) - len(departed)": "kept = len(active_members(state, live)) + len(returned)"},
         "come",
         "outage",
     ),
@@ -592,7 +592,7 @@ def loop() -> Coroutine[None]:
         {4},
         leader.lead,
         {
-            "yield from supervised(node, LEAD, turn, leads, most=FAILURES)": """\
+            "yield from supervised(node, LEAD, turn, goes_on, most=FAILURES)": """\
 while leads() and not node.stopped:
             try:
                 yield from turn()
@@ -852,12 +852,14 @@ while leads() and not node.stopped:
         "drain",
         "garble_notice",
     ),
-    "loss-as-a-failure": _bug(
+    "loss-as-a-failure": Bug(
         "A program that breaks off because a member died has failed first.",
-        {15},
-        verdicts._explanation,
-        {"if not departure.left:": "if departure.left is None:"},
-        "break_off",
+        frozenset({15}),
+        (
+            Change(verdicts._explanation, {"if not departure.left:": "if departure.left is None:"}),
+            Change(verdicts.judged, {"unknown := departed.keys() - ended.keys()": "unknown := set[str]()"}),
+        ),
+        ("break_off",),
     ),
     "failures-unjudged": _bug(
         "A node is quarantined for failures that a loss explains, or of which that is not known yet.",

@@ -70,6 +70,7 @@ class Invariants:
         self.came_at: dict[str, float] = {}
         self._context = context
         self._leads = ""
+        self._left_to_another: set[str] = set()
         self._published_at = 0.0
         self._lost: set[str] = set()
         self._seen: dict[str, bytes] = {}
@@ -183,8 +184,10 @@ class Invariants:
         return node if self._context.plan.namesakes else name_of(node)
 
     def _check_alone(self, name: str, quarantine: Quarantine) -> None:
-        """No node is quarantined by a name that others have, which work beside it."""
-        inside = [one.name for one in self._context.machines if one.working and not one.disturbed]
+        """No node is quarantined by a name that others have, which are members beside it."""
+        world = self.state.world if self.state is not None else ()
+        here = [one for one in self._context.machines if one.working or one.joining]
+        inside = [one.name for one in here if one.name in world and one.node.has_valid_lease() and not one.disturbed]
         if not quarantine.over and quarantine.times and len(inside) > 1 and not self._context.unreliable:
             raise Violation(15, f"'{name}' is quarantined, which others have: {', '.join(inside)}")
 
@@ -280,7 +283,8 @@ class Invariants:
             self._wrote_status(decode(RunStatus, envelope.payload))
         else:
             self._leads, self.terms = decode(LeaderRecord, envelope.payload).node, self.terms + 1
-            if any(machine.name == self._leads and machine.ended for machine in self._context.machines):
+            gone = {machine.name for machine in self._context.machines if machine.ended}
+            if self._leads in gone - self._left_to_another:
                 raise Violation(7, f"{self._leads} is elected although it has left")
             self._context.trace.log("{} leads", self._leads)
 
@@ -550,6 +554,9 @@ class Invariants:
             return
         if decode(LeaderRecord, envelope.payload).node == machine.name:
             raise Violation(7, f"{machine.name} is elected although it has left")
+        # Its claim cannot win as long as that one leads; should it arrive when that one's lease is over, its own lease
+        # is what the others wait for.
+        self._left_to_another.add(machine.name)
 
     def heard(self, machine: Machine, event: Event) -> None:
         """See `Watcher`."""
