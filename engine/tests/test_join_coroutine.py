@@ -463,6 +463,21 @@ def test_a_world_that_is_where_its_rank_0_is_now_is_returned(harness: Harness, s
     assert waits_for(harness, state).end() == (state, state.world.index("a"))
 
 
+@pytest.mark.parametrize(
+    ("own", "first", "expected"),
+    [("::1", "b.host", 1), ("a.host", "b.host", 0), ("127.0.0.1", "localhost", 0), ("a.host", "127.0.0.1", 0)],
+)
+def test_a_node_that_others_cannot_reach_says_what_to_give(
+    harness: Harness, caplog: pytest.LogCaptureFixture, own: str, first: str, expected: int
+) -> None:
+    node = harness.node()
+    coroutine = harness.stepper(join.join(node, own, 1, harness.now + 600.0))
+    coroutine.to(WaitForChange)
+    node.apply_state(harness.publish(State(0, 1, ("b", "a"), first, 29500, 2, 4)))
+    coroutine.end()
+    assert caplog.text.count("it cannot be rank 0 among them. Give the address") == expected
+
+
 def test_a_node_that_has_reported_its_failure_says_so_in_its_next_record(harness: Harness) -> None:
     harness.publish(running("a", "b"))
     node = harness.registered()

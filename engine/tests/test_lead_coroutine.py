@@ -686,6 +686,17 @@ class TestNews:
         assert lead.node.closed() is not None
         assert harness.writes(records.STATUS_KEY) == before
 
+    def test_nor_by_what_was_decided_before_the_leader_saw_that(self, harness: Harness, lead: Leader) -> None:
+        take_away(harness, "c")
+        write(harness, "d")
+        # The arrival: the state has been read, and what it means is decided next.
+        lead.coroutine.to(Emit)
+        harness.publish(running("a", "b", "c", closed=Closed("c", "done", done=True)))
+        harness.show(lead.node)
+        before = harness.writes(records.STATUS_KEY)
+        lead.until(60.0)
+        assert harness.writes(records.STATUS_KEY) == before
+
     @pytest.mark.parametrize(("wakes", "seconds"), [(1000.0, 0.0), (4.0, 0.5), (0.01, pace.INTERVAL_MOST)])
     def test_of_many_that_go_the_first_is_news_at_once_and_the_others_as_soon_as_all_can_bear(
         self, harness: Harness, monkeypatch: pytest.MonkeyPatch, wakes: float, seconds: float

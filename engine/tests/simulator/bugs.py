@@ -633,18 +633,6 @@ while leads() and not node.stopped:
         "close",
         "come",
     ),
-    "late-decision": _bug(
-        "A leader reports members as lost although it has seen that the run is closed since it decided so.",
-        {10},
-        StatusWriter._is_outdated,
-        {
-            "node, deadline =": "version, node, deadline = self._node.run.version,",
-        },
-        "leave",
-        level="leases",
-        min_nodes=1,
-        max_nodes=2,
-    ),
     "unseen-removal": _bug(
         "A node whose lease is younger than the loss of the state takes the run for removed.",
         {7},

@@ -20,7 +20,6 @@ RARE: Final = {
     "hasty-removal": 53,
     "keep-ends": 38,
     "late-closing": 79,
-    "late-decision": 2149,
     "leader-without-grace-period": 95,
     "pardon-unheard": 185,
     "shared-pages-removed": 335,

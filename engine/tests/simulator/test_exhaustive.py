@@ -181,7 +181,7 @@ BEYOND = {
     ),
     "more nodes, more rounds, or more faults in one run": (
         *("scattered-group", "forgotten-leftovers", "quarantine-twice", "unconditional-record", "unfenced-rejoin"),
-        *("elected-when-gone", "late-decision"),
+        "elected-when-gone",
     ),
 }
 """The other bugs, by what they need that no search has."""
