@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.tests.chaos.test_chaos import Chaos
+from conformance.tests.chaos.test_chaos import ON_A_FILE, Chaos, seed_of
 
 ROOT = Path(__file__).parents[2]
 
@@ -18,12 +18,18 @@ class ChaosWithBug(Chaos):
     command = (sys.executable, str(ROOT / "dev" / "tools" / "chaos.py"))
 
 
-@pytest.mark.parametrize(("bug", "number"), [("no-exclusivity", 2), ("own-address", 1)])
+REFUSED = seed_of(ON_A_FILE, 10.0, lambda faults: faults.count("refuse") > 2)
+
+
+@pytest.mark.parametrize(
+    ("bug", "number", "seed"),
+    [("no-exclusivity", 2, "3"), ("own-address", 1, "3"), ("refusal-is-final", 7, REFUSED)],
+)
 def test_a_bug_that_is_put_back_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, number: int, seed: str
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "engine" / "tests"))
-    chaos = ChaosWithBug(tmp_path, "--bug", bug, "--backend", "sqlite", "--minutes", "1", "--seed", "3")
+    chaos = ChaosWithBug(tmp_path, "--bug", bug, "--backend", "sqlite", "--minutes", "1", "--seed", seed)
     code, said = chaos.ends()
     assert code == 1, said
     assert f"invariant {number}: " in said

@@ -6,6 +6,7 @@ program needs to start and to stop to every round, and could not write down what
 
 import contextlib
 import logging
+import os
 import random
 import signal
 import threading
@@ -25,6 +26,7 @@ from rdzv_core.backend import KeyValueBackend
 from rdzv_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousDeniedError,
     RendezvousError,
     RendezvousGracefulExitError,
     RendezvousStateError,
@@ -37,13 +39,20 @@ from ..flaky import Errors, flaky
 from ..processes import Link
 from .history import EventLog
 from .namespaces import isolate
+from .refusals import Permissions, Refusal, guarded
+
+logger = logging.getLogger(__name__)
 
 _DAY: Final = 86400.0
+_LINE: Final = "%(asctime)s %(levelname)s %(threadName)s %(name)s: %(message)s"
 _LOOK: Final = 0.02
 """Seconds between two looks at whether to join again."""
 
 _CLEAN_UP: Final = 0.3
 """Seconds at most that a program needs to stop before it joins again."""
+
+_MUCH: Final = b"and so on, " * 20_000
+"""More than a pipe holds."""
 
 _KEPT: Final = 4
 """Times to live for which a node that was paused meanwhile may still tell of an error."""
@@ -85,7 +94,7 @@ class Job:
         return RendezvousParameters(self.backend, endpoint, self.run_id, self.min_nodes, self.max_nodes, None, **config)
 
 
-def live(link: Link, job: Job, name: str, attempt: int, folder: Path, isolated: bool) -> None:
+def live(link: Link, job: Job, name: str, attempt: int, folder: Path, error: int, isolated: bool) -> None:
     """The life of an agent, in a process of its own: it takes orders over `link` until it is killed.
 
     Args:
@@ -94,11 +103,14 @@ def live(link: Link, job: Job, name: str, attempt: int, folder: Path, isolated: 
         name: Its own name.
         attempt: The scheduler's restart count.
         folder: Where it writes its history.
+        error: The descriptor that becomes its standard error.
         isolated: Whether it lives in a network namespace of its own.
     """
     # Ctrl-C on the terminal is for the parent process, which then kills this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    logging.disable(logging.CRITICAL)
+    os.dup2(error, 2)
+    log = open(2, "w", closefd=False)  # noqa: SIM115 - for as long as the process lives
+    logging.basicConfig(format=_LINE, level=logging.DEBUG, stream=log, force=True)
     if isolated:
         isolate()
     link.send()
@@ -121,8 +133,10 @@ class Agent:
         """Make its handler; `ttl` is the time to live in seconds, and how long it waits for the round's store."""
         backend, store = create_backend(parameters)
         self._errors = Errors(random.Random())  # noqa: S311 - no secret
+        self._permissions = Permissions()
         if isinstance(backend, KeyValueBackend):
-            # The errors are for the engine; a round's store is kept on the backend as it is.
+            backend = guarded(backend, self._permissions)
+            # The errors are for the engine; a round's store is kept on the backend as the service has it.
             store = KeyValueStore(backend) if store is None else store
             backend = flaky(backend, self._errors)
         self._handler = create_handler(store, backend, parameters)
@@ -138,6 +152,7 @@ class Agent:
     def rdzv_event(self, event: Event) -> None:
         """The handler's events."""
         self._event_log.write("learns", kind=event.kind.value, round=event.round, node=event.node, cause=event.cause)
+        logger.info("%s", event)
 
     # Its orders.
 
@@ -150,6 +165,15 @@ class Agent:
         """From now on, so many of its calls fail."""
         self._event_log.write("errs", chance=chance, so_far=self._errors.count)
         self._errors.chance = chance
+
+    def refuse(self, what: str) -> None:
+        """From now on the service refuses such calls of it: the name of a `Refusal`."""
+        self._event_log.write("is denied", calls=what.lower())
+        self._permissions.refused = Refusal[what]
+
+    def chatter(self) -> None:
+        """Its program says more than its standard error holds, if that is not read."""
+        threading.Thread(target=os.write, args=(2, _MUCH), daemon=True).start()
 
     def close(self, reason: str) -> None:
         """Close the run."""
@@ -197,7 +221,7 @@ class Agent:
         """Take no offence at what a call raises because the backend has just raised, or because a stranger writes."""
         try:
             yield
-        except (RendezvousClosedError, RendezvousGracefulExitError):
+        except (RendezvousClosedError, RendezvousGracefulExitError, RendezvousDeniedError):
             raise
         except Exception as error:
             is_stranger = isinstance(error, RendezvousStateError)

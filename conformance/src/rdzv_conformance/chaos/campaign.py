@@ -131,6 +131,7 @@ class Campaign:
             self.slowest = max(self.slowest, after)
         else:
             testbed.event_log.write("unsettled", text=self._what_they_do(after))
+        testbed.read_on()
         testbed.history.refresh()
         self._judge()
 

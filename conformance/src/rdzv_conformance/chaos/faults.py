@@ -1,13 +1,16 @@
 """The faults, each in a few lines. The names are those of the simulator, where it has the same."""
 
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import Final
 
 from ..proxy import PARTITIONS
 from .corruption import KEYS
 from .plan import FaultEvent
 from .testbed import AgentHandle, Testbed
+
+_REFUSED: Final = 20.0
+"""Seconds at most for which a service refuses: a node that has not been in asks for 30, and gets an error."""
 
 Fault = Callable[[Testbed, FaultEvent], bool]
 """Does it, and says whether there was anything to do it to."""
@@ -104,6 +107,23 @@ def err(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
     testbed.after(2 * _while(testbed, event), lambda: handle.tell("err", 0.0))
 
 
+def refuse(testbed: Testbed, event: FaultEvent) -> bool:
+    """The service refuses writes, or everything, to one agent or to all of them."""
+    one = victim(testbed, event)
+    whom = [one] if one is not None and event.amount * 8 % 1 < 0.5 else healthy(testbed)
+    refusal = ("KEYS", "WRITES", "ALL")[int(event.who * 300) % 3]
+    for handle in whom:
+        handle.tell("refuse", refusal)
+        testbed.after(min(_while(testbed, event), _REFUSED), partial(handle.tell, "refuse", "NOTHING"))
+    return bool(whom)
+
+
+def stall(testbed: Testbed, event: FaultEvent) -> bool:
+    """The reader of an agent's standard error stands still, until a world has formed nonetheless."""
+    handle = victim(testbed, event)
+    return handle is not None and testbed.stall(handle)
+
+
 def corrupt(testbed: Testbed, event: FaultEvent) -> bool:
     """A stranger writes over what the leader has written, and puts it back."""
     return testbed.corrupt(KEYS[int(event.who * len(KEYS))], event.amount * testbed.job.ttl)
@@ -167,7 +187,7 @@ def shutdown(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
 FAULTS: Final[Mapping[str, Fault]] = {
     fault.__name__: fault
     for fault in (
-        *(come, kill, pause, pause_many, partition, err, corrupt, fail, fail_many, leave),
+        *(come, kill, pause, pause_many, partition, err, refuse, stall, corrupt, fail, fail_many, leave),
         *(outage, member, close, shutdown),
     )
 }

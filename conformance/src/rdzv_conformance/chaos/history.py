@@ -21,6 +21,7 @@ What = Literal[
     "learns",  # kind, round, node, cause: an event of the handler
     "fails",  # its program does, so that it joins again
     "errs",  # chance, so_far: so many of its calls fail from now on, and so many have
+    "is denied",  # calls: from now on the service refuses these
     "stumbles",  # error: what it got for that, or for what a stranger has written; it goes on
     "closes",  # reason
     "has closed",
@@ -34,6 +35,8 @@ What = Literal[
     "is killed",
     "stands still",
     "is cut off",  # how
+    "is not read",  # its standard error, which is full
+    "is read",
     "goes on",
     "is corrupted",  # key, seconds: a stranger writes over it, and puts it back
     "quiet",  # nothing is wrong any more

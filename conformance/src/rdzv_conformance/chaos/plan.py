@@ -8,7 +8,7 @@ from typing import Final
 _RATES: Final = (0.1, 0.2, 0.4)
 """How often a kind of fault may come, per second."""
 
-_SELDOM: Final = {"outage": 0.25, "come": 0.25, "corrupt": 0.5}
+_SELDOM: Final = {"outage": 0.25, "come": 0.25, "corrupt": 0.5, "refuse": 0.5}
 """Those after which nothing else can happen for a while, and one that soon finds no room."""
 
 _GATHER: Final = ("fail", "fail_many", "leave")

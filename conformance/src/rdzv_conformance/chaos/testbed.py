@@ -2,6 +2,7 @@
 
 import heapq
 import itertools
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -38,12 +39,15 @@ class AgentHandle:
     Attributes:
         name: Its name.
         healthy: It is neither paused nor partitioned, and has no orders to go.
+        worker: Its process.
+        reader: The process that reads its standard error.
     """
 
-    def __init__(self, name: str, processes: Processes, worker: Worker) -> None:
+    def __init__(self, name: str, processes: Processes, worker: Worker, reader: Worker) -> None:
         self.name = name
         self.healthy = True
         self.worker = worker
+        self.reader = reader
         self._processes = processes
 
     def tell(self, command: str, *arguments: Any) -> None:
@@ -89,6 +93,7 @@ class Testbed:
         self._interrupted = False
         self._cleanup = ExitStack()
         self._corrupting = False
+        self._stalled: list[AgentHandle] = []
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -124,8 +129,12 @@ class Testbed:
         name = f"agent{next(self._numbers)}"
         self.event_log.write("starts", who=name, attempt=self.attempt)
         processes, job, attempt, isolated = Processes(), self.job, self.attempt, self.isolated
-        worker = processes.fork(lambda link: live(link, job, name, attempt, self._folder, isolated))
-        self.handles[name] = AgentHandle(name, processes, worker)
+        source, error = os.pipe()
+        reader = processes.fork(lambda link: _read(source, self._folder / f"{name}.log"))
+        worker = processes.fork(lambda link: live(link, job, name, attempt, self._folder, error, isolated))
+        os.close(source)
+        os.close(error)
+        self.handles[name] = AgentHandle(name, processes, worker, reader)
         worker.receive()
         endpoint = self.service.endpoint
         if self.proxies:
@@ -173,6 +182,24 @@ class Testbed:
     def _is_healthy(self, handle: AgentHandle) -> None:
         handle.healthy = True
         self.event_log.write("goes on", who=handle.name)
+
+    def stall(self, handle: AgentHandle) -> bool:
+        """Stop the reader of its standard error, which is full at once; False if that is so already."""
+        if handle in self._stalled:
+            return False
+        self._stalled.append(handle)
+        self.event_log.write("is not read", who=handle.name)
+        handle.reader.pause()
+        handle.tell("chatter")
+        return True
+
+    def read_on(self) -> None:
+        """Have every agent's standard error read again."""
+        for handle in self._stalled:
+            if handle.name in self.handles:
+                self.event_log.write("is read", who=handle.name)
+                handle.reader.resume()
+        self._stalled.clear()
 
     def leave(self, handle: AgentHandle) -> None:
         """Tell it to go."""
@@ -267,3 +294,10 @@ class Testbed:
             last = self.history.last.get(handle.name)
             if last is not None and last.what in OVER:
                 self._remove(handle)
+
+
+def _read(source: int, path: Path) -> None:
+    """The life of the process that reads an agent's standard error, into a file."""
+    with path.open("wb", buffering=0) as log:
+        while said := os.read(source, 65536):
+            log.write(said)
