@@ -1,12 +1,14 @@
 """What an agent has started goes with it, however the agent ends and whatever session it is in."""
 
 import os
+import random
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -79,6 +81,20 @@ def test_an_agent_that_is_killed_while_it_starts_a_process_leaves_none(tmp_path:
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert (tmp_path / "pid").read_text()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("trial", range(25))
+def test_an_agent_that_is_killed_at_any_moment_leaves_nothing(local: Agents, trial: int) -> None:
+    chance = random.Random(trial)
+    works = ["sh", "-c", "echo works; exec sleep 600"]
+    node = local.start(*works, nnodes="1", arguments=("--nproc-per-node", "8"))
+    # Some of its processes have begun, and the next one may be on its way.
+    begun = chance.randrange(1, 8)
+    wait_until(lambda: node.said.count("works") >= begun)
+    time.sleep(chance.uniform(0.0, 0.03))
+    node.process.kill()
+    assert node.ends() == -signal.SIGKILL
 
 
 def test_a_process_has_the_signals_of_its_agent(keeper: Guard, tmp_path: Path) -> None:
