@@ -129,12 +129,12 @@ def test_the_core_stays_small() -> None:
 def test_the_engine_stays_small() -> None:
     """See `test_the_core_stays_small`. It was to be 5,150: the cut left 5,230; states that are written as states and
     modules that have one idea each took 290 more, and 190 could go. Then came: whose failure it was that ended a round,
-    with a verdict for each, 203; that nothing that may block is on the way of a round, 155; refusals that end no
+    with a verdict for each, 203; that nothing that may block is on the way of a round, 164; refusals that end no
     member, 126; names that nodes share, 30; that a machine without room for a thread or a port is asked again, 18; that
     a loop without room for its thread begins later, 12; `await_departure` and `closed`, 11; the address towards the
     service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 23."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 5926
+    assert sum(map(_lines_of_code, modules)) <= 5935
 
 
 def _lines_of_code(text: str) -> int:

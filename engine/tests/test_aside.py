@@ -6,14 +6,20 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rdzv_core.backend import PutResult
+from rdzv_core.threads import in_thread
 
-from rdzv import NodeRecord, engine
-from rdzv.engine import leader
+from rdzv import NodeRecord, RendezvousDeniedError, engine
+from rdzv.engine import leader, leave
+from rdzv.engine.effects import Coroutine
+from rdzv.engine.node import Node
 from rdzv.engine.ranks import Order, RankAssignment
 from rdzv.hooks import Event, hookimpl
 
+from .memory import MemoryBackend
 from .test_backlog import Hang
 from .test_rendezvous import Run, plugged_in
 from .waiting import wait_until
@@ -65,6 +71,65 @@ def test_a_handler_of_the_log_that_hangs_holds_up_no_round(run: Run, hang: Hang)
         run.close()
         # The record tells which thread said it.
         wait_until(lambda: any(name.startswith("rdzv-lead") for name in handler.threads))
+    finally:
+        hang.goes_on.set()
+        log.removeHandler(handler)
+
+
+def test_what_a_backend_says_holds_up_no_call(run: Run, hang: Hang, monkeypatch: pytest.MonkeyPatch) -> None:
+    put, log = MemoryBackend.put, logging.getLogger("a_plugin.backend")
+
+    def says(*arguments: Any, **options: Any) -> PutResult:
+        log.warning("the password cannot be read again")
+        return put(*arguments, **options)
+
+    monkeypatch.setattr(MemoryBackend, "put", says)
+    handler = Handler(hang)
+    log.addHandler(handler)
+    try:
+        nodes = run.nodes(2, 2, 2)
+        infos = run.gather(*nodes)
+        # Of a program, too.
+        in_thread(lambda: infos[0].store.set("key", "value"), "sets").result(30)
+        assert hang.begun.is_set()
+    finally:
+        hang.goes_on.set()
+        log.removeHandler(handler)
+
+
+def test_a_loop_that_has_ended_waits_for_no_handler_of_the_log(run: Run, hang: Hang) -> None:
+    def breaks() -> Coroutine[None]:
+        raise KeyError("never")
+        yield
+
+    node = run.node(1, 1)
+    handler, log = Handler(hang), logging.getLogger("rdzv")
+    log.addHandler(handler)
+    try:
+        node._runner.start("breaks", breaks())
+        assert hang.begun.wait(30)
+        wait_until(lambda: not any(thread.name.startswith("rdzv-breaks") for thread in threading.enumerate()), 5)
+    finally:
+        hang.goes_on.set()
+        log.removeHandler(handler)
+
+
+def test_a_node_that_cannot_leave_in_order_ends_although_a_handler_of_the_log_hangs(
+    run: Run, hang: Hang, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(node: Node, reason: str, closes: bool) -> Coroutine[None]:
+        raise RendezvousDeniedError("The service refuses a delete.")
+        yield
+
+    node = run.node(1, 1)
+    run.join(node)
+    monkeypatch.setattr(leave, "end", refused)
+    handler, log = Handler(hang), logging.getLogger("rdzv")
+    log.addHandler(handler)
+    try:
+        assert in_thread(node.leave, "leaves").result(30) is False
+        assert hang.begun.is_set()
+        assert node._node.stopped
     finally:
         hang.goes_on.set()
         log.removeHandler(handler)
@@ -149,4 +214,4 @@ def test_a_node_ends_although_its_plugin_hangs(run: Run, hang: Hang, caplog: pyt
 @pytest.mark.parametrize("module", sorted(Path(engine.__file__).parent.glob("*.py")), ids=lambda path: path.stem)
 def test_what_runs_in_nodes_logs_aside(module: Path) -> None:
     calls = [ast.unparse(node.func) for node in ast.walk(ast.parse(module.read_text())) if isinstance(node, ast.Call)]
-    assert "logging.getLogger" not in calls or module.stem in ("aside", "handler")
+    assert "logging.getLogger" not in calls or module.stem == "aside"

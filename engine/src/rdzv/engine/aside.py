@@ -22,9 +22,16 @@ def node_logger(name: str) -> logging.Logger:
     return logger
 
 
+def adopt_loggers() -> None:
+    """Make such loggers of all that there are: those of a backend and of what it uses, whose calls run in nodes."""
+    for logger in [*logging.root.manager.loggerDict.values()]:
+        if isinstance(logger, logging.Logger):
+            logger.addFilter(_put_aside)
+
+
 @contextmanager
 def speaking_aside() -> Iterator[None]:
-    """Run a part of a node on this thread."""
+    """Run a part of a node, or a call for one, on this thread."""
     before = _here.runs_node
     _here.runs_node = True
     try:

@@ -16,7 +16,7 @@ from rdzv_core.deadline import pause_within
 from rdzv_core.envelope import NONCE_HISTORY, Envelope
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousError, RendezvousStateError
 
-from .aside import node_logger
+from .aside import adopt_loggers, node_logger, speaking_aside
 
 logger = node_logger(__name__)
 
@@ -208,6 +208,7 @@ class RetryingClient:
         self._pauses = pauses
         self._accepts_refusals = accepts_refusals
         self._closing = threading.Event()
+        adopt_loggers()
 
     def read(self, key: str, deadline: float) -> VersionedValue | None:
         """Read one key; None if it is absent or deleted."""
@@ -219,6 +220,7 @@ class RetryingClient:
             lambda timeout: DecodedSnapshot(self.backend.read_all(prefix, timeout=timeout), before), deadline
         )
 
+    @speaking_aside()
     def wait(self, prefix: str, since: DecodedSnapshot, deadline: float) -> DecodedSnapshot:
         """Wait until `prefix` differs from `since`; returns `since` itself when time runs out.
 
@@ -340,6 +342,7 @@ class RetryingClient:
         self._closing.set()
         self.backend.close()
 
+    @speaking_aside()
     def _with_retries(self, call: Callable[[float], _T], deadline: float) -> _T:
         started = time.monotonic()
         pauses = self._pauses()

@@ -1,6 +1,5 @@
 """The API of one node: `DynamicRendezvousHandler`."""
 
-import logging
 import socket
 import threading
 import time
@@ -23,6 +22,7 @@ from .. import hooks
 from ..outcome import Outcome
 from ..settings import RendezvousSettings, RendezvousTimeout
 from . import drain, join, keep_alive, leave, report, watch
+from .aside import node_logger, speaking_aside
 from .client import RetryingClient
 from .effects import Coroutine
 from .heartbeats import HeartbeatLeases
@@ -36,7 +36,7 @@ from .room import with_room
 from .rounds import Rounds, run_store
 from .runner import Runner
 
-logger = logging.getLogger(__name__)
+logger = node_logger(__name__)
 
 _R = TypeVar("_R")
 
@@ -275,6 +275,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         """
         return self._end(reason, closes=False)
 
+    @speaking_aside()
     def _end(self, reason: str, closes: bool) -> bool:
         if self._lifetime.is_copy():
             # The node is the parent's, and stays.

@@ -127,6 +127,7 @@ class Runner:
                     logger.warning("thread '%s' has not ended within %.1f s", thread.name, timeout)
         aside.flush()
 
+    @aside.speaking_aside()
     def _run_to_end(self, name: str, coroutine: Coroutine[None]) -> None:
         """Run a loop. The loops start again by themselves (`supervised`): what leaves one has ended it for good."""
         try:
