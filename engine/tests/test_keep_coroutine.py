@@ -549,6 +549,14 @@ class TestRegister:
         # Who has called it gets the error, and may try again later.
         assert node.failures.latest is None
 
+    def test_another_error_that_lasts_makes_no_refusal_final(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        node.failures.add(WATCH, RendezvousStateError("corrupt"), lasts=True)
+        for _ in range(3):
+            coroutine.to(OpenLease)
+            coroutine.throw(RendezvousDeniedError("no"))
+        coroutine.end()
+
     def test_it_is_said_once_that_a_service_refuses_and_that_it_does_not_any_more(
         self, harness: Harness, node: Node, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -72,7 +72,7 @@ def _is_final(node: Node, error: Exception, unexpected: Failures) -> bool:
     """Whether trying again is of no use: the service refuses for too long, or an error that none expects comes again
     and again."""
     if isinstance(error, RendezvousConnectionError):
-        return isinstance(error, RendezvousDeniedError) and node.failures.lasting is not None
+        return isinstance(error, RendezvousDeniedError) and isinstance(node.failures.lasting, RendezvousDeniedError)
     if isinstance(error, RendezvousError):
         return True
     unexpected.add("register", error)
