@@ -103,6 +103,9 @@ BAD: dict[str, tuple[int, str, list[Record]]] = {
     "superseded by no node": (7, "no node has closed the run", [
         closed(8, "one", by="", reason="superseded by attempt 1"),
     ]),
+    "a world beside a member that was refused": (10, "three is in round 2, may come back from a refusal for", [
+        at(13, "one", "joins"), at(12, "the run", "permits", since=8.0, until=15.0), got(14, "one", 3, "one", "two"),
+    ]),
     "an error": (7, "three gets an error for no fault of its own: RendezvousTimeoutError: no node came", [
         at(8, "three", "refused", error="RendezvousTimeoutError", text="no node came", by=None, reason=None),
     ]),
@@ -132,6 +135,17 @@ def test_what_is_wrong_is_named(number: int, words: str, more: list[Record]) -> 
     assert [violation.number for violation in violations] == [number], violations
     assert words in str(violations[0])
     assert str(violations[0]).startswith(f"invariant {number}: ")
+
+
+@pytest.mark.parametrize(("since", "joins"), [(9.5, 15.5), (8.0, 13.5)])
+def test_who_was_away_before_a_refusal_or_gives_up_its_round_is_not_waited_for(since: float, joins: float) -> None:
+    refused = [
+        at(12, "the run", "permits", since=since, until=15.0),
+        at(13, "one", "joins"),
+        at(joins, "three", "joins"),
+        got(14, "one", 3, "one", "two"),
+    ]
+    assert check([*GOOD, *refused], LOW, HIGH) == []
 
 
 def test_who_went_back_in_time_is_not_in_its_round() -> None:

@@ -166,10 +166,10 @@ class Agent:
         self._event_log.write("errs", chance=chance, so_far=self._errors.count)
         self._errors.chance = chance
 
-    def refuse(self, what: str) -> None:
+    def refuse(self, refusal: str) -> None:
         """From now on the service refuses such calls of it: the name of a `Refusal`."""
-        self._event_log.write("is denied", calls=what.lower())
-        self._permissions.refused = Refusal[what]
+        self._event_log.write("is denied", calls=refusal.lower())
+        self._permissions.refused = Refusal[refusal]
 
     def chatter(self) -> None:
         """Its program says more than its standard error holds, if that is not read."""

@@ -13,6 +13,8 @@ were seen from outside, and only by those who took part:
 4. After the last fault, all who live get into one world, as far as there is room, within a bound.
 6. Once an agent knows that an attempt is closed, a node that joins is refused; all receive the same reason.
 7. No agent gets an error unless it had orders to leave, or an agent had orders to close the run.
+10. As 2, for a node whose lease lived when the service began to refuse all renewals: when that is over, it has another
+    time to live to come back.
 """
 
 import math
@@ -133,7 +135,7 @@ def _stores(records: Sequence[Record]) -> Iterator[Violation]:
                 yield Violation(record.at, 1, f"{record.who} and {other.who} do not share one store in round {number}")
 
 
-# 2
+# 2 and 10
 
 
 def _exclusivity(records: Sequence[Record], returns: Sequence[Record]) -> Iterator[Violation]:
@@ -147,8 +149,10 @@ def _exclusivity(records: Sequence[Record], returns: Sequence[Record]) -> Iterat
             other = first[after]
             seen = max(other.at, trust.at)
             there = f"round {other.facts['round']} exists: {', '.join(other.facts['nodes'])}"
-            said = f"{trust.who} is in round {number}, its lease lives for another {until - seen:.2f} s, while {there}"
-            yield Violation(seen, 2, said)
+            lives = seen < trust.facts["until"]
+            why = "its lease lives" if lives else "may come back from a refusal"
+            said = f"{trust.who} is in round {number}, {why} for another {until - seen:.2f} s, while {there}"
+            yield Violation(seen, 2 if lives else 10, said)
 
 
 def _first_returns(returns: Sequence[Record]) -> tuple[list[int], list[Record]]:
@@ -163,17 +167,26 @@ def _first_returns(returns: Sequence[Record]) -> tuple[list[int], list[Record]]:
 
 
 def _trusts(records: Sequence[Record]) -> Iterator[tuple[Record, float]]:
-    """Every *trusts*, with the moment until which the node is in that round on a lease that lives."""
+    """Every *trusts*, with the moment until which the node is in that round on a lease that lives, or counts as if."""
     open_trusts: dict[str, list[Record]] = {}
+    refusals = [record for record in records if record.what == "permits"]
     for record in records:
         if record.what == "trusts":
             open_trusts.setdefault(record.who, []).append(record)
         elif record.what in _ENDS_A_STAY:
             for trust in open_trusts.pop(record.who, []):
-                yield trust, min(trust.facts["until"], record.at)
+                yield trust, min(_counts_until(trust, refusals), record.at)
     for left in open_trusts.values():
         for trust in left:
-            yield trust, trust.facts["until"]
+            yield trust, _counts_until(trust, refusals)
+
+
+def _counts_until(trust: Record, refusals: Sequence[Record]) -> float:
+    until: float = trust.facts["until"]
+    for refusal in refusals:
+        if trust.at < refusal.at and refusal.facts["since"] < until:
+            until = max(until, refusal.facts["until"])
+    return until
 
 
 # 3

@@ -1,12 +1,13 @@
 """The faults, each in a few lines. The names are those of the simulator, where it has the same."""
 
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from typing import Final
 
 from ..proxy import PARTITIONS
 from .corruption import KEYS
 from .plan import FaultEvent
+from .refusals import Refusal
 from .testbed import AgentHandle, Testbed
 
 _REFUSED: Final = 20.0
@@ -109,13 +110,9 @@ def err(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
 
 def refuse(testbed: Testbed, event: FaultEvent) -> bool:
     """The service refuses writes, or everything, to one agent or to all of them."""
-    one = victim(testbed, event)
-    whom = [one] if one is not None and event.amount * 8 % 1 < 0.5 else healthy(testbed)
-    refusal = ("KEYS", "WRITES", "ALL")[int(event.who * 300) % 3]
-    for handle in whom:
-        handle.tell("refuse", refusal)
-        testbed.after(min(_while(testbed, event), _REFUSED), partial(handle.tell, "refuse", "NOTHING"))
-    return bool(whom)
+    refusal = (Refusal.KEYS, Refusal.WRITES, Refusal.ALL)[int(event.who * 300) % 3]
+    one = victim(testbed, event) if event.amount * 8 % 1 < 0.5 else None
+    return testbed.refuse(refusal, one, min(_while(testbed, event), _REFUSED))
 
 
 def stall(testbed: Testbed, event: FaultEvent) -> bool:

@@ -38,6 +38,7 @@ What = Literal[
     "is not read",  # its standard error, which is full
     "is read",
     "goes on",
+    "permits",  # since, until: the service had refused all renewals; leases that lived then count until a ttl from now
     "is corrupted",  # key, seconds: a stranger writes over it, and puts it back
     "quiet",  # nothing is wrong any more
     "settled",  # after: seconds since then

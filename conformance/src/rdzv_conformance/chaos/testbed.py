@@ -17,6 +17,7 @@ from .agent import Job, live
 from .corruption import corrupt_keys
 from .history import OVER, EventLog, History
 from .proxies import serve_proxies
+from .refusals import Refusal
 from .service import Service
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class AgentHandle:
         with suppress(OSError):  # it has just ended; that is seen from what it wrote
             self.worker.send([command, *arguments])
 
+    def refuse(self, refusal: Refusal) -> None:
+        """From now on the service refuses it such calls."""
+        self.tell("refuse", refusal.name)
+
     def end(self) -> None:
         """kill -9."""
         self._processes.__exit__()
@@ -94,6 +99,8 @@ class Testbed:
         self._cleanup = ExitStack()
         self._corrupting = False
         self._stalled: list[AgentHandle] = []
+        self._refuses = False
+        self._refused_to_all = Refusal.NOTHING
 
     def __enter__(self) -> Self:
         """Begin."""
@@ -140,6 +147,7 @@ class Testbed:
         if self.proxies:
             endpoint = ",".join(self.proxies.ask("open", name, self.service.targets, worker.pid if isolated else None))
         worker.send(endpoint)
+        self.handles[name].refuse(self._refused_to_all)
 
     def kill(self, handle: AgentHandle) -> None:
         """kill -9."""
@@ -228,6 +236,37 @@ class Testbed:
         for member in self.service.members:
             if isinstance(member, LocalService):
                 member._await_ready(deadline)
+
+    def refuse(self, refusal: Refusal, one: AgentHandle | None, seconds: float) -> bool:
+        """Have the service refuse such calls for some seconds.
+
+        Args:
+            refusal: Which.
+            one: To whom; None: to all, and to those that come meanwhile.
+            seconds: For how long.
+
+        Returns:
+            Whether it does: not twice at once, nor to all while one is away, which would be late to learn of it.
+        """
+        if self._refuses or not (one or all(handle.healthy for handle in self.handles.values())):
+            return False
+        began = time.monotonic()
+
+        def change(refusal: Refusal) -> None:
+            self._refuses = refusal is not Refusal.NOTHING
+            self._refused_to_all = Refusal.NOTHING if one else refusal
+            for handle in [one] if one else self.handles.values():
+                handle.refuse(refusal)
+
+        def permit() -> None:
+            change(Refusal.NOTHING)
+            now, ttl = time.monotonic(), self.job.ttl
+            if one is None and "keep_alive" in refusal.value and now - began > ttl:
+                self.event_log.write("permits", since=began, until=now + ttl)
+
+        change(refusal)
+        self.after(seconds, permit)
+        return True
 
     # What is written.
 
