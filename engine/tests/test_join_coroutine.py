@@ -414,6 +414,7 @@ class TestRegistering:
         ("error", "kind", "says"),
         [
             (RendezvousStateError("corrupt"), RendezvousStateError, "^corrupt$"),
+            (RendezvousDeniedError("no"), RendezvousDeniedError, "^no$"),
             (OSError("oops"), RendezvousError, "^Unexpected OSError: oops"),
         ],
     )

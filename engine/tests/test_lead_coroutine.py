@@ -1281,6 +1281,19 @@ class TestFailing:
         lead.coroutine.throw(AWAY)
         assert lead.node.failures.count(LEAD) == fails
 
+    @pytest.mark.parametrize(("grace", "fails"), [(0.5, False), (0.0, True)])
+    def test_after_an_outage_that_takes_the_grace_period(
+        self, harness: Harness, monkeypatch: pytest.MonkeyPatch, grace: float, fails: bool
+    ) -> None:
+        lead = Leader(harness)
+        monkeypatch.setattr(lead.node.connection, "grace_remaining", lambda: grace)
+        lead.coroutine.to(Wait)
+        lead.coroutine.throw(AWAY)
+        lead.coroutine.to(ReadAll)
+        harness.now += TTL
+        lead.coroutine.throw(AWAY)
+        assert lead.node.failures.count(LEAD) == fails
+
     @pytest.mark.parametrize("one_before", [False, True])
     def test_one_call_that_hangs_for_long_is_one_lost_message(self, harness: Harness, one_before: bool) -> None:
         lead = Leader(harness)

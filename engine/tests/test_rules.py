@@ -299,13 +299,18 @@ class TestRanks:
 
     def test_its_group_goes_with_it(self) -> None:
         rule = AdmissionRule(1, (), "rack", 2)
-        racks = {"a": "x", "b": "x", "c": "y", "d": "y"}
         nodes = [
-            node(name, address="::1" if name in "abc" else "10.0.0.7", labels={"rack": rack}, rule=rule)
-            for name, rack in racks.items()
+            node(
+                name,
+                address="10.0.0.7" if name == "d" else "::1",
+                labels={"rack": rack},
+                rule=rule,
+                max_nodes=6,
+            )
+            for name, rack in zip("abcdef", "xxyyzz", strict=True)
         ]
-        first = state(rule=rule, round=0)
-        assert published(decide(first, *nodes)).world == ("d", "c", "a", "b")
+        first = state(rule=rule, round=0, max_nodes=6)
+        assert published(decide(first, *nodes)).world == ("d", "c", "a", "b", "e", "f")
 
     def test_former_members_come_before_those_who_arrived_earlier(self) -> None:
         back = [node(name, order=50, last_round=1) for name in "wxyz"]

@@ -97,6 +97,20 @@ class TestJudged:
         assert found is not None
         assert (found.node, found.verdict) == ("b", Verdict.BEHIND)
 
+    def test_one_whose_last_step_is_half_as_old_as_that_of_one_that_hangs_waits_too(self) -> None:
+        found = verdict(back("a", hung(20)), back("b", hung(19, 1.0, Ending.CHANGED)), back("c", hung(1, 0.9)))
+        assert found is not None
+        assert (found.node, found.verdict) == ("c", Verdict.BEHIND)
+        found = verdict(
+            back("a", hung(20)), back("b", hung(19, 1.0, Ending.CHANGED)), back("c", hung(1, 0.9, Ending.CHANGED))
+        )
+        assert found is not None
+        assert (found.node, found.because) == ("b", "it had come to step 19, the others to step 20")
+
+    def test_of_the_one_that_said_so_first_it_may_not_be_known_how_it_ended(self) -> None:
+        found = verdict(back("a", None), back("b", hung(19)), back("c", hung(20)))
+        assert found == replace(FIRST, verdict=Verdict.UNCLEAR, because="the step of 'a' is not known")
+
     def test_one_that_works_on_at_a_lower_step_is_not_behind(self) -> None:
         found = verdict(
             back("a", hung(20)), back("b", hung(3, 0.9, Ending.CHANGED)), back("c", hung(20, 0.1, Ending.CHANGED))

@@ -357,9 +357,9 @@ def departures(
     return departed
 
 
-def is_in_use(state: State, live: Iterable[NodeRecord], departed: Collection[str]) -> bool:
+def is_in_use(state: State, nodes: Iterable[NodeRecord], departed: Collection[str]) -> bool:
     """Whether a member is, or may still be, in the running round."""
-    back = {node.id for node in live if node.last_round >= state.round}
+    back = {node.id for node in nodes if node.last_round >= state.round}
     return any(member not in departed and member not in back for member in state.world)
 
 

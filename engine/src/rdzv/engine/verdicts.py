@@ -36,7 +36,7 @@ def judged(failure: Failure, situation: Situation) -> Failure | None:
     ended, departed = outcomes(situation), rules.departed_from(state, situation)
     if because := _explanation(departed.values(), ended):
         return replace(failure, verdict=Verdict.EXPLAINED, because=because)
-    if rules.is_in_use(state, [node for node in situation.nodes if node.left is None], departed):
+    if rules.is_in_use(state, situation.nodes, departed):
         return None
     if unknown := departed.keys() - ended.keys():
         # Whether its program had failed is not known any more.
