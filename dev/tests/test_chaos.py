@@ -23,7 +23,12 @@ REFUSED = seed_of(ON_A_FILE, 10.0, lambda faults: faults.count("refuse") > 2)
 
 @pytest.mark.parametrize(
     ("bug", "number", "seed"),
-    [("no-exclusivity", 2, "3"), ("own-address", 1, "3"), ("refusal-is-final", 7, REFUSED)],
+    [
+        ("no-exclusivity", 2, "3"),
+        ("own-address", 1, "3"),
+        ("refusal-is-final", 7, REFUSED),
+        ("leader-without-grace-period", 10, "503"),
+    ],
 )
 def test_a_bug_that_is_put_back_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bug: str, number: int, seed: str

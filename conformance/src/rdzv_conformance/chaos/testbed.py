@@ -246,11 +246,13 @@ class Testbed:
             seconds: For how long.
 
         Returns:
-            Whether it does: not twice at once, nor to all while one is away, which would be late to learn of it.
+            False if it refuses already.
         """
-        if self._refuses or not (one or all(handle.healthy for handle in self.handles.values())):
+        if self._refuses:
             return False
         began = time.monotonic()
+        # One that is away is late to learn of it.
+        is_for_all = one is None and all(handle.healthy for handle in self.handles.values())
 
         def change(refusal: Refusal) -> None:
             self._refuses = refusal is not Refusal.NOTHING
@@ -259,9 +261,9 @@ class Testbed:
                 handle.refuse(refusal)
 
         def permit() -> None:
-            change(Refusal.NOTHING)
             now, ttl = time.monotonic(), self.job.ttl
-            if one is None and "keep_alive" in refusal.value and now - began > ttl:
+            change(Refusal.NOTHING)
+            if is_for_all and "keep_alive" in refusal.value and now - began > ttl:
                 self.event_log.write("permits", since=began, until=now + ttl)
 
         change(refusal)
