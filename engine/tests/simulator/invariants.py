@@ -272,8 +272,10 @@ class Invariants:
 
     def _look_at(self, key: str, envelope: Envelope) -> None:
         if envelope.deleted:
-            if key == LEADER_KEY and envelope.writer != self._leads:
+            if key == LEADER_KEY:
                 self._check_resigning(envelope.writer)
+                # Of one that has resigned a tombstone takes nothing.
+                self._leads = ""
             if key == STATE_KEY:
                 self.state = None
             return
@@ -294,7 +296,7 @@ class Invariants:
         By its own clock, which is the first to say so: a leader that is past that acts no more.
         """
         for machine in self._context.machines:
-            if machine.name == self._leads and machine.node.has_valid_lease():
+            if machine.name == self._leads != writer and machine.node.has_valid_lease():
                 raise Violation(7, f"{writer} resigns, and takes the lead from {self._leads}")
 
     def whole(self, state: State) -> State:
