@@ -10,7 +10,7 @@ from functools import partial
 from typing import Final
 
 from .checker import Violation, check, is_settled
-from .faults import FAULTS, possible
+from .faults import FAULTS, healthy, possible
 from .plan import FaultEvent, FaultSchedule
 from .testbed import Testbed
 
@@ -83,10 +83,11 @@ class Campaign:
             testbed.after(event.moment, partial(self._inject, event))
         testbed.after(schedule.fault_phase, lambda: None)
         self._pass_time(testbed.nothing_is_due)
-        # Newcomers of a closed run are those who come too late.
-        for _ in range(len(testbed.handles), testbed.size):
+        # One that has orders to go may still begin. (Newcomers of a closed run are those who come too late.)
+        staying = healthy(testbed)
+        for _ in range(len(staying), testbed.size):
             testbed.arrive()
-        for handle in list(testbed.handles.values())[testbed.size :]:
+        for handle in staying[testbed.size :]:
             testbed.leave(handle)
         self._quiet_phase(lambda: self._is_settled() or self._is_empty())
         self.quiet_phases += 1
