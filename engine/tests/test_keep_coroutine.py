@@ -557,6 +557,13 @@ class TestRegister:
             coroutine.throw(RendezvousDeniedError("no"))
         coroutine.end()
 
+    def test_a_refusal_that_lasts_makes_no_silence_final(self, harness: Harness, node: Node) -> None:
+        coroutine = self.register(harness, node)
+        node.failures.add(WATCH, RendezvousDeniedError("no"), lasts=True)
+        coroutine.to(OpenLease)
+        coroutine.throw(RendezvousConnectionError("away"))
+        coroutine.end()
+
     def test_it_is_said_once_that_a_service_refuses_and_that_it_does_not_any_more(
         self, harness: Harness, node: Node, caplog: pytest.LogCaptureFixture
     ) -> None:
