@@ -83,6 +83,8 @@ class TestTheMainJob:
         after = status(agents)
         assert after["phase"] == "closed"
         assert after["nodes"] == []
+        finished = re.compile(rf": done after [0-9.]+ s: all 4 nodes have finished, in round {after['round']}")
+        assert all(len(finished.findall(node.said)) == 1 and finished.search(node.lines[-1][1]) for node in nodes[1:])
 
     @pytest.mark.soak
     def test_a_clock_that_is_wrong_changes_nothing(self, agents: Agents, tmp_path: Path) -> None:
@@ -336,7 +338,9 @@ def test_every_line_of_an_agent_has_a_time_and_its_node(tmp_path: Path) -> None:
     first, *others = says("who", "--nproc-per-node=2", "--", "sh", "-c", "exit 0")
     node = re.fullmatch(rf"run 'who', backend sqlite, endpoint .*{tmp_path}/db.*, 1 node, node (alpha\.\w+)", first)
     assert node is not None, first
+    *others, last = others
     assert others == ["round 1: world size 2 (nodes: 1, processes on each: 2), ranks 0 to 1"]
+    assert re.fullmatch(r"done after [0-9.]+ s: 1 node has finished, in round 1", last)
     _, world, failure = says("crash", "--", "sh", "-c", "kill -9 $$")
     assert world == "round 1: world size 1, rank 0"
     assert re.fullmatch(

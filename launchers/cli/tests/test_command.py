@@ -391,6 +391,18 @@ def test_a_program_that_cannot_be_started_is_named_before_the_run_is_joined(
 
 
 @pytest.mark.usefixtures("memory")
+def test_a_job_that_ends_well_says_so_last(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program = "test -e failed || { touch failed; exit 1; }"
+    assert main(["run", *RUN, "--max-restarts", "1", "--", "sh", "-c", program]) == 0
+    *others, last = capsys.readouterr().err.splitlines()
+    assert re.search(r" rdzv\[.+\]: done after \d+\.\d s: 1 node has finished, in round 2$", last)
+    assert not any("done" in line for line in others)
+
+
+@pytest.mark.usefixtures("memory")
 @pytest.mark.parametrize("command", ["status", "close"])
 def test_a_run_id_in_the_environment_is_used_and_named(
     command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

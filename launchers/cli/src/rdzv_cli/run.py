@@ -82,6 +82,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the agent; returns the exit code."""
+    began = time.monotonic()
     options = AgentOptions.of(arguments)
     environ = for_agents()
     params = _parameters(arguments, options, environ)
@@ -99,8 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
             ending = AgentResult(ExitStatus.UNFIT, unfit)
         else:
             ending = _take_part(params, public, command, options, checks, restarts)
-        if ending.exit_status is not ExitStatus.DONE:
-            say(f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason)
+        say(_in_words(ending, time.monotonic() - began))
         if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
             break
         say(f"this node tries again in {cooldown:g} s")
@@ -110,6 +110,13 @@ def run(arguments: argparse.Namespace) -> int:
             say(ending.reason)
             break
     return 0 if ending.exit_code in options.ok_exit_code else ending.exit_code
+
+
+def _in_words(ending: AgentResult, seconds: float) -> str:
+    """The last line of a node that has ended after so many seconds."""
+    if ending.exit_status is ExitStatus.DONE:
+        return f"done after {seconds:.1f} s: {ending.reason}"
+    return f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason
 
 
 def _parameters(

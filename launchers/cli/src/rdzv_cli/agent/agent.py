@@ -116,7 +116,7 @@ class Agent:
 
         def is_over() -> bool:
             self._speaker.drain_if_asked()
-            return self._ended_from_outside(finished=False) is not None
+            return self._ended_from_outside() is not None
 
         self._signals.in_world = True
         try:
@@ -128,7 +128,7 @@ class Agent:
             # A signal has ended the check: whether it is fit is not known, and it goes.
             while self._signals.asked is Asked.DRAIN and not is_over():
                 time.sleep(_POLL)
-            return self._ended_from_outside(finished=False)
+            return self._ended_from_outside()
         finally:
             self._signals.in_world = False
 
@@ -179,8 +179,8 @@ class Agent:
         failures = FailureDetection(
             self.command[0], info.rank * self.options.nproc_per_node, hangs, self.say, self._is_urgent, self._signals
         )
-        finished = False
-        while (ending := self._ended_from_outside(finished)) is None:
+        done: AgentResult | None = None
+        while (ending := self._ended_from_outside(done)) is None:
             self._speaker.drain_if_asked()
             seen, reports = workers.look(), channels.reports()
             # A world without one of its members is none, even if the others are too few for another.
@@ -194,25 +194,23 @@ class Agent:
                 self._outcome = self._ended(failure.ending, hangs, reports)
                 return self._failed(failure, info, progressed=self._progressed(reports))
             self._speaker.pass_on_drains(seen, notices)
-            if not finished and all(worker.code == 0 for worker in seen):
-                finished = True
+            if done is None and all(worker.code == 0 for worker in seen):
+                done = AgentResult.of_done(info.world_size, info.round)
                 if self._is_last_to_finish(info):
-                    return AgentResult(ExitStatus.DONE, "every node has finished")
+                    return done
             time.sleep(_POLL)
         return ending
 
-    def _ended_from_outside(self, finished: bool) -> AgentResult | None:
+    def _ended_from_outside(self, done: AgentResult | None = None) -> AgentResult | None:
         """How this node ends by a signal, or by what the run says; None: it goes on.
 
         Args:
-            finished: Whether its workers have finished.
+            done: How it ends if the job is done; None: its workers have not finished.
         """
         if self._signals.number:
             return self._signalled()
         if closed := self.handler.view.closed:
-            if closed.done and finished:
-                return AgentResult(ExitStatus.DONE, closed.reason)
-            return AgentResult.of_closed(closed)
+            return done if closed.done and done else AgentResult.of_closed(closed)
         return self._drained() if self.handler.view.is_drained else None
 
     def _is_last_to_finish(self, info: RendezvousInfo) -> bool:

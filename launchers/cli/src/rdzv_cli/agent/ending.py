@@ -82,6 +82,12 @@ class AgentResult:
     program: int = 0
 
     @classmethod
+    def of_done(cls, nodes: int, number: int) -> Self:
+        """The end of a job that all nodes of the world of this round have finished."""
+        who = f"all {nodes} nodes have" if nodes > 1 else "1 node has"
+        return cls(ExitStatus.DONE, f"{who} finished, in round {number}")
+
+    @classmethod
     def of_closed(cls, closed: Closed) -> Self:
         """The end of a node whose run another has closed."""
         kind = ExitStatus.of_closed(done=closed.done, gave_up=closed.gave_up)
