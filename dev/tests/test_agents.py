@@ -56,8 +56,8 @@ def reduce(folder: Path, pace: float = 0.05) -> list[str]:
 def status(agents: Agents) -> dict[str, Any]:
     """What `rdzv status` says."""
     said = agents.command("status", "--json")
-    assert said.returncode == 0, said.stderr
     found: dict[str, Any] = json.loads(said.stdout)
+    assert said.returncode == (11 if found["phase"] == "unknown" else 0), said.stderr
     return found
 
 

@@ -135,5 +135,5 @@ def test_a_secret_is_shown_by_no_command(locked: Agents, monkeypatch: pytest.Mon
     monkeypatch.setenv("RDZV_PASSWORD", "hunter2")
     for command in (("status",), ("status", "-vv"), ("close", "--purge")):
         said = locked.command(*command)
-        assert said.returncode in (0, 2), said.stderr
+        assert said.returncode in (0, 2, 11), said.stderr
         assert "hunter2" not in said.stdout + said.stderr

@@ -403,13 +403,13 @@ def test_a_job_that_ends_well_says_so_last(
 
 
 @pytest.mark.usefixtures("memory")
-@pytest.mark.parametrize("command", ["status", "close"])
+@pytest.mark.parametrize(("command", "code"), [("status", 11), ("close", 0)])
 def test_a_run_id_in_the_environment_is_used_and_named(
-    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    command: str, code: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RDZV_BACKEND", "memory")
     monkeypatch.setenv("RDZV_RUN_ID", "job-7")
-    assert main([command]) == 0
+    assert main([command]) == code
     assert "job-7" in capsys.readouterr().out.splitlines()[0]
 
 

@@ -90,11 +90,13 @@ def test_a_run_whose_nodes_went_before_they_had_a_world_is_unknown(
             crash(node)
         wait_until(lambda: not observer.status(5.0).nodes)
         assert observer.status(5.0).phase == "unknown"
-    assert main(["status", *WHERE]) == 0
+    assert main(["status", *WHERE]) == 11
     assert capsys.readouterr().out.splitlines()[:2] == [
         "run run: unknown, attempt 0, round 0",
         "  no node is here: none has come yet, or all that came went before they had a world",
     ]
+    assert main(["status", *WHERE, "--json"]) == 11
+    assert json.loads(capsys.readouterr().out)["phase"] == "unknown"
 
 
 def test_an_abandoned_run_says_why_and_can_be_used_again(shared: Shared, capsys: pytest.CaptureFixture[str]) -> None:

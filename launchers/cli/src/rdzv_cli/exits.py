@@ -17,5 +17,6 @@ exit codes:
   {ExitStatus.DRAINED.value}      drained: this node has left as it was asked to; the others go on
   {ExitStatus.UNFIT.value}      this node is not fit: a check has failed; the message says which
   {ExitStatus.GAVE_UP.value}     given up: several consecutive rounds without progress; to start again is of no use
+  {ExitStatus.UNKNOWN.value}     rdzv status: nothing is known of this run: no node has come yet, or its id is another
   128+N  ended by signal N
 """

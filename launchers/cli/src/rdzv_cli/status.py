@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from rdzv.inspector import RunInspector, Status
 from rdzv_core.text import printable
 
+from .agent import ExitStatus
 from .common import add_run_options, parameters, seconds
 from .log import moment
 from .output import show
@@ -18,7 +19,8 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     parser = commands.add_parser(
         "status",
         help="show what a run is doing",
-        description="Show a run's phase, its members, who is missing and who leads. Changes nothing.",
+        description="Show a run's phase, its members, who is missing and who leads. Changes nothing. If nothing "
+        f"is known of the run, the exit code is {ExitStatus.UNKNOWN.value}.",
     )
     add_run_options(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object (with --watch: one a line)")
@@ -43,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
                 show(text)
                 before = status
             if not arguments.watch:
-                return 0
+                return ExitStatus.UNKNOWN.value if status.phase == "unknown" else ExitStatus.DONE.value
             inspector.wait(5.0)
 
 

@@ -41,6 +41,7 @@ class ExitStatus(Enum):
     DRAINED = 8
     UNFIT = 9
     GAVE_UP = 10
+    UNKNOWN = 11
     SIGNALLED = 128
 
     @classmethod
