@@ -1,15 +1,16 @@
-"""Argument parsers that say what was wrong, with the usage of the subcommand and the nearest right name."""
+"""Argument parsers that say what was wrong, with the nearest right name, and where the usage is to be found."""
 
 import argparse
 import itertools
 import sys
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from rdzv.settings import HANDLER_OPTIONS
 from rdzv_core.near import near_name
 from rdzv_core.text import printable
 
+from .agent import ExitStatus
 from .output import show
 
 _AS_FLAGS: Final = {
@@ -29,6 +30,10 @@ class _Parser(argparse.ArgumentParser):
         else:
             super()._print_message(message, file)
 
+    def error(self, message: str) -> NoReturn:
+        """End with an error: the usage, which argparse puts before it, would hide it, once for each node of a job."""
+        self.exit(ExitStatus.UNUSABLE.value, f"{self.prog}: error: {message}\nsee {self.prog} --help\n")
+
     def refuse(self, name: str, hint: str = "", others: Mapping[str, str] | None = None) -> None:
         """End with an error if this is an option that this parser does not have.
 
@@ -41,7 +46,7 @@ class _Parser(argparse.ArgumentParser):
         if name.startswith("--") and not any(option.startswith(name) for option in own):
             known = {**(others or {}), **own}
             near = near_name(name, known)
-            self.error(f"there is no option {name}; {f'did you mean {known[near]}?' if near else f'see --help.{hint}'}")
+            self.error(f"there is no option {name}{f'; did you mean {known[near]}?' if near else f'.{hint}'}")
 
 
 class RootParser(_Parser):
@@ -74,7 +79,7 @@ class CommandParser(_Parser):
     """The parser of one subcommand."""
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Refuse what is unknown here: argparse first asks for what is missing, then shows the usage of ``rdzv``."""
+        """Refuse what is unknown here: argparse first asks for what is missing, then points to the help of ``rdzv``."""
         given = [str(item) for item in args or ()]
         starts = any(action.dest == "program" for action in self._actions)
         for name in itertools.takewhile(lambda item: item != "--", given):
