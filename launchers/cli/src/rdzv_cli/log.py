@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -26,8 +27,17 @@ _node = ""
 """The id of the node that speaks; empty while there is none."""
 
 
+def _nothing() -> None:
+    """Say no more than the line itself."""
+
+
+_before: Callable[[], None] = _nothing
+"""Says what is to stand before the next line."""
+
+
 class _Handler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        _before()
         write(f"{_lines(self.format(record), record.created)}\n")
 
 
@@ -58,8 +68,15 @@ def speak_as(node: str) -> None:
     _node = node
 
 
+def before_each_line(say_before: Callable[[], None] = _nothing) -> None:
+    """From now on call this before every line: it may say what came earlier."""
+    global _before
+    _before = say_before
+
+
 def say(text: str) -> None:
     """Say something, whatever the level of the log."""
+    _before()
     write(f"{_lines(text, time.time())}\n")
 
 

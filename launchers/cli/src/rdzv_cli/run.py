@@ -28,7 +28,8 @@ from rdzv_core.text import printable
 from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts
 from .common import add_needed, add_run_options, parameters
 from .exits import EXIT_CODES
-from .log import say, speak_as, write
+from .log import before_each_line, say, speak_as, write
+from .news import News
 from .told import for_agents
 
 logger = logging.getLogger(__name__)
@@ -191,12 +192,11 @@ def _take_part(
         say=progress.say,
         restarts=restarts,
     )
-    register_hooks(progress)
+    progress.begin()
     try:
         return agent.run()
     finally:
-        unregister_hooks(progress)
-        progress.clear()
+        progress.end()
 
 
 def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters, plugin: BackendPlugin) -> str:
@@ -217,6 +217,7 @@ class _Progress:
         self._waited = 0.0
         self._due = _FIRST
         self._shown = False
+        self._news = News(self._say_news)
 
     def waiting(self, seconds: float) -> None:
         """Show one line: refreshed on a terminal; elsewhere ever more seldom, the longer the wait.
@@ -271,16 +272,24 @@ class _Progress:
             write("\r\x1b[K")
             self._shown = False
 
+    def begin(self) -> None:
+        """Hear of events."""
+        register_hooks(self)
+        # The line of an event waits for others of its kind: what is said after it stands after it.
+        before_each_line(self._news.tell)
+
+    def end(self) -> None:
+        """Hear of no more events, and leave none unsaid."""
+        unregister_hooks(self)
+        before_each_line()
+        self._news.tell()
+        self.clear()
+
     @hookimpl
     def rdzv_event(self, event: Event) -> None:
-        """Say what happened, above the line."""
+        """Say soon what happened, above the line."""
+        self._news.add(event)
+
+    def _say_news(self, kind: EventKind, line: str) -> None:
         self.clear()
-        loud = event.kind in _LOUD
-        logging.getLogger("rdzv").log(
-            logging.WARNING if loud else logging.INFO,
-            "%s: %s (round %d): %s",
-            event.kind.value,
-            event.node,
-            event.round,
-            event.cause,
-        )
+        logging.getLogger("rdzv").log(logging.WARNING if kind in _LOUD else logging.INFO, "%s", line)
