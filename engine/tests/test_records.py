@@ -170,6 +170,28 @@ def test_pending_rounds_are_found_by_their_keys() -> None:
     assert found == {f"control/pending/{name}": number for name, number in expected.items()}
 
 
+def test_what_cannot_be_read_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    def read(record: bytes, no_envelope: bytes, before: DecodedSnapshot | None) -> tuple[DecodedSnapshot, list[str]]:
+        caplog.clear()
+        there = snapshot({"nodes/1/a": NODE.encode(), "nodes/1/b": record}).encoded.entries
+        seen = DecodedSnapshot(Snapshot({**there, "nodes/1/c": Entry(no_envelope, no_envelope, 2)}), before)
+        assert list(read_nodes(seen)) == list(read_nodes(seen)) == ["nodes/1/a"]
+        return seen, [message.partition("':")[0] for message in caplog.messages]
+
+    both = ["ignoring 'nodes/1/c", "ignoring 'nodes/1/b"]
+    seen, logged = read(b"not ours", b"x", None)
+    assert logged == both
+    seen, logged = read(b"not ours", b"x", seen)
+    assert logged == []
+    seen, logged = read(b"not ours, either", b"x", seen)
+    assert logged == both[1:]
+    seen, logged = read(b"not ours, either", b"y", seen)
+    assert logged == both[:1]
+    # One that was gone for a while is another.
+    gone = DecodedSnapshot(Snapshot(), seen)
+    assert read(b"not ours, either", b"y", gone)[1] == both
+
+
 def test_nodes_are_read_in_order_of_arrival_and_once() -> None:
     values = {"nodes/1/b": replace(NODE, id="b").encode(), "nodes/1/a": NODE.encode(), "nodes/1/c": b"not ours"}
     first = snapshot(values)

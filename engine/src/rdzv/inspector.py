@@ -129,6 +129,7 @@ class RunInspector:
         # The keys whether their leases live or not, and a round's store, whose keys have none.
         self._raw = RetryingClient(keys, "observer", accepts_refusals=True)
         self._control: DecodedSnapshot | None = None
+        self._nodes_seen: DecodedSnapshot | None = None
 
     def status(self, timeout: float) -> Status:
         """Read what the run is doing.
@@ -327,7 +328,8 @@ class RunInspector:
         return Purge(self._run_id, self._client, self._raw, self._close, deadline)
 
     def _nodes(self, deadline: float) -> list[NodeRecord]:
-        return records.nodes_in(self._client.read_all(records.NODES, deadline))
+        self._nodes_seen = self._client.read_all(records.NODES, deadline, self._nodes_seen)
+        return records.nodes_in(self._nodes_seen)
 
     def __enter__(self) -> Self:
         return self

@@ -134,6 +134,10 @@ class DecodedSnapshot:
         self._versioned: dict[str, VersionedValue] = {
             key: value for key, value in known.items() if key in entries and entries[key].token == value.token
         }
+        ignored = before._ignored if before is not None else {}
+        self._ignored: dict[str, Entry] = {
+            key: entry for key, entry in ignored.items() if key in entries and entries[key].value == entry.value
+        }
 
     def names(self) -> list[str]:
         """Every key that the service holds here, tombstones and corrupt ones too."""
@@ -169,11 +173,17 @@ class DecodedSnapshot:
             try:
                 versioned = self.get(key)
             except RendezvousStateError as error:
-                logger.warning("ignoring '%s': %s", key, error)
+                self.ignore(key, error)
                 continue
             if versioned is not None:
                 found[key] = versioned
         return found
+
+    def ignore(self, key: str, error: RendezvousStateError) -> None:
+        """Log that what `key` holds cannot be read: once, and not for each later snapshot that holds the same."""
+        if key not in self._ignored:
+            self._ignored[key] = self.encoded.entries[key]
+            logger.warning("ignoring '%s': %s", key, error)
 
 
 def unwrap(entry: Entry | None) -> VersionedValue | None:

@@ -10,11 +10,8 @@ from rdzv_core.errors import RendezvousStateError
 
 from ..admission import AdmissionRule, Limits
 from ..outcome import Outcome
-from .aside import node_logger
 from .client import DecodedSnapshot, VersionedValue, present
 from .codec import LATER, LOCAL, Record, decode
-
-logger = node_logger(__name__)
 
 CONTROL: Final = "control"
 """What every node watches: the state, the status and the leader."""
@@ -370,7 +367,7 @@ def read_nodes(snapshot: DecodedSnapshot, before: ReadNodes | None = None) -> Re
         try:
             found[key] = versioned, replace(decode(NodeRecord, versioned.payload), order=versioned.order)
         except RendezvousStateError as error:
-            logger.warning("ignoring '%s': %s", key, error)
+            snapshot.ignore(key, error)
     return found
 
 
