@@ -8,8 +8,8 @@ from rdzv.hooks import Event, EventKind
 from rdzv_core.errors import RendezvousConnectionError
 from rdzv_core.threads import start_thread
 
-_GATHER: Final = 1.0
-"""Seconds from an event to its line, in which others of its kind join it: nodes that leave together take as long."""
+_GATHER: Final = 0.5
+"""Seconds from an event to its line, in which others of its kind join it: those that one signal asks do."""
 
 _NAMED: Final = 3
 """Nodes that a line names; of more it gives the number."""
