@@ -118,9 +118,8 @@ def test_the_core_stays_small() -> None:
     """
     modules = [path.read_text() for path in sorted((ROOT / "core" / "src").rglob("*.py"))]
     assert len(modules) <= 18
-    # It was 1,100 until secrets in files were read again, endpoints as other tools write them had words, and a loopback
-    # address was known as one.
-    assert sum(map(_lines_of_code, modules)) <= 1116
+    # It was 1,100 until secrets in files were read again, and endpoints as other tools write them had words.
+    assert sum(map(_lines_of_code, modules)) <= 1110
     assert sum(len(text.splitlines()) for text in modules) <= 2300
     author = [ROOT / "core" / "src" / "rdzv_core" / f"{name}.py" for name in ("backend", "errors", "options", "keys")]
     assert sum(len(path.read_text().splitlines()) for path in author) <= 800
@@ -132,10 +131,10 @@ def test_the_engine_stays_small() -> None:
     with a verdict for each, 203; that nothing that may block is on the way of a round, 164; refusals that end no
     member, 126; names that nodes share, 30; that a machine without room for a thread or a port is asked again, 18; that
     a loop without room for its thread begins later, 12; `await_departure` and `closed`, 11; the address towards the
-    service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 23; that what cannot be read is
+    service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 28; that what cannot be read is
     said once, 8."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 5943
+    assert sum(map(_lines_of_code, modules)) <= 5948
 
 
 def _lines_of_code(text: str) -> int:

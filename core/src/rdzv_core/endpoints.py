@@ -172,15 +172,6 @@ def _is_wildcard(host: str) -> bool:
     return (getattr(address, "ipv4_mapped", None) or address).is_unspecified
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host is one by which every machine finds itself: 127.0.0.1 and its kind, ::1, localhost."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host.removesuffix(".").lower().split(".")[-1] == "localhost"
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
 def hide_login(endpoint: str) -> str:
     """The endpoint without what stands before an @, which may be a password."""
     return re.sub(r"[^,/]*@", "***@", endpoint)
