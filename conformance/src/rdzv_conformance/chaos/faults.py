@@ -1,5 +1,6 @@
 """The faults, each in a few lines. The names are those of the simulator, where it has the same."""
 
+import time
 from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Final
@@ -110,9 +111,23 @@ def err(testbed: Testbed, event: FaultEvent, handle: AgentHandle) -> None:
 
 def refuse(testbed: Testbed, event: FaultEvent) -> bool:
     """The service refuses writes, or everything, to one agent or to all of them."""
+    if testbed.refusal is not Refusal.NOTHING:
+        return False
     refusal = (Refusal.KEYS, Refusal.WRITES, Refusal.ALL)[int(event.who * 300) % 3]
     one = victim(testbed, event) if event.amount * 8 % 1 < 0.5 else None
-    return testbed.refuse(refusal, one, min(_while(testbed, event), _REFUSED))
+    began, seconds, ttl = time.monotonic(), min(_while(testbed, event), _REFUSED), testbed.job.ttl
+    # One that is away is late to learn of it.
+    is_outage = one is None and all(handle.healthy for handle in testbed.handles.values())
+    is_outage = is_outage and "keep_alive" in refusal.value and seconds > ttl
+
+    def permit() -> None:
+        if is_outage:
+            testbed.event_log.write("permits", since=began, until=time.monotonic() + ttl)
+        testbed.refuse(Refusal.NOTHING, one)
+
+    testbed.refuse(refusal, one)
+    testbed.after(seconds, permit)
+    return True
 
 
 def stall(testbed: Testbed, event: FaultEvent) -> bool:

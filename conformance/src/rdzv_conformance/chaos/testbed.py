@@ -79,6 +79,7 @@ class Testbed:
         proxies: The process with their ways to the service (see `proxies.Proxies`); None if it is not reached by TCP.
         isolated: Each of them has a network namespace of its own.
         faulted: The servers that are away.
+        refusal: What the service refuses to an agent, or to all.
     """
 
     def __init__(self, job: Job, service: Service, folder: Path, size: int) -> None:
@@ -91,6 +92,7 @@ class Testbed:
         self.proxies: Worker | None = None
         self.isolated = False
         self.faulted: list[Server] = []
+        self.refusal = Refusal.NOTHING
         self._folder = folder
         self._numbers = itertools.count(1)
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
@@ -99,7 +101,6 @@ class Testbed:
         self._cleanup = ExitStack()
         self._corrupting = False
         self._stalled: list[AgentHandle] = []
-        self._refuses = False
         self._refused_to_all = Refusal.NOTHING
 
     def __enter__(self) -> Self:
@@ -237,38 +238,12 @@ class Testbed:
             if isinstance(member, LocalService):
                 member._await_ready(deadline)
 
-    def refuse(self, refusal: Refusal, one: AgentHandle | None, seconds: float) -> bool:
-        """Have the service refuse such calls for some seconds.
-
-        Args:
-            refusal: Which.
-            one: To whom; None: to all, and to those that come meanwhile.
-            seconds: For how long.
-
-        Returns:
-            False if it refuses already.
-        """
-        if self._refuses:
-            return False
-        began = time.monotonic()
-        # One that is away is late to learn of it.
-        is_for_all = one is None and all(handle.healthy for handle in self.handles.values())
-
-        def change(refusal: Refusal) -> None:
-            self._refuses = refusal is not Refusal.NOTHING
-            self._refused_to_all = Refusal.NOTHING if one else refusal
-            for handle in [one] if one else self.handles.values():
-                handle.refuse(refusal)
-
-        def permit() -> None:
-            now, ttl = time.monotonic(), self.job.ttl
-            change(Refusal.NOTHING)
-            if is_for_all and "keep_alive" in refusal.value and now - began > ttl:
-                self.event_log.write("permits", since=began, until=now + ttl)
-
-        change(refusal)
-        self.after(seconds, permit)
-        return True
+    def refuse(self, refusal: Refusal, one: AgentHandle | None) -> None:
+        """From now on the service refuses such calls, to one agent, or (None) to all and to those that come."""
+        self.refusal = refusal
+        self._refused_to_all = Refusal.NOTHING if one else refusal
+        for handle in [one] if one else self.handles.values():
+            handle.refuse(refusal)
 
     # What is written.
 
