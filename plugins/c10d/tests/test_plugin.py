@@ -156,6 +156,28 @@ if sys.argv[1] == "closes":
 """
 
 
+UNREACHABLE = """
+import os
+from datetime import timedelta
+from rdzv_c10d.store import stores
+try:
+    stores().TCPStore("127.0.0.1", 1, is_master=False, timeout=timedelta(seconds=1))
+except stores().DistError:
+    print(os.environ.get("TORCH_CPP_LOG_LEVEL"))
+"""
+
+
+@pytest.mark.parametrize(("level", "is_quiet"), [(None, True), ("WARNING", False)])
+def test_torch_is_quiet_where_the_user_does_not_say_otherwise(level: str | None, is_quiet: bool) -> None:
+    """A reader of its standard error that stalls would hold up the thread that calls it."""
+    environment = {name: value for name, value in os.environ.items() if name != "TORCH_CPP_LOG_LEVEL"}
+    environment |= {"TORCH_CPP_LOG_LEVEL": level} if level else {}
+    command = [sys.executable, "-c", UNREACHABLE]
+    done = subprocess.run(command, check=True, env=environment, timeout=240, capture_output=True, text=True)
+    assert done.stdout == f"{level}\n"
+    assert (done.stderr == "") == is_quiet
+
+
 @pytest.mark.parametrize("end", ["closes", "just ends"])
 def test_a_process_leaves_no_file_of_its_own_behind(tmp_path: Path, end: str) -> None:
     """Also where its wakeup key, which it rings to end the thread that listens, would make the file again."""

@@ -6,6 +6,7 @@ import re
 import socket
 import struct
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,6 +22,9 @@ _LONGEST: Final = 1e6
 
 _ROOM: Final = 1 << 16
 """Bytes that a file system must have left for a FileStore."""
+
+_LEVEL: Final = "TORCH_CPP_LOG_LEVEL"
+_importing: Final = threading.Lock()
 
 _NOTHING: Final = b"\0nothing"
 """A value that no key ever has."""
@@ -133,8 +137,20 @@ def file_of(store: Any) -> str | None:
 
 
 def stores() -> Any:
-    """torch's module that has the stores; imported when it is first needed, since that takes seconds."""
-    return importlib.import_module("torch.distributed")
+    """torch's module that has the stores; imported when it is first needed, since that takes seconds.
+
+    What torch's C++ says of a call that fails goes straight to the standard error, and the error says the same: a
+    reader that stalls would hold up the thread, and the lease with it. torch reads the level as it is imported; a
+    program's is its own, and one that the user has set stays.
+    """
+    if "torch" in sys.modules or _LEVEL in os.environ:
+        return importlib.import_module("torch.distributed")
+    with _importing:
+        os.environ[_LEVEL] = "FATAL"
+        try:
+            return importlib.import_module("torch.distributed")
+        finally:
+            del os.environ[_LEVEL]
 
 
 def peek(store: Store, key: str) -> bytes | None:
