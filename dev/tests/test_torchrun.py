@@ -511,7 +511,8 @@ def test_the_page_says_how(tmp_path: Path) -> None:
     finally:
         for terminal in terminals:
             kill(terminal)
-    assert sum(terminal.said.count("of 4: done") for terminal in terminals) == 4
+    said = "\n".join(terminal.said for terminal in terminals)
+    assert said.count("of 4: done") == 4, said
 
 
 def test_another_node_serves_the_store_when_its_host_dies(work: Path) -> None:
