@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 PLUGINS = sorted(path.parent for path in ROOT.glob("plugins/*/pyproject.toml"))
 LAUNCHERS = sorted(path.parent for path in ROOT.glob("launchers/*/pyproject.toml"))
 PACKAGES = [ROOT / "core", ROOT / "engine", ROOT / "conformance", *LAUNCHERS, *PLUGINS]
-FOUNDATIONS = {"core": {"rdzv_core"}, "engine": {"rdzv", "rdzv_core", "pluggy"}}
+FOUNDATIONS = {"core": {"rdzv_core"}, "engine": {"rdzv", "rdzv_core", "pluggy", "ifaddr"}}
 """What the two packages under all others may import beside the standard library."""
 MODULES = [path for package in FOUNDATIONS for path in sorted((ROOT / package / "src").rglob("*.py"))]
 
@@ -102,7 +102,7 @@ def test_importing_a_foundation_imports_no_plugin(package: str, brings: set[str]
     code = f"import {package}, sys; print(*{{name.partition('.')[0] for name in sys.modules}})"
     listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     ours = {path.name for folder in PACKAGES for path in (folder / "src").iterdir()}
-    others = ours | {"pluggy", "torch", "pytest", "kazoo"}
+    others = ours | {"pluggy", "ifaddr", "torch", "pytest", "kazoo"}
     assert set(listed.stdout.split()) & others == {package} | brings
 
 
@@ -132,9 +132,10 @@ def test_the_engine_stays_small() -> None:
     member, 126; names that nodes share, 30; that a machine without room for a thread or a port is asked again, 18; that
     a loop without room for its thread begins later, 12; `await_departure` and `closed`, 11; the address towards the
     service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 28; that what cannot be read is
-    said once, 8."""
+    said once, 8; an address by its interface or network, and one that is refused, 96; a port of a range, which nodes
+    keep from each other, 56."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
-    assert sum(map(_lines_of_code, modules)) <= 5948
+    assert sum(map(_lines_of_code, modules)) <= 6100
 
 
 def _lines_of_code(text: str) -> int:

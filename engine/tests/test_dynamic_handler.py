@@ -1,10 +1,7 @@
 """What a caller gets from the handler of one node, over a service that lives in this process."""
 
 import contextlib
-import errno
-import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -27,7 +24,6 @@ from rdzv import DynamicRendezvousHandler
 from rdzv.engine import worlds
 from rdzv.engine.codec import decode
 from rdzv.engine.failures import WATCH
-from rdzv.engine.handler import _reserved_port
 from rdzv.engine.lifetime import Lifetime
 from rdzv.engine.records import STATUS_KEY, Closed, State
 from rdzv.settings import RendezvousTimeout
@@ -66,6 +62,12 @@ class TestMaking:
     def test_an_address_that_is_none_is_refused(self, run: Run) -> None:
         with pytest.raises(RendezvousParameterError):
             run.node(1, 1, address="256.1.1.1")
+
+    def test_an_address_of_another_machine_is_taken_where_that_is_meant(self, run: Run) -> None:
+        with pytest.raises(RendezvousParameterError, match=r"'203\.0\.113\.5' is no address of this machine"):
+            run.node(1, 1, address="203.0.113.5")
+        node = run.node(1, 1, address="203.0.113.5", behind_nat=True)
+        assert node.next_rendezvous().bootstrap_store_info.master_addr == "203.0.113.5"
 
     @pytest.mark.parametrize("kind", ["memory", "leaseless", "register"])
     def test_a_backend_gets_what_it_lacks(self, kind: str) -> None:
@@ -362,20 +364,6 @@ class TestAsking:
             node._node.connection.error = error
             told.append(node.view.refused_timeout)
         assert told == [None, None, node._node.failures.patience()]
-
-
-@pytest.mark.parametrize(("address", "family"), [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
-def test_a_port_is_kept_and_then_free(address: str, family: socket.AddressFamily) -> None:
-    def take(port: int) -> None:
-        with socket.socket(family, socket.SOCK_STREAM) as taken:
-            taken.bind((address, port))
-
-    with _reserved_port(address, math.inf) as one, _reserved_port(address, math.inf) as other:
-        assert one != other
-        with pytest.raises(OSError, match="in use") as taken:
-            take(one)
-        assert taken.value.errno == errno.EADDRINUSE
-    take(one)
 
 
 class TestNotices:

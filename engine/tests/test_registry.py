@@ -84,7 +84,7 @@ def test_an_installed_backend_is_asked_with_the_parameters(asked: Callable[[], R
         (
             {"zzz": "5"},
             "The backend 'painted' knows no option 'zzz'. It knows: alone_timeout, attempt, "
-            "cas_backoff_max_seconds, close_timeout, color, ",
+            "behind_nat, cas_backoff_max_seconds, close_timeout, color, ",
         ),
         ({"color": "blue"}, "The option 'color' cannot be 'blue': one of red, green is expected."),
         ({"attempt": "x"}, "The option 'attempt' cannot be 'x'"),

@@ -127,6 +127,8 @@ def test_every_option_of_rdzv_is_read() -> None:
         "grow_delay": "3",
         "quarantine_after": "2",
         "quarantine_cooldown": "1.5",
+        "master_port": 29500,
+        "behind_nat": "yes",
         "timeout": None,
     }
     assert given.keys() == {option.name for option in HANDLER_OPTIONS}
@@ -151,6 +153,8 @@ def test_every_option_of_rdzv_is_read() -> None:
         seconds(3),
         2,
         seconds(1.5),
+        "29500",
+        True,
     )
 
 

@@ -1,6 +1,7 @@
 """How the engine itself behaves: its options, and the values they become."""
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -10,7 +11,7 @@ from typing import Any, Final, Literal, Self
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.options import Kind, Option, parse_options
 from rdzv_core.parameters import RendezvousParameters, check_limits, run_id_text
-from rdzv_core.text import printable
+from rdzv_core.text import printable, shown
 
 from .admission import AdmissionRule, Limits
 
@@ -18,6 +19,8 @@ __all__ = ["HANDLER_OPTIONS", "ROUNDS_KEPT", "RendezvousSettings", "RendezvousTi
 
 ROUNDS_KEPT: Final = 10
 """The last rounds whose first failures a run knows."""
+
+_HIGHEST_PORT: Final = 65535
 
 # These two are accepted, and a handler uses neither: they are listed last.
 _CAS_BACKOFF: Final = Option(
@@ -192,6 +195,17 @@ class RendezvousSettings:
     quarantine_cooldown: timedelta = _option(
         "seconds", 60.0, "How long a first quarantine takes; each further one takes twice as long, up to eight times."
     )
+    master_port: str | None = _option(
+        "text",
+        None,
+        "The port, or the range of ports as 29500-29599, of which this node offers the first free one as MASTER_PORT; "
+        "without it any.",
+    )
+    behind_nat: bool = _option(
+        "boolean",
+        False,
+        "Whether local_addr may be no address of this machine, as where NAT or a host's port leads to it.",
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "run_id", run_id_text(self.run_id))
@@ -214,6 +228,11 @@ class RendezvousSettings:
             raise RendezvousParameterError(
                 f"The quarantine_after ({self.quarantine_after}) must be from 0 to {ROUNDS_KEPT}, and the "
                 f"quarantine_cooldown ({self.quarantine_cooldown}) must be positive."
+            )
+        if self.master_port is not None and not self.ports:
+            raise RendezvousParameterError(
+                f"The option 'master_port' cannot be {shown(self.master_port)}: a port or a range of them, from 1 to "
+                f"{_HIGHEST_PORT}, is expected, such as 29500 or 29500-29599."
             )
         self._check_rule()
 
@@ -241,6 +260,13 @@ class RendezvousSettings:
         """Which worlds this node accepts."""
         rule = AdmissionRule(self.node_unit, self.sizes, self.group_by or "", self.group_size or 1, self.wanted or 0)
         return Limits(self.min_nodes, self.max_nodes, None if rule == AdmissionRule() else rule)
+
+    @cached_property
+    def ports(self) -> range:
+        """The ports of which this node offers one; empty: it offers any."""
+        found = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", self.master_port or "")
+        first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+        return range(first, last + 1) if first > 0 and last <= _HIGHEST_PORT else range(0)
 
     @property
     def run(self) -> str:

@@ -357,6 +357,13 @@ def test_a_command_that_does_not_exist_is_named_with_the_nearest(
         (["--option", "attempt=3", "--attempt", "2"], "--option attempt=3 and --attempt 2 contradict each other"),
         (["--option", "attempt=3", "--option", "attempt=2"], "--option gives attempt twice, with different values"),
         (["--nnodes", 5000 * "9"], f"--nnodes is '{LONG}'; MIN:MAX"),
+        (
+            ["--option", "master_port=7", "--master-port", "8"],
+            "--option master_port=7 and --master-port 8 contradict each other",
+        ),
+        (["--master-port", "http"], "The option 'master_port' cannot be 'http': a port or a range of them, from 1 to"),
+        (["--local-addr", "203.0.113.5"], "The local_addr '203.0.113.5' is no address of this machine; it has "),
+        (["--local-addr", "203.0.113.0/24"], "This machine has no address in the network '203.0.113.0/24' that others"),
         (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
         (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
         (["--local-addr", "0.0.0.0"], "The local_addr '0.0.0.0' is no address of a machine"),
@@ -374,6 +381,30 @@ def test_what_cannot_be_meant_is_one_sentence(
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
     assert "geheim" not in line
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    ("arguments", "where"),
+    [
+        ([], "127.0.0.7"),
+        (["--local-addr", "lo"], "127.0.0.1"),
+        (["--local-addr", "127.0.0.0/8"], "127.0.0.1"),
+        (["--local-addr", "203.0.113.5", "--option", "behind_nat=yes"], "203.0.113.5"),
+    ],
+)
+def test_rank_0_is_where_the_environment_or_the_command_line_says(
+    arguments: list[str], where: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RDZV_LOCAL_ADDR", "127.0.0.7")
+    assert main(["run", *RUN, *arguments, "--", "sh", "-c", "echo $MASTER_ADDR"]) == 0
+    assert capfd.readouterr().out == f"{where}\n"
+
+
+@pytest.mark.usefixtures("memory")
+def test_rank_0_has_a_port_of_the_range(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", *RUN, "--master-port", "1025-19999", "--", "sh", "-c", "echo $MASTER_PORT"]) == 0
+    assert 1025 <= int(capfd.readouterr().out) <= 19999
 
 
 @pytest.mark.usefixtures("memory")

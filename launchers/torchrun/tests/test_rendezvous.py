@@ -99,6 +99,22 @@ def test_every_round_is_where_its_own_rank_0_is(
         nodes[f"127.0.1.{number}"] = node(3, 3, local_addr=f"127.0.1.{number}")
 
 
+@pytest.mark.parametrize("shared", ["0", "1"])
+def test_every_round_may_be_at_the_same_port(
+    node: Node, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch, shared: str
+) -> None:
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", shared)
+    with socket.create_server(("", 0)) as free:
+        port = free.getsockname()[1]
+    first = node(1, 2, master_port=str(port))
+    for _ in range(2):
+        where = bootstrap(*together(threads, first))
+        assert where.master_port == port
+        if first.use_agent_store:
+            # Each has a store of its own.
+            assert worker_store(where).add("attempt", 1) == 1
+
+
 def test_the_workers_may_serve_their_store_themselves(
     node: Node, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

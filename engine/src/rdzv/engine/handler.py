@@ -1,18 +1,15 @@
 """The API of one node: `DynamicRendezvousHandler`."""
 
-import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from concurrent.futures import wait
-from contextlib import ExitStack, contextmanager
 from datetime import timedelta
 from functools import partial
 from typing import TypeVar
 
 from rdzv_core.backend import Capability, KeyValueBackend, RendezvousBackend
-from rdzv_core.endpoints import check_address
-from rdzv_core.errors import RendezvousConnectionError, RendezvousError, RendezvousTimeoutError
+from rdzv_core.errors import RendezvousError, RendezvousTimeoutError
 from rdzv_core.handler import RendezvousHandler, RendezvousInfo
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.store import Store
@@ -22,6 +19,7 @@ from .. import hooks
 from ..outcome import Outcome
 from ..settings import RendezvousSettings, RendezvousTimeout
 from . import drain, join, keep_alive, leave, report, watch
+from .address import announced, own_address
 from .aside import node_logger, speaking_aside
 from .client import RetryingClient
 from .effects import Coroutine
@@ -30,6 +28,7 @@ from .lifetime import Lifetime
 from .node import Node
 from .node_view import NodeView
 from .notices import drain_notice
+from .ports import Ports
 from .records import State
 from .register_adapter import RegisterAdapter
 from .room import with_room
@@ -85,7 +84,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
             backend: A register or a key-value backend. The handler closes it when it shuts down.
             min_nodes: The smallest world.
             max_nodes: The largest.
-            local_addr: This node's address as the others reach it; None: the source address towards the service.
+            local_addr: This node's address, interface or network for the others; None: the source towards the service.
             timeout: How long things may take.
             keep_alive_interval: Seconds between two keep-alives.
             keep_alive_max_attempt: How many of them may fail to come before the node is dead.
@@ -113,8 +112,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         local_addr: str | None = None,
     ) -> None:
         """See `from_backend`."""
-        if local_addr:
-            check_address(local_addr)
+        self._local_addr = own_address(local_addr, settings.behind_nat) if local_addr else None
+        self._ports = Ports(settings.ports)
         # Looking for them takes longer than a rendezvous: now, and not while all wait for each other.
         hooks.plugin_manager()
         self._settings = settings
@@ -122,7 +121,6 @@ class DynamicRendezvousHandler(RendezvousHandler):
         self._node = Node(settings, backend.name, time.monotonic)
         keys = with_keys(backend)
         self._keys = with_leases(keys, settings, self._node.observers)
-        self._local_addr = local_addr
         client = RetryingClient(
             self._keys,
             self._node.id,
@@ -174,8 +172,8 @@ class DynamicRendezvousHandler(RendezvousHandler):
         with_room(partial(self._lifetime.begin, self._start_loops), deadline)
         # Only after a first contact is it known which of this machine's addresses leads to the service.
         self._runner.run(watch.wait_until_connected(self._node, deadline))
-        address = self._local_addr or address_towards(self._keys, deadline)
-        with _reserved_port(address, deadline) as port:
+        address = announced(self._local_addr) or address_towards(self._keys, deadline)
+        with self._ports.reserved(address, deadline) as port:
             return self._runner.run(join.join(self._node, address, port, deadline, outcome))
 
     def is_closed(self) -> bool:
@@ -291,6 +289,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         finally:
             self._runner.stop(timeout=5.0)
             self._rounds.close()
+            self._ports.release()
         return True
 
     def _look(self) -> None:
@@ -343,23 +342,3 @@ def address_towards(keys: KeyValueBackend, deadline: float) -> str:
         f"The address of this machine towards the service of backend '{keys.name}' was not found in time; is the "
         "resolver of names silent? Give it as local_addr."
     )
-
-
-@contextmanager
-def _reserved_port(address: str, deadline: float) -> Iterator[int]:
-    """Keep a port of this machine for the time of the wait, and free it just before it is used."""
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with with_room(partial(_bound, family), deadline) as held:
-        yield held.getsockname()[1]
-
-
-def _bound(family: socket.AddressFamily) -> socket.socket:
-    with ExitStack() as undo:
-        try:
-            held = undo.enter_context(socket.socket(family, socket.SOCK_STREAM))
-            held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            held.bind(("", 0))
-        except OSError as error:
-            raise RendezvousConnectionError(f"This machine has no port for a world: {error}.") from error
-        undo.pop_all()
-        return held

@@ -106,7 +106,7 @@ def parameters(
     if twice := [name for name, value in options.items() if str(given.get(name, value)) != str(value)]:
         name = twice[0]
         raise RendezvousParameterError(
-            f"--option {name}={given[name]} and --{name} {options[name]} contradict each other: leave one out."
+            f"--option {name}={given[name]} and {as_flag(name)} {options[name]} contradict each other: leave one out."
         )
     plugin = load_backend_plugin(arguments.backend)
     secrets = secret_names(plugin.options)

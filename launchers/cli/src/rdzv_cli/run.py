@@ -130,8 +130,9 @@ def _parameters(
             "for: give --run-id, with another one."
         )
     low, high = parse_nnodes(arguments.nnodes, "--nnodes")
-    attempt = {} if options.attempt is None else {"attempt": options.attempt}
-    params = parameters(arguments, low, high, environ, **attempt)
+    beside = {"attempt": options.attempt, "master_port": options.master_port}
+    given = {name: value for name, value in beside.items() if value is not None}
+    params = parameters(arguments, low, high, environ, **given)
     if not params.endpoint and os.environ.get("RDZV_ENDPOINT") and "RDZV_ENDPOINT" not in environ:
         logger.warning(
             "the variable RDZV_ENDPOINT is that of the run of which this process is a program, and is not used here; "

@@ -182,6 +182,9 @@ class TorchrunHandler(RendezvousHandler):
 
     def _next_round(self) -> RendezvousInfo:
         while True:
+            if self._handler.settings.ports:
+                # The next one may have to be at the same port.
+                self._server = None
             try:
                 world = self._handler.next_rendezvous()
             except rdzv.RendezvousGracefulExitError:
@@ -215,7 +218,7 @@ class TorchrunHandler(RendezvousHandler):
         if world.rank == 0:
             store.multi_get([f"{_READY_PREFIX}/{rank}" for rank in range(1, world.world_size)])
             if self.use_agent_store:
-                self._server = _serve(where.master_addr)
+                self._server = _serve(where.master_addr, where.master_port if self._handler.settings.ports else 0)
             port = where.master_port if self._server is None else self._server.port
             keys = [RendezvousStoreInfo.MASTER_ADDR_KEY, RendezvousStoreInfo.MASTER_PORT_KEY]
             store.multi_set(keys, [where.master_addr, str(port)])
@@ -299,8 +302,8 @@ def _is_missing_result(error: BaseException | None) -> bool:
     return isinstance(error, AttributeError) and error.obj is None and error.name == "is_failed"
 
 
-def _serve(address: str) -> TCPStore:
-    """Serve a TCPStore on a free port of every interface."""
+def _serve(address: str, port: int) -> TCPStore:
+    """Serve a TCPStore on a port of every interface; 0: on one that is free."""
     # Connecting to it by the address that others use may need a way back that a network lacks.
     loopback = "::1" if ":" in address else "127.0.0.1"
-    return keep_in_children(TCPStore(loopback, 0, is_master=True, wait_for_workers=False))
+    return keep_in_children(TCPStore(loopback, port, is_master=True, wait_for_workers=False))

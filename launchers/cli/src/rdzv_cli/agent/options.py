@@ -36,9 +36,15 @@ class AgentOptions:
     )
     attempt: int | None = _flag("the scheduler's restart count (default: 0)", type=count, metavar="N")
     local_addr: str | None = _flag(
-        "this node's address as the others reach it (default: RDZV_LOCAL_ADDR, else the one from which it calls the "
+        "this node's address as the others reach it: itself, a host name, or the interface (eth1) or network "
+        "(10.98.0.0/16) of this machine that has it (default: RDZV_LOCAL_ADDR, else the one from which it calls the "
         "service)",
         metavar="ADDRESS",
+    )
+    master_port: str | None = _flag(
+        "a port or a range, as 29500-29599, of which the first that is free becomes MASTER_PORT if this node is rank "
+        "0; one for each node of a machine (default: any)",
+        metavar="PORT|RANGE",
     )
     grace: float = _flag(
         "between asking CMD to end and killing it (default: %(default)g)",
