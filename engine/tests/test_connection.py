@@ -80,7 +80,7 @@ def test_a_long_silence_and_its_end_are_logged_once(
         assert said(caplog) == []
         connection.on_contact()
         (line,) = said(caplog)
-        assert line.endswith("answers again, after 7 s.")
+        assert line.endswith("has answered a call again, after 7 s.")
         connection.on_contact()
         assert said(caplog) == []
         clock.now += 60.0

@@ -694,7 +694,21 @@ class TestFailures:
         assert str(node.failures.refusal) == "keep is refused"
         clock.now += 0.5
         self.refuse(node, KEEP, clock.now)
-        assert str(node.failures.lasting) == "keep is refused"
+        assert str(node.failures.lasting) == (
+            f"The service has refused this node for {patience:g} s, and is asked again for {patience:g} s at most (see "
+            "refused_timeout): keep is refused"
+        )
+
+    def test_a_refusal_that_lasts_is_told_in_the_words_of_the_service(self, node: Node, clock: Clock) -> None:
+        error = errors.RendezvousDeniedError("Every call has failed for 0.0 s: it refuses this token")
+        error.__cause__ = errors.RendezvousDeniedError("it refuses this token")
+        node.failures.add_passing(KEEP, error, clock.now - 40.0)
+        node.failures.add_passing(KEEP, error, clock.now)
+        assert str(node.failures.lasting).endswith(
+            "for 40 s, and is asked again for 30 s at most (see refused_timeout): it refuses this token"
+        )
+        assert node.failures.lasting is not None
+        assert node.failures.lasting.__cause__ is error
 
     def test_one_refusal_never_lasts(self, node: Node, clock: Clock) -> None:
         # Its process may have been paused.

@@ -481,7 +481,7 @@ class TestFaults:
         simple.backends[0].disconnect("it is away")
         wait_until(lambda: "has answered no call" in caplog.text)
         simple.backends[0].reconnect()
-        wait_until(lambda: "answers again" in caplog.text)
+        wait_until(lambda: "answered a call again" in caplog.text)
         told = [record.getMessage() for record in caplog.records if record.name == "rdzv.engine.connection"]
         assert len(told) == 2
         assert told[0].endswith("it is away")

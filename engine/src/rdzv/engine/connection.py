@@ -66,7 +66,7 @@ class Connection:
         """Note that the service has answered."""
         now = self._clock()
         if self._logged_since is not None:
-            logger.warning("%s answers again, after %.0f s.", self._service, now - self._logged_since)
+            logger.warning("%s has answered a call again, after %.0f s.", self._service, now - self._logged_since)
         self._last_contact, self.error = now, None
         self._silent_since = self._logged_since = None
 

@@ -99,8 +99,7 @@ class Failures:
         lasts = lasts or (before is not None and before.lasts) or isinstance(error, RendezvousParameterError)
         # It came often, for long. Time alone passes in a paused process, too.
         lasts = lasts or (times >= LASTING_TIMES and self._clock() - since >= LASTING)
-        ours = error if isinstance(error, RendezvousError) else unexpected(error)
-        self._by_loop[loop] = _Failure(ours, times, since, lasts)
+        self._by_loop[loop] = _Failure(as_ours(error), times, since, lasts)
         return times
 
     def add_passing(self, loop: str, error: RendezvousConnectionError, began: float) -> None:
@@ -121,8 +120,9 @@ class Failures:
             return
         # Of a service that was away meanwhile it is not known what it would have said.
         since, times = (before.since, before.times + 1) if before and before.is_refusal else (began, 1)
-        lasts = times >= REFUSED_TIMES and self._clock() - since >= self.patience()
-        self._by_loop[loop] = _Failure(error, times, since, lasts)
+        seconds, most = self._clock() - since, self.patience()
+        lasts = times >= REFUSED_TIMES and seconds >= most
+        self._by_loop[loop] = _Failure(_refused(error, seconds, most) if lasts else error, times, since, lasts)
 
     def clear(self, loop: str) -> None:
         """Note that a loop goes well."""
@@ -164,8 +164,22 @@ class Failures:
             raise again(error)
 
 
-def unexpected(error: BaseException) -> RendezvousError:
-    """The error that a caller gets for an unexpected exception."""
+def _refused(error: RendezvousDeniedError, seconds: float, most: float) -> RendezvousDeniedError:
+    """The error that a caller gets for a refusal that lasts."""
+    # What a call adds to the service's words, how long it has tried, is not how long the node has.
+    why = error.__cause__ if isinstance(error.__cause__, RendezvousDeniedError) else error
+    ours = RendezvousDeniedError(
+        f"The service has refused this node for {seconds:.0f} s, and is asked again for {most:g} s at most (see "
+        f"refused_timeout): {why}"
+    )
+    ours.__cause__ = error
+    return ours
+
+
+def as_ours(error: BaseException) -> RendezvousError:
+    """An error as a caller gets it: an unexpected exception becomes one of our family."""
+    if isinstance(error, RendezvousError):
+        return error
     ours = RendezvousError(f"Unexpected {type(error).__name__}: {error}. Please report this.")
     ours.__cause__ = error
     return ours

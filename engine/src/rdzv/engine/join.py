@@ -9,7 +9,7 @@ from ..outcome import Outcome
 from . import leader, refusals, report
 from .aside import node_logger
 from .effects import Coroutine, Read, ReadAll, WaitForChange
-from .failures import unexpected
+from .failures import as_ours
 from .node import Node
 from .reckoning import Reckoning
 from .records import NODES, NodeRecord, State, nodes_in
@@ -150,7 +150,7 @@ def _register_to_join(node: Node, started: float, deadline: float) -> Coroutine[
         raise refusals.unregistered(node, started, error) from error
     except Exception as error:
         refusals.raise_if_cannot_join(node)
-        raise unexpected(error) from error
+        raise as_ours(error) from error
 
 
 def _serve_quarantine(node: Node, deadline: float) -> Coroutine[None]:

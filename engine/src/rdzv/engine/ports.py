@@ -56,7 +56,8 @@ class Ports:
             except OSError as error:
                 failure = error
         if not self._wanted:
-            raise RendezvousConnectionError(f"This machine has no port for a world: {failure}.")
+            limits = "ulimit -n, ip_local_port_range"
+            raise RendezvousConnectionError(f"This machine has no port for a world: {failure} ({limits}).")
         raise RendezvousConnectionError(
             f"No port from {self._wanted[0]} to {self._wanted[-1]} (master_port) can be taken on this machine: "
             f"{failure}. End what has them, or give a range with a port for each node on this machine."
