@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rdzv_core.endpoints import Endpoint
@@ -244,6 +245,26 @@ def test_a_silent_endpoint_costs_no_more_than_the_time(serve: Serve, connect: Co
     helped = connect(silent.endpoint, serve().endpoint, request_timeout=0.2)
     assert helped.call(GET, 5, lambda reply: reply.status) == 200
     assert time.monotonic() - began < 2
+
+
+def test_an_address_of_a_name_that_is_silent_does_not_hide_the_others(
+    serve: Serve, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service, resolve = serve(), socket.getaddrinfo
+    port = service.endpoint.port
+
+    def look_up(host: str, port: int, **options: Any) -> list[Any]:
+        addresses = ["127.0.0.2", "127.0.0.1"] if host == "many" and not options["flags"] else [host]
+        return [found for address in addresses for found in resolve(address, port, **options)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    # It takes connections, and answers nothing.
+    with socket.create_server(("127.0.0.2", port)):
+        client = connect(Endpoint("many", port), request_timeout=0.2)
+        for _ in range(3):
+            assert client.call(GET, 5, lambda reply: reply.status) == 200
+    assert service.connections == 1
+    assert [str(member) for member in client.members] == [f"many:{port} (127.0.0.1)", f"many:{port} (127.0.0.2)"]
 
 
 def test_an_answer_that_is_cut_is_a_broken_connection(connect: Connect) -> None:

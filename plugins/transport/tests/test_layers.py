@@ -2,14 +2,16 @@
 
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv_transport import EndpointError, FailoverClient, Member, Prefixes, ReplyLostError, TimedSocket
+from rdzv_transport.sockets import NotConnectedError
 
 
 def _client(*endpoints: Endpoint, request_timeout: float = 1.0) -> FailoverClient:
@@ -34,7 +36,7 @@ def ends() -> Iterator[tuple[TimedSocket, socket.socket]]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         endpoint = Endpoint("127.0.0.1", listener.getsockname()[1])
         client = _client(endpoint)
-        sock = client.sockets.connect(endpoint, _soon())
+        sock = client.connect(client.members[0], _soon())
         near, _ = listener.accept()
         with near:
             yield sock, near
@@ -130,6 +132,148 @@ class TestFailoverClient:
         client.close()
         with pytest.raises(RendezvousConnectionError), client.forgiving(_soon(0)):
             raise RendezvousConnectionError
+
+
+class Names:
+    """A resolver for the test: which addresses a name has, each at its turn; none: it does not know it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.addresses: list[str] = []
+        self.asked = 0
+        resolve = socket.getaddrinfo
+
+        def look_up(host: str, port: int, **options: Any) -> list[Any]:
+            if options["flags"] == socket.AI_NUMERICHOST:
+                return list(resolve(host, port, **options))
+            self.asked += 1
+            if not self.addresses:
+                raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+            return [found for address in self.addresses for found in resolve(address, port, **options)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> Names:
+    return Names(monkeypatch)
+
+
+class TestOneNameWithSeveralAddresses:
+    MANY = Endpoint("many", 7)
+
+    def _attempt(self, works: Sequence[str], asked: list[str]) -> Callable[[Member, float], str]:
+        """An attempt that only some addresses do; the others are silent."""
+
+        def attempt(member: Member, _deadline: float) -> str:
+            assert member.address
+            asked.append(member.address.host)
+            if member.address.host not in works:
+                raise EndpointError("no answer", applied=False)
+            return member.address.host
+
+        return attempt
+
+    def test_they_are_tried_as_endpoints_are(self, names: Names) -> None:
+        client, asked = _client(self.MANY), list[str]()
+        names.addresses = ["127.0.0.1", "127.0.0.2", "127.0.0.1", "::1"]
+        attempt = self._attempt(["127.0.0.2"], asked)
+        assert client.try_members(attempt, 5) == client.try_members(attempt, 5) == "127.0.0.2"
+        assert asked == ["127.0.0.1", "127.0.0.2", "127.0.0.2"]
+        assert names.asked == 1
+        assert [str(member) for member in client.members] == [
+            "many:7 (127.0.0.2)",
+            "many:7 (::1)",
+            "many:7 (127.0.0.1)",
+        ]
+        assert client.patience == 3.0
+
+    def test_each_has_its_time(self, names: Names) -> None:
+        client, until = _client(self.MANY, Endpoint("127.0.0.3", 7)), list[float]()
+        names.addresses = ["127.0.0.1", "127.0.0.2"]
+
+        def attempt(_member: Member, deadline: float) -> None:
+            until.append(deadline - began)
+            raise EndpointError("no answer", applied=False)
+
+        began = time.monotonic()
+        with pytest.raises(RendezvousConnectionError):
+            client.try_members(attempt, 9)
+        assert [round(each) for each in until] == [1, 1, 9]
+
+    def test_a_name_is_looked_up_anew_when_all_have_failed(self, names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+        client, asked = _client(self.MANY), list[str]()
+        hung_up = list[Member]()
+        monkeypatch.setattr(client, "hang_up", hung_up.append)
+        names.addresses = ["127.0.0.1", "127.0.0.2"]
+        client.try_members(self._attempt(["127.0.0.1"], asked), 5)
+        first, second = client.members
+        client.demote(first)
+        client.try_members(self._attempt(["127.0.0.2"], asked), 5)
+        assert names.asked == 1
+        assert not second.failed
+        names.addresses = ["127.0.0.3", "127.0.0.1"]
+        asked.clear()
+        with pytest.raises(RendezvousConnectionError):
+            client.try_members(self._attempt([], asked), 5)
+        # Those that were known, each once; what the name means meanwhile, the next call asks.
+        assert asked == ["127.0.0.2", "127.0.0.1"]
+        assert client.try_members(self._attempt(["127.0.0.1"], asked), 5) == "127.0.0.1"
+        assert asked[2:] == ["127.0.0.3", "127.0.0.1"]
+        assert first in client.members
+        assert second in hung_up
+        assert second not in client.members
+        client.demote(second)
+        assert second not in client.members
+
+    def test_where_the_resolver_fails_they_are_where_they_were(self, names: Names) -> None:
+        client, asked = _client(self.MANY), list[str]()
+        with pytest.raises(RendezvousConnectionError, match=r"echo://many:7: not connected: Name or service not known"):
+            client.try_members(self._attempt([], asked), 5)
+        names.addresses = ["127.0.0.1", "127.0.0.2"]
+        with pytest.raises(RendezvousConnectionError, match=r"\(127\.0\.0\.1\): no answer; .*\(127\.0\.0\.2\): no"):
+            client.try_members(self._attempt([], asked), 5)
+        names.addresses = []
+        assert client.try_members(self._attempt(["127.0.0.2"], asked), 5) == "127.0.0.2"
+        assert names.asked == 3
+
+    @pytest.mark.parametrize(
+        ("addresses", "others", "refused"),
+        [
+            (["127.0.0.1", "127.0.0.2"], [], True),
+            (["127.0.0.2", "127.0.0.1"], [], True),
+            (["127.0.0.1"], [], False),
+            (["127.0.0.2", "127.0.0.1"], [Endpoint("127.0.0.1", 7)], False),
+            (["127.0.0.2", "127.0.0.1"], [Endpoint("127.0.0.2", 7)], True),
+        ],
+    )
+    def test_one_that_takes_no_connection_says_nothing_against_a_refusal_by_the_others(
+        self, names: Names, addresses: list[str], others: list[Endpoint], refused: bool
+    ) -> None:
+        """As of ``localhost``, where a service listens on IPv4 only. Of an endpoint of its own it does."""
+        client = _client(self.MANY, *others)
+        names.addresses = addresses
+
+        def attempt(member: Member, _deadline: float) -> None:
+            assert member.address
+            if member.address.host == "127.0.0.1":
+                raise NotConnectedError(ConnectionRefusedError(111, "Connection refused"))
+            raise EndpointError("it refuses us", applied=False, denied=True)
+
+        with pytest.raises(RendezvousConnectionError) as error:
+            client.try_members(attempt, 5)
+        assert isinstance(error.value, RendezvousDeniedError) is refused
+
+    @pytest.mark.parametrize(
+        ("host", "name"),
+        [
+            ("node1.example.", "node1.example"),
+            ("fe80::1%eth0", "fe80::1"),
+            ("10.0.0.7", "10.0.0.7"),
+            ("b\u00fccher.example", "xn--bcher-kva.example"),
+        ],
+    )
+    def test_certificates_and_requests_name_it_in_one_way(self, host: str, name: str) -> None:
+        assert Member(Endpoint(host, 7)).name == name
 
 
 def test_prefixes_in_use_are_kept_and_of_the_others_those_that_were_used_last() -> None:

@@ -4,6 +4,7 @@ import contextlib
 import ssl
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
@@ -70,7 +71,7 @@ class Client(FailoverClient):
         self._cluster = cluster
         self._headers = dict(headers)
         self._login = login or Present.fixed({})
-        self._idle: dict[Member, list[Connection]] = {member: [] for member in self.members}
+        self._idle: defaultdict[Member, list[Connection]] = defaultdict(list)
         self._in_use: set[Connection] = set()
         self._using = threading.Lock()
 
@@ -168,13 +169,17 @@ class Client(FailoverClient):
         return self.try_members(attempt, timeout, repeatable=request.repeatable)
 
     def demote(self, member: Member) -> None:
-        """Move an endpoint behind all others, and fail the calls that wait for it."""
+        """Move a member behind all others, and fail the calls that wait for it."""
+        super().demote(member)
         if len(self.members) > 1:
-            super().demote(member)
-            with self._using:
-                for connection in self._in_use:
-                    if connection.member is member:
-                        connection.sock.close()
+            self.hang_up(member)
+
+    def hang_up(self, member: Member) -> None:
+        """End the connections to a member, also those in use."""
+        with self._using:
+            for connection in (*self._in_use, *self._idle.pop(member, ())):
+                if connection.member is member:
+                    connection.sock.close()
 
     @contextlib.contextmanager
     def _used(self, connection: Connection) -> Iterator[None]:
@@ -213,7 +218,7 @@ class Client(FailoverClient):
         return connection
 
     def _connect(self, member: Member, deadline: float) -> Connection:
-        return Connection(self.sockets, member, {**self._headers, **self._login()}, deadline)
+        return Connection(self.connect(member, deadline), member, {**self._headers, **self._login()})
 
     def _is_outdated(self, connection: Connection) -> bool:
         """Whether it shows what stood in files that have changed since it was made."""

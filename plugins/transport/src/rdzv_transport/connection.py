@@ -11,7 +11,7 @@ from rdzv_core.endpoints import Endpoint
 
 from .answer import ENDED, Answer
 from .failover import Member
-from .sockets import EndpointError, Sockets
+from .sockets import EndpointError, TimedSocket
 
 PIECE: Final = 1 << 16
 """Bytes of an answer that are received at once, at most."""
@@ -55,24 +55,19 @@ class Reply:
 
 
 class Connection:
-    """One connection to an endpoint, for one request at a time.
+    """One connection to a member, for one request at a time.
 
     Attributes:
-        member: The endpoint.
-        headers: Sent with every request.
         sock: What it goes over. From any thread, closing this ends it for the thread that uses it now.
+        member: Who is at its other end.
+        headers: Sent with every request.
         is_persistent: Whether another request may follow the last one.
     """
 
-    def __init__(self, sockets: Sockets, member: Member, headers: Mapping[str, str], deadline: float) -> None:
-        """Make it.
-
-        Raises:
-            EndpointError: There is none by `deadline`; nothing was sent.
-        """
+    def __init__(self, sock: TimedSocket, member: Member, headers: Mapping[str, str]) -> None:
+        self.sock = sock
         self.member = member
         self.headers = headers
-        self.sock = sockets.connect(member.endpoint, deadline)
         self.is_persistent = True
         self._answer = Answer()
 
@@ -162,7 +157,7 @@ class Connection:
     def _send(self, request: Request, headers: Mapping[str, str], deadline: float) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLEOFError):
             # A server that refuses the client, or a request that is too large, answers and hangs up during the send.
-            self.sock.send(_bytes(request, self.member.endpoint, {**self.headers, **headers}), deadline)
+            self.sock.send(_bytes(request, self.member, {**self.headers, **headers}), deadline)
 
     @contextlib.contextmanager
     def _closed_by_failure(self) -> Iterator[None]:
@@ -189,14 +184,13 @@ class Connection:
         return "; if it speaks TLS, set protocol=https"
 
 
-def _bytes(request: Request, endpoint: Endpoint, headers: Mapping[str, str]) -> bytes:
+def _bytes(request: Request, member: Member, headers: Mapping[str, str]) -> bytes:
     """A request as it is sent.
 
     Raises:
         ValueError: A header, or the target, would end its line.
     """
-    host = endpoint.host.partition("%")[0]
-    named = {"Host": f"[{host}]:{endpoint.port}" if ":" in host else f"{host}:{endpoint.port}"}
+    named = {"Host": str(Endpoint(member.name, member.endpoint.port))}
     named |= {"Accept-Encoding": "identity", **headers, **request.headers}
     if request.body is not None or request.method != "GET":
         named["Content-Length"] = str(len(request.body or b""))

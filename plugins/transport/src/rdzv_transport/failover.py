@@ -1,6 +1,7 @@
-"""Which endpoint of a service is asked, for how long, and what it means that none answers.
+"""Which member of a service is asked, for how long, and what it means that none answers.
 
-One call is one attempt at each endpoint at most; trying again later is rdzv's affair.
+A member is one address of one endpoint: several that one name stands for are as good as several endpoints. One call is
+one attempt at each member at most; trying again later is rdzv's affair.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ from rdzv_core.endpoints import Endpoint, source_address
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from .present import Present
-from .sockets import LONGEST, EndpointError, Sockets
+from .sockets import LONGEST, Address, EndpointError, NotConnectedError, Sockets, TimedSocket
 
 _T = TypeVar("_T")
 
@@ -26,32 +27,49 @@ class ReplyLostError(RendezvousConnectionError):
 
 @dataclass(eq=False, slots=True)
 class Member:
-    """One endpoint of a service.
+    """One address of an endpoint.
 
     Attributes:
-        endpoint: Where it is.
+        endpoint: As the user wrote it.
+        address: What that means; None: its name was not looked up yet.
         responded_at: When it last said anything, on the monotonic clock; 0: never.
+        failed: Its last attempt did.
     """
 
     endpoint: Endpoint
+    address: Address | None = None
     responded_at: float = 0.0
+    failed: bool = False
+
+    @property
+    def name(self) -> str:
+        """Its host as certificates and requests name it: in ASCII, as it is looked up, without the interface of an
+        address of IPv6, and without the dot that ends a full name."""
+        host = self.endpoint.host.partition("%")[0].removesuffix(".")
+        return host if host.isascii() else host.encode("idna").decode()
+
+    def __str__(self) -> str:
+        if self.address is None or self.address.host == self.endpoint.host:
+            return str(self.endpoint)
+        return f"{self.endpoint} ({self.address.host})"
 
 
 class FailoverClient:
-    """The endpoints of one service, as one process uses them: one that fails is tried last from then on.
+    """The members of one service, as one process uses them: one that fails is tried last from then on.
+
+    A name is looked up anew when all members behind it have failed.
 
     Args:
         service: What it is called in messages.
         endpoints: The first is tried first.
         tls: How to verify the endpoints, and with which certificate of our own; None: no TLS.
         server_name: The name in the endpoints' certificates, if it is not the endpoint's.
-        request_timeout: Seconds that one of several endpoints has to answer before the next is tried.
+        request_timeout: Seconds that one of several members has to answer before the next is tried.
         scheme: What stands before an endpoint in messages.
         without_tls: What the user sets to go without TLS, for messages.
 
     Attributes:
         request_timeout: See there.
-        patience: Seconds within which every endpoint had its chance to answer.
         sockets: The connections to them.
         closed: `close` was called.
         understood: Whether any endpoint ever answered as the service does. A service that was there before may come
@@ -70,7 +88,6 @@ class FailoverClient:
         without_tls: str,
     ) -> None:
         self.request_timeout = min(request_timeout, LONGEST)
-        self.patience = self.request_timeout * len(endpoints)
         self.sockets = Sockets(tls, server_name, without_tls)
         self.closed = False
         self.understood = False
@@ -81,8 +98,13 @@ class FailoverClient:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """The endpoints, the one to try first before the others."""
+        """The members that are known, the one to try first before the others."""
         return self._members
+
+    @property
+    def patience(self) -> float:
+        """Seconds within which every member had its chance to answer."""
+        return self.request_timeout * len(self._members)
 
     def try_members(
         self,
@@ -91,39 +113,41 @@ class FailoverClient:
         *,
         repeatable: bool = True,
     ) -> _T:
-        """Attempt something at one endpoint after the other until one does it.
+        """Attempt something at one member after the other until one does it.
 
         Args:
-            attempt: Is given the endpoint, and until when; raises an `EndpointError` if another one may do better.
+            attempt: Is given the member, and until when; raises an `EndpointError` if another one may do better.
             timeout: Seconds for everything.
             repeatable: Whether it may be attempted again though it may have been applied already.
 
         Raises:
             ReplyLostError: It may have been applied (only if it is not repeatable).
-            RendezvousConnectionError: No endpoint could be reached (`RendezvousDeniedError`: all refuse us).
+            RendezvousConnectionError: No member could be reached (`RendezvousDeniedError`: all refuse us).
         """
         self.check_open()
         started = time.monotonic()
         deadline = started + min(timeout, LONGEST)
         failures: list[tuple[Member, EndpointError]] = []
-        members = self._members
-        for left in range(len(members), 0, -1):
-            member = members[-left]
-            began = time.monotonic()
-            if began >= deadline:
-                break
-            # The last one gets all the time that is left, the others leave some for those behind them.
-            patience = deadline - began if left == 1 else min(self.request_timeout, (deadline - began) / left)
+        queue, lost = list(self._members), self._lost()
+        while queue and time.monotonic() < deadline:
+            member = queue.pop(0)
             try:
-                return attempt(member, began + patience)
+                if member.endpoint in lost:
+                    lost.remove(member.endpoint)
+                    member, *more = self._locate(member.endpoint, self._until(deadline, 1 + len(queue)))
+                    queue = [*more, *(other for other in queue if other.endpoint != member.endpoint)]
+                result = attempt(member, self._until(deadline, 1 + len(queue)))
             except EndpointError as failure:
                 failures.append((member, failure))
                 self.demote(member)
                 if failure.applied and not repeatable:
                     raise ReplyLostError(self._describe(failures, started, deadline)) from failure
+            else:
+                member.failed = False
+                return result
         self.check_open()
         cause = failures[-1][1] if failures else None
-        if len(failures) == len(members) and all(failure.denied for _, failure in failures):
+        if not queue and _are_denied(failures):
             raise RendezvousDeniedError(f"{self._service} cannot be used: {self.reasons(failures)}") from cause
         raise RendezvousConnectionError(self._describe(failures, started, deadline)) from cause
 
@@ -141,13 +165,23 @@ class FailoverClient:
                 raise
 
     def demote(self, member: Member) -> None:
-        """Try an endpoint after all others from now on."""
+        """Try a member after all others from now on."""
+        member.failed = True
         with self._lock:
-            self._members = (*(other for other in self._members if other is not member), member)
+            if member in self._members:
+                self._members = (*(other for other in self._members if other is not member), member)
+
+    def hang_up(self, member: Member) -> None:
+        """End the connections to a member that are kept, which are none here."""
+
+    def connect(self, member: Member, deadline: float) -> TimedSocket:
+        """A new connection to a member. See `Sockets.connect`."""
+        address = member.address or self.sockets.resolve(member.endpoint, deadline)[0]
+        return self.sockets.connect(address, member.name, deadline)
 
     def reasons(self, failures: Sequence[tuple[Member, EndpointError]]) -> str:
         """What has failed, in words."""
-        return "; ".join(f"{self._scheme}{member.endpoint}: {failure}" for member, failure in failures)
+        return "; ".join(f"{self._scheme}{member}: {failure}" for member, failure in failures)
 
     def local_address(self) -> str:
         """The source address of this machine towards the service.
@@ -155,7 +189,7 @@ class FailoverClient:
         Raises:
             RendezvousConnectionError: There is no route to any endpoint.
         """
-        endpoints = [member.endpoint for member in self._members]
+        endpoints = list(dict.fromkeys(member.endpoint for member in self._members))
         return self.sockets.local_address() or source_address(endpoints, self.request_timeout)
 
     def check_open(self) -> None:
@@ -173,6 +207,41 @@ class FailoverClient:
         self.closed = True
         self.sockets.discard_inherited()
 
+    def _until(self, deadline: float, left: int) -> float:
+        """How long the next of some members may take: the last one has all the time that is left, the others leave some
+        for those behind them."""
+        now = time.monotonic()
+        return deadline if left == 1 else now + min(self.request_timeout, (deadline - now) / left)
+
+    def _lost(self) -> set[Endpoint]:
+        """The endpoints behind which no member is known that may answer."""
+        hopeful = {member.endpoint for member in self._members if member.address is not None and not member.failed}
+        return {member.endpoint for member in self._members} - hopeful
+
+    def _locate(self, endpoint: Endpoint, deadline: float) -> list[Member]:
+        """The members behind an endpoint as its name is resolved now, new ones first; as it was, where that fails.
+
+        Raises:
+            EndpointError: It fails, and never did otherwise.
+        """
+        try:
+            addresses = self.sockets.resolve(endpoint, deadline)
+        except EndpointError:
+            if known := [member for member in self._members if member.endpoint == endpoint and member.address]:
+                return known
+            raise
+        with self._lock:
+            before = [member for member in self._members if member.endpoint == endpoint]
+            others = [member for member in self._members if member.endpoint != endpoint]
+            known = [member for member in before if member.address in addresses]
+            new = set(addresses) - {member.address for member in known}
+            found = [*(Member(endpoint, address) for address in addresses if address in new), *known]
+            self._members = (*found, *others)
+        for member in before:
+            if member not in known:
+                self.hang_up(member)
+        return found
+
     def _describe(self, failures: Sequence[tuple[Member, EndpointError]], started: float, deadline: float) -> str:
         if not failures:
             return f"{self._service} was not asked: no time was left"
@@ -180,3 +249,12 @@ class FailoverClient:
         if now >= deadline or any(isinstance(failure.__cause__, TimeoutError) for _, failure in failures):
             return f"{self._service} did not answer within {now - started:.1f} s: {self.reasons(failures)}"
         return f"{self._service} could not be used: {self.reasons(failures)}"
+
+
+def _are_denied(failures: Sequence[tuple[Member, EndpointError]]) -> bool:
+    """Whether every endpoint refuses us: of the addresses of one, those that take no connection do not count."""
+    refusing = {member.endpoint for member, failure in failures if failure.denied}
+    return bool(failures) and all(
+        failure.denied or (isinstance(failure, NotConnectedError) and member.endpoint in refusing)
+        for member, failure in failures
+    )

@@ -43,5 +43,6 @@ def same_cluster_option() -> Option:
 
 def request_timeout_option(what: str, name: str = "request_timeout") -> Option:
     """The option for how long one of several `what` may take."""
-    meaning = f"How long one of several {what} may take to answer before the next one is tried."
+    those = f"one of several {what}, or of a name's addresses,"
+    meaning = f"How long {those} may take to answer before the next one is tried."
     return Option(name, "seconds", 3.0, meaning)

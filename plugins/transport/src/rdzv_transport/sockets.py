@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, InvalidStateError, wait
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.threads import in_thread
@@ -55,6 +55,25 @@ class EndpointError(Exception):
         super().__init__(reason)
         self.applied = applied
         self.denied = denied
+
+
+class NotConnectedError(EndpointError):
+    """There is no connection to the endpoint: nothing was sent."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"not connected: {getattr(error, 'strerror', None) or error}", applied=False)
+
+
+class Address(NamedTuple):
+    """One of the places that a host's name stands for: the family of sockets, and what they connect to."""
+
+    family: int
+    place: tuple[Any, ...]
+
+    @property
+    def host(self) -> str:
+        """It without the port, as messages show it."""
+        return str(self.place[0])
 
 
 class TimedSocket:
@@ -224,21 +243,37 @@ class Sockets:
         self._lock = threading.Lock()
         self._closed: Future[Any] = Future()
 
-    def connect(self, endpoint: Endpoint, deadline: float) -> TimedSocket:
+    def resolve(self, endpoint: Endpoint, deadline: float) -> list[Address]:
+        """The addresses of an endpoint, in the resolver's order.
+
+        Raises:
+            NotConnectedError: There is none, or it was not found by `deadline`.
+        """
+        try:
+            found = self._look_up(endpoint, deadline)
+        except (OSError, ValueError) as error:
+            raise NotConnectedError(error) from error
+        return list(dict.fromkeys(Address(family, place) for family, *_, place in found))
+
+    def connect(self, address: Address, host: str, deadline: float) -> TimedSocket:
         """A new connection.
+
+        Args:
+            address: Where to.
+            host: The name in its certificate, unless it has one of its own.
+            deadline: Until when, on the monotonic clock.
 
         Raises:
             EndpointError: There is none by `deadline`; nothing was sent.
         """
         try:
-            sock = self._reach(self._resolve(endpoint, deadline), deadline)
+            sock = self._reach(address, deadline)
             if self._tls is not None:
-                self._secure(self._tls(), sock, endpoint, deadline)
+                self._secure(self._tls(), sock, host, deadline)
         except ssl.SSLError as error:
             raise _tls_failure(error, self.without_tls, applied=False) from error
         except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise EndpointError(f"not connected: {reason}", applied=False) from error
+            raise NotConnectedError(error) from error
         return sock
 
     def is_outdated(self, sock: TimedSocket) -> bool:
@@ -271,7 +306,7 @@ class Sockets:
         for sock in list(self._open):
             sock.discard_inherited()
 
-    def _resolve(self, endpoint: Endpoint, deadline: float) -> list[tuple[Any, ...]]:
+    def _look_up(self, endpoint: Endpoint, deadline: float) -> list[tuple[Any, ...]]:
         def look_up(flags: int) -> list[tuple[Any, ...]]:
             return list(socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM, flags=flags))
 
@@ -285,27 +320,22 @@ class Sockets:
             raise TimeoutError(f"its name was not resolved within {seconds:.1f} s")
         return list(answer.result())
 
-    def _reach(self, addresses: list[tuple[Any, ...]], deadline: float) -> TimedSocket:
-        failure = OSError("its name has no address")
-        for position, (family, kind, protocol, _, address) in enumerate(addresses):
-            share = (deadline - time.monotonic()) / (len(addresses) - position)
-            sock = TimedSocket(self, socket.socket(family, kind, protocol))
-            with self._lock:
-                self._open.add(sock)
-            try:
-                if self._closed.done():
-                    raise OSError("this backend was closed")
-                sock.connect(address, share)
-            except OSError as error:
-                sock.close()
-                failure = error
-            else:
-                return sock
-        raise failure
-
-    def _secure(self, tls: ssl.SSLContext, sock: TimedSocket, endpoint: Endpoint, deadline: float) -> None:
+    def _reach(self, address: Address, deadline: float) -> TimedSocket:
+        sock = TimedSocket(self, socket.socket(address.family, socket.SOCK_STREAM))
+        with self._lock:
+            self._open.add(sock)
         try:
-            sock.start_tls(tls, self._server_name or endpoint.host.partition("%")[0], deadline)
+            if self._closed.done():
+                raise OSError("this backend was closed")
+            sock.connect(address.place, deadline - time.monotonic())
+        except OSError:
+            sock.close()
+            raise
+        return sock
+
+    def _secure(self, tls: ssl.SSLContext, sock: TimedSocket, host: str, deadline: float) -> None:
+        try:
+            sock.start_tls(tls, self._server_name or host, deadline)
         except ConnectionError as error:
             sock.close()
             # A server that takes TLS for something else may hang up before it answers.

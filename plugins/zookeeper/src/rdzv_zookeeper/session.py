@@ -179,11 +179,11 @@ class Session:
         return line
 
     def _attach_to(self, identity: Identity, member: Member, deadline: float) -> tuple[wire.Line, Identity]:
-        line = wire.Line(self.client.sockets.connect(member.endpoint, deadline), member)
+        line = wire.Line(self.client.connect(member, deadline), member)
         try:
             granted = _shake_hands(line, identity, deadline)
             self.client.understood = True
-            self.login.perform(line, member.endpoint.host, deadline)
+            self.login.perform(line, member.name, deadline)
         except EndpointError as error:
             line.close()
             known, foreign = self.client.understood, isinstance(error, NotZooKeeperError)
