@@ -231,16 +231,7 @@ class _Progress:
         if seconds < self._due:
             return
         self._due = seconds + (0.5 if self._terminal else min(seconds, _MOST))
-        status = self._handler.view.status
-        here = f"{status.phase}, {status.present} here" if status else "nothing known of the others yet"
-        trouble, silence = self._handler.view.connection_error, self._handler.view.since_last_contact
-        if self._handler.view.refused_timeout is not None:
-            here = f"the service refuses this node: {trouble}"
-        elif trouble is not None or silence == math.inf:
-            silent = seconds if silence == math.inf else silence
-            here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
-        quarantine = f"{found}, " if (found := self._handler.view.quarantine) else ""
-        line = f"waiting for {self._wanted} ({quarantine}{here}), {self._how_long(seconds)}"
+        line = f"waiting for {self._wanted} ({self._handler.view.waits_for(seconds)}), {self._how_long(seconds)}"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
             line = printable(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)
