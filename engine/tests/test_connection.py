@@ -65,7 +65,7 @@ def test_a_short_silence_is_not_worth_a_line(
     assert said(caplog) == []
 
 
-def test_the_time_that_a_call_took_in_vain_is_silence(
+def test_the_time_that_a_call_took_without_success_is_silence(
     connection: Connection, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     connection.on_contact()

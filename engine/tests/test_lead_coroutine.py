@@ -415,7 +415,7 @@ class TestGathering:
         lead, began = Leader(harness), harness.now
         lead.until(LAST_CALL - 0.5)
         assert notice_of(harness).phase == "last call"
-        # It is news after a second, and what is left then is told.
+        # It is news after a second, with the seconds that are left then.
         assert notice_of(harness).ends_in == LAST_CALL - 1.0
         assert STATE_KEY not in harness.names()
         lead.coroutine.to_write(STATE_KEY)

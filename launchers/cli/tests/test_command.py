@@ -243,7 +243,8 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
             node.leave("drained")
         world.join(stays)
         wait_until(lambda: stays.view.alone is not None)
-        assert re.fullmatch(rf"rdzv: waiting for 3 nodes \(re-forming, 1 here, 2 more needed; gone: .*\), {told}", waits(7.0))
+        here = r"re-forming, 1 here, 2 more needed; gone: \S+ \(rank \d\), \S+ \(rank \d\)"
+        assert re.fullmatch(rf"rdzv: waiting for 3 nodes \({here}\), {told}", waits(7.0))
         # Another one is too few for a world.
         world.join(world.node(3, 3))
         wait_until(lambda: stays.view.alone is None)
