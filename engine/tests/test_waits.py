@@ -31,14 +31,20 @@ def re_forming(*awaited: str, departures: tuple[Departure, ...] = (), lost: int 
         (1, "n1 (rank 1)"),
         (3, "n1 (rank 1), n2 (rank 2), n3 (rank 3)"),
         (4, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and 1 more"),
-        (NAMED - 1, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and 28 more"),
-        # No status names more.
+        (NAMED - 2, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and 27 more"),
+        # No status names more, and this node may have been one of them.
+        (NAMED - 1, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and at least 28 more"),
         (NAMED, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and at least 29 more"),
     ],
 )
 def test_of_many_that_are_awaited_the_first_are_named(count: int, named: str) -> None:
     line = in_words(re_forming(*NAMES[1 : count + 1]))
     assert line == f"re-forming: round 7 still has {named}, until each leaves it or is silent for 15 s"
+
+
+def test_a_node_does_not_wait_for_itself() -> None:
+    assert in_words(re_forming("n0", "n1")).startswith("re-forming: round 7 still has n1 (rank 1), until")
+    assert in_words(re_forming("n0")) == "re-forming, 1 here, 1 more needed"
 
 
 def test_of_a_large_world_ranks_are_not_known() -> None:

@@ -115,8 +115,10 @@ def _others(wait: Wait, news: RunStatus) -> str:
         return f"{here}: the round begins {soon}, or at once with {wait.limits.largest(wait.limits.max_nodes)}"
     if news.phase is Phase.RUNNING and state is not None:
         return f"{here}: {_running(wait, news, state)}"
-    if news.awaited and state is not None:
-        there = f"round {state.round}{_of_attempt(wait, state)} still has {_named(state, news.awaited)}"
+    # This node has left the round; the news may be older.
+    awaited = [node for node in news.awaited or () if node != wait.node]
+    if awaited and state is not None:
+        there = f"round {state.round}{_of_attempt(wait, state)} still has {_named(state, awaited)}"
         return f"{news.phase}: {there}, until each leaves it or is silent for {wait.ttl:g} s"
     gone = _named(state, [one.node for one in news.departures], news.gone) if state is not None else ""
     return f"{here}{_short(wait, news.present)}{f'; gone: {gone}' if gone else ''}"
@@ -147,7 +149,9 @@ def _named(state: State, nodes: Sequence[str], count: int = 0) -> str:
     more = max(count, len(nodes)) - _SPELLED
     if more <= 0:
         return spelled
-    return f"{spelled} and {'at least ' if len(nodes) == NAMED and not count else ''}{more} more"
+    # A status names at most so many, and this node may have been one of them.
+    at_least = "at least " if len(nodes) >= NAMED - 1 and not count else ""
+    return f"{spelled} and {at_least}{more} more"
 
 
 def _of_attempt(wait: Wait, state: State) -> str:
