@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 from rdzv_core.errors import RendezvousConnectionError
 
-from rdzv.admission import Limits
+from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine.node_view import NodeView
 from rdzv.engine.records import NAMED, STATUS_KEY, Departure, Phase, RunStatus, State
 from rdzv.engine.waits import Wait, in_words
 
 from .coroutines import Harness
+from .situations import SITUATIONS
+
+SIZES = AdmissionRule(sizes=(1, 2))
 
 NAMES = tuple(f"n{rank}" for rank in range(100))
 WAIT = Wait("n0", 0, Limits(2, 100), 15.0, last_round=7, state=State(0, 7, NAMES, "host", 1, 2, 100))
@@ -23,6 +26,40 @@ def re_forming(*awaited: str, departures: tuple[Departure, ...] = (), lost: int 
     """The round has ended for this node."""
     status = RunStatus(7, Phase.RE_FORMING, 1, 1, departures, more_lost=lost, awaited=awaited or None)
     return replace(WAIT, status=status)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_in_each_situation_it_says_what_ends_the_wait(situation: str) -> None:
+    wait, line = SITUATIONS[situation]
+    assert in_words(wait) == line
+
+
+@pytest.mark.parametrize("rule", [None, SIZES])
+@pytest.mark.parametrize(("here", "line"), [(0, ", 1 more needed"), (1, ""), (2, "")])
+def test_where_they_are_enough_none_is_missing(rule: AdmissionRule | None, here: int, line: str) -> None:
+    wait = Wait("n0", 0, Limits(1, 2, rule), 15.0, status=RunStatus(0, Phase.GATHERING, here, 0))
+    assert in_words(wait) == f"gathering, {here} here{line}"
+
+
+def test_where_the_smallest_world_is_the_largest_it_is_known() -> None:
+    wait = Wait("n0", 0, Limits(3, 3), 15.0, status=RunStatus(0, Phase.GATHERING, 1, 0))
+    assert in_words(wait) == "gathering, 1 here, 2 more needed"
+
+
+def test_a_service_that_has_never_answered_may_have_no_error() -> None:
+    wait = Wait("n0", 0, Limits(3, 3), 15.0, seconds=2.0, silence=math.inf)
+    assert in_words(wait) == "no call to the service has succeeded for 2 s: no error yet"
+
+
+def test_the_leader_of_the_round_before_looks_for_the_others() -> None:
+    line = in_words(replace(WAIT, leader="n0"))
+    assert line == "round 7 is over for this node; this node leads, and looks for the others"
+
+
+@pytest.mark.parametrize("status", [None, RunStatus(7, Phase.RUNNING, 100, 0)])
+def test_a_round_beside_which_there_is_no_news_is_named(status: RunStatus | None) -> None:
+    wait = replace(WAIT, last_round=0, attempt=1, status=status)
+    assert in_words(wait) == "round 7 of attempt 0 has 100; no node leads yet"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +85,6 @@ def test_a_node_does_not_wait_for_itself() -> None:
 
 
 def test_of_a_large_world_ranks_are_not_known() -> None:
-    assert WAIT.state is not None
     wait = replace(re_forming("n1"), state=replace(WAIT.state, world=()))
     assert in_words(wait).startswith("re-forming: round 7 still has n1, until")
 

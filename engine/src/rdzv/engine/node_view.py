@@ -10,7 +10,7 @@ from rdzv_core.handler import Drain
 from .node import Node
 from .notices import Failure
 from .progress import without_progress
-from .records import Closed, NodeRecord, RunStatus
+from .records import NO_STATE, Closed, NodeRecord, RunStatus
 from .waits import Wait, in_words
 
 
@@ -83,7 +83,7 @@ class NodeView:
             is_refused=self.refused_timeout is not None,
             quarantine=self.quarantine,
             last_round=self.record.last_round if self.record is not None else 0,
-            state=run.state,
+            state=run.state or NO_STATE,
             status=run.status,
             leader=run.leader.node if run.leader is not None else None,
             forms_in=forms_in if 0 < forms_in < math.inf else None,

@@ -3,6 +3,7 @@
 The table of docs/waiting.md is made of these words by `docs/test_waiting.py`.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Final
 from rdzv_core.errors import RendezvousConnectionError
 
 from ..admission import Limits
-from .records import NAMED, Phase, RunStatus, State
+from .records import NAMED, NO_STATE, Phase, RunStatus, State
 
 _SPELLED: Final = 3
 """Nodes that a line names; of more it gives the number."""
@@ -32,7 +33,7 @@ class Wait:
         is_refused: Whether that is a refusal.
         quarantine: For how many more seconds this node is quarantined, and why, in words; None: it is not.
         last_round: The last round that it has left behind; 0: none.
-        state: The published state; None: there was none yet.
+        state: The published state; of round 0: there was none yet.
         status: The leader's news; None: there was none.
         leader: The id of the node that leads; None: none does.
         forms_in: Seconds until the last call is over, unless another node comes; None: its end is not known.
@@ -48,7 +49,7 @@ class Wait:
     is_refused: bool = False
     quarantine: str | None = None
     last_round: int = 0
-    state: State | None = None
+    state: State = NO_STATE
     status: RunStatus | None = None
     leader: str | None = None
     forms_in: float | None = None
@@ -57,10 +58,10 @@ class Wait:
     def news(self) -> RunStatus | None:
         """The leader's news, if they are about what this node waits in; None: they are older."""
         status, state = self.status, self.state
-        if status is None or status.round != (state.round if state else 0) or status.phase is Phase.ABANDONED:
+        if status is None or status.round != state.round or status.phase is Phase.ABANDONED:
             return None
         # A round that this node has left, or that is of an earlier attempt, does not run as it did.
-        is_over = state is not None and (self.last_round >= state.round or state.attempt < self.attempt)
+        is_over = self.last_round >= state.round or state.attempt < self.attempt
         return None if is_over and status.phase is Phase.RUNNING else status
 
 
@@ -98,7 +99,7 @@ def _leader(wait: Wait) -> str:
 def _before(wait: Wait) -> str:
     """The round that was before, or runs beside."""
     state, status = wait.state, wait.status
-    if state is None or not state.size:
+    if not state.size:
         return ""
     if wait.last_round >= state.round:
         return f"round {state.round} is over for this node; "
@@ -113,19 +114,20 @@ def _others(wait: Wait, news: RunStatus) -> str:
     if news.phase is Phase.LAST_CALL:
         soon = "soon" if wait.forms_in is None else f"in {math.ceil(wait.forms_in)} s"
         return f"{here}: the round begins {soon}, or at once with {wait.limits.largest(wait.limits.max_nodes)}"
-    if news.phase is Phase.RUNNING and state is not None:
-        return f"{here}: {_running(wait, news, state)}"
+    if news.phase is Phase.RUNNING:
+        return f"{here}: {_running(wait, news)}"
     # This node has left the round; the news may be older.
     awaited = [node for node in news.awaited or () if node != wait.node]
-    if awaited and state is not None:
+    if awaited:
         there = f"round {state.round}{_of_attempt(wait, state)} still has {_named(state, awaited)}"
         return f"{news.phase}: {there}, until each leaves it or is silent for {wait.ttl:g} s"
-    gone = _named(state, [one.node for one in news.departures], news.gone) if state is not None else ""
+    gone = _named(state, [one.node for one in news.departures], news.gone)
     return f"{here}{_short(wait, news.present)}{f'; gone: {gone}' if gone else ''}"
 
 
-def _running(wait: Wait, news: RunStatus, state: State) -> str:
+def _running(wait: Wait, news: RunStatus) -> str:
     """Why a node that waits is not in the round that runs."""
+    state = wait.state
     if news.waiting:
         return f"round {state.round} ends to take in more"
     if state.size >= wait.limits.largest(wait.limits.max_nodes):
@@ -138,14 +140,14 @@ def _short(wait: Wait, here: int) -> str:
     limits = wait.limits
     if limits.largest(here):
         return ", too few of any group" if limits.rule is not None and limits.rule.group_by else ""
-    least = next(size for size in range(here + 1, limits.max_nodes + 1) if limits.largest(size))
+    least = next(size for size in itertools.count(here) if limits.largest(size))
     return f", {least - here} more needed"
 
 
 def _named(state: State, nodes: Sequence[str], count: int = 0) -> str:
     """Some members of a world, each with its rank; of many how many there are beside."""
-    rank = {node: f"{node} (rank {rank})" for rank, node in enumerate(state.world) if node in nodes}
-    spelled = ", ".join(rank.get(node, node) for node in nodes[:_SPELLED])
+    named = {node: f"{node} (rank {rank})" for rank, node in enumerate(state.world)}
+    spelled = ", ".join(named.get(node, node) for node in nodes[:_SPELLED])
     more = max(count, len(nodes)) - _SPELLED
     if more <= 0:
         return spelled
