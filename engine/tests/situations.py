@@ -69,7 +69,7 @@ SITUATIONS: Final[Mapping[str, tuple[Wait, str]]] = {
     ),
     "one that the round has room for": (
         replace(LATER, node="s.07", status=news(Phase.RUNNING, 4, 1)),
-        "running, 4 here: round 1 ends to take in more",
+        "running, 4 here: round 1 ends, and another begins",
     ),
     "the same before `grow_delay` is over": (
         replace(LATER, node="s.07", status=news(Phase.RUNNING, 4)),

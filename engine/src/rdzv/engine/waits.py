@@ -1,6 +1,6 @@
 """What a node waits for, in words: a pure function of what it knows.
 
-The table of docs/waiting.md is made of these words by `docs/test_waiting.py`.
+The table of docs/cli.md is made of these words by `docs/test_waits.py`.
 """
 
 import itertools
@@ -129,7 +129,7 @@ def _running(wait: Wait, news: RunStatus) -> str:
     """Why a node that waits is not in the round that runs."""
     state = wait.state
     if news.waiting:
-        return f"round {state.round} ends to take in more"
+        return f"round {state.round} ends, and another begins"
     if state.size >= wait.limits.largest(wait.limits.max_nodes):
         return f"round {state.round} has all {state.size} that it takes, this node is a spare"
     return f"round {state.round} has {state.size}, and takes in no other yet"
