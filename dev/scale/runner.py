@@ -135,9 +135,9 @@ class LoopRunner:
             self._watches[prefix] = LoopWatch(self._access.backend.link.etcd, self._access.keys, prefix)
         return await wait(self._watches[prefix], since, deadline, self._access.pool)
 
-    def _on_error(self, error: RendezvousConnectionError) -> None:
+    def _on_error(self, error: RendezvousConnectionError, lasted: float) -> None:
         # On a thread of the pool.
-        self._loop.call_soon_threadsafe(self._node.connection.on_error, error)
+        self._loop.call_soon_threadsafe(self._node.connection.on_error, error, lasted)
 
 
 def _wake(change: "asyncio.Future[None]") -> None:

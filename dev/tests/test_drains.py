@@ -107,6 +107,15 @@ def test_138_at_a_second_signal(local: Agents, tmp_path: Path) -> None:
     assert nodes[1].ends() == 0
 
 
+def test_a_drain_before_the_first_world_has_its_line(local: Agents, tmp_path: Path) -> None:
+    nodes = start(local, tmp_path, "a", "b", nnodes="3")
+    all_say(nodes, "gathering, 2 here, 1 more needed")
+    drain = local.command("drain", "--node", "b", "--in", "1", "--reason", "spot")
+    assert drain.returncode == 0, drain.stderr
+    all_say(nodes, r"\]: node drains: b\S+: in 1 s: spot$")
+    assert nodes[1].ends() == 8
+
+
 @pytest.mark.soak
 def test_143_at_a_first_signal_while_its_world_ends(local: Agents, tmp_path: Path) -> None:
     stubborn = program(

@@ -37,6 +37,24 @@ def test_9_before_the_run_is_joined(local: Agents) -> None:
     assert "There is no database" in local.command("status").stderr
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 138)])
+def test_a_signal_before_the_run_is_joined_has_a_word(local: Agents, tmp_path: Path, number: int, code: int) -> None:
+    begun = tmp_path / "begun"
+    node = local.start("echo", "never", nnodes="1", arguments=("--check", f"touch {begun}; sleep 60"))
+    wait_until(begun.exists)
+    node.process.send_signal(number)
+    assert node.ends() == code
+    assert node.said == f"rdzv: ended by {signal.Signals(number).name}; this node is not in the run"
+
+
+def test_a_signal_before_the_next_check_has_a_word(local: Agents) -> None:
+    node = local.start("echo", "never", nnodes="1", arguments=("--check", "false", "--check-cooldown", "60"))
+    node.says("this node tries again in 60 s$")
+    node.process.terminate()
+    assert node.ends() == 143
+    node.says("^rdzv: ended by SIGTERM; this node is not in the run$")
+
+
 def test_9_after_the_program_failed_and_the_others_learn_why(agents: Agents, tmp_path: Path) -> None:
     hole = tmp_path / "hole"
     job = [*program(tmp_path, BREAKS), str(hole)]

@@ -49,7 +49,7 @@ def test_the_world_goes_on_in_another_round(agents: Agents, tmp_path: Path) -> N
     who = rf"\(rank 1, local rank 0, process {pid[1]}\)"
     hangs.says(rf"{who} hangs: no progress for 2 s, last step 10; restart 1 of 1$")
     # The stacks come after the line that says whose they are.
-    assert hangs.says(f"{who} writes its stacks") <= hangs.says("in wait_for_the_others")
+    assert hangs.says(f"{who} is asked to write its stacks") <= hangs.says("in wait_for_the_others")
     hangs.says("most recent call first")
     other.says("rank 1, .* hangs: no progress for 2 s, last step 10")
 

@@ -96,6 +96,12 @@ def test_10_after_rounds_without_progress_for_all(agents: Agents, tmp_path: Path
     assert "2 rounds without progress" in agents.command("status").stdout
 
 
+def test_one_round_without_progress_is_one(local: Agents, tmp_path: Path) -> None:
+    node = local.start(*program(tmp_path, STEPS), "never", nnodes="1", arguments=("--give-up-after", "1"), options=CALM)
+    assert node.ends() == 10
+    node.says(r"1 round without progress: in round 1 '\S+' failed first")
+
+
 def test_a_program_that_comes_further_is_not_given_up(local: Agents, tmp_path: Path) -> None:
     job = [*program(tmp_path, STEPS), "forward"]
     arguments = ("--max-restarts", "4", "--give-up-after", "2")

@@ -167,6 +167,7 @@ GROUPS: Final = (
         ("dynamic_handler",),
     ),
     Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
+    Group(("rdzv.engine.waits",), ("waits",)),
 )
 
 

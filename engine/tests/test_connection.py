@@ -65,22 +65,41 @@ def test_a_short_silence_is_not_worth_a_line(
     assert said(caplog) == []
 
 
+def test_the_time_that_a_call_took_without_success_is_silence(
+    connection: Connection, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection.on_contact()
+    clock.now += 9.0
+    # A keep-alive that was due for 4 s, and is given up a moment before its 5 s are over.
+    connection.on_error(AWAY, 4.96)
+    (line,) = said(caplog)
+    assert "for 9 s, and is asked again and again; from 15 s on the others" in line
+    connection.on_contact()
+    said(caplog)
+    clock.now += 3.0
+    # A poll that the service held for longer than it has been silent.
+    connection.on_error(AWAY, 8.0)
+    assert said(caplog) == []
+
+
 def test_a_long_silence_and_its_end_are_logged_once(
     connection: Connection, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    for _ in range(2):
+    others = "; from 15 s on the others may go on without this node"
+    # What it has never answered it may have missed for longer than this node knows, and no other node waits for it.
+    for silent, more in ((5, ""), (65, others)):
         connection.on_error(AWAY)
         clock.now += 5.0
         connection.on_error(AWAY)
         (line,) = said(caplog)
         assert line.startswith("The service of the rendezvous 'run' on backend 'memory' has answered no call")
-        assert line.endswith("for 5 s, and is asked again and again: it is away")
+        assert line.endswith(f"for {silent} s, and is asked again and again{more}: it is away")
         clock.now += 2.0
         connection.on_error(AWAY)
         assert said(caplog) == []
         connection.on_contact()
         (line,) = said(caplog)
-        assert line.endswith("has answered a call again, after 7 s.")
+        assert line.endswith(f"has answered a call again, after {silent + 2} s.")
         connection.on_contact()
         assert said(caplog) == []
         clock.now += 60.0

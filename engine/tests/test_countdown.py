@@ -142,3 +142,18 @@ class TestAlone:
         assert (mine.alone_for(110.0), mine.alone_until(60.0)) == (None, math.inf)
         mine.observe_alone(True, 130.0)
         assert mine.alone_until(60.0) == 190.0
+
+
+class TestLastCall:
+    def test_it_counts_from_the_first_sight_of_what_was_said_last(self, mine: Countdown) -> None:
+        assert mine.forms_at == math.inf
+        mine.observe_last_call(30.0, 100.0)
+        mine.observe_last_call(30.0, 110.0)
+        assert mine.forms_at == 130.0
+        # Another node has come.
+        mine.observe_last_call(7.5, 128.0)
+        assert mine.forms_at == 135.5
+        mine.observe_last_call(None, 136.0)
+        assert mine.forms_at == math.inf
+        mine.observe_last_call(30.0, 140.0)
+        assert mine.forms_at == 170.0

@@ -317,6 +317,10 @@ class TestStatus:
         earlier = RunStatus(2, Phase.RUNNING, 1, 0, before.departures)
         assert now.shortened(earlier).departures == self.lost(*range(NAMED))
 
+    def test_it_names_the_first_of_those_that_are_awaited(self) -> None:
+        names = tuple(f"n{rank}" for rank in range(300))
+        assert RunStatus(3, Phase.RE_FORMING, 300, 1, awaited=names).shortened(None).awaited == names[:NAMED]
+
     def test_a_small_one_stays_as_it_is(self) -> None:
         status = RunStatus(3, Phase.RE_FORMING, 1, 1, self.lost(2, 1))
         assert (status.shortened(None).gone, status.shortened(None).left) == (2, 1)

@@ -415,6 +415,8 @@ class TestGathering:
         lead, began = Leader(harness), harness.now
         lead.until(LAST_CALL - 0.5)
         assert notice_of(harness).phase == "last call"
+        # It is news after a second, with the seconds that are left then.
+        assert notice_of(harness).ends_in == LAST_CALL - 1.0
         assert STATE_KEY not in harness.names()
         lead.coroutine.to_write(STATE_KEY)
         assert harness.now == began + LAST_CALL
@@ -548,10 +550,10 @@ class TestReforming:
         lead = Leader(harness, state=running("a", "b", "c"))
         lead.node.connection.reset_grace_period()
         lead.until(TTL - 0.5)
-        assert notice_of(harness) == RunStatus(1, Phase.RE_FORMING, 2, 0)
+        assert notice_of(harness) == RunStatus(1, Phase.RE_FORMING, 2, 0, awaited=("a", "b", "c"))
         lead.until(1.0)
         departure = Departure("c", 2, False, "its lease ran out: it died, hangs or is cut off")
-        assert notice_of(harness) == RunStatus(1, Phase.RE_FORMING, 2, 1, (departure,))
+        assert notice_of(harness) == RunStatus(1, Phase.RE_FORMING, 2, 1, (departure,), awaited=("a", "b"))
 
     def test_a_round_without_a_silent_member_is_announced_and_looked_at_once_more(self, harness: Harness) -> None:
         write(harness, "b", last_round=1)

@@ -913,11 +913,11 @@ class TestNotices:
             f"ignoring '{key}' of 'run'" for key in (drain_key("b"), failure_key(3), quarantine_key("c"))
         ]
 
-    def test_without_a_round_none_is_news(self) -> None:
+    def test_before_the_first_round_they_are_news_too(self) -> None:
         harness = Harness()
         node = harness.registered()
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
-        assert self.look(harness, node) == []
+        assert self.look(harness, node) == [(EventKind.NODE_DRAINS, 0, "b", "in 60 s: spot")]
 
     def test_own_failure_one_of_another_round_and_what_is_over_are_no_news(self, harness: Harness) -> None:
         node = self.member(harness)

@@ -54,9 +54,11 @@ class TestGathering:
         hold = held(decide(None, node("a"), node("b")))
         assert hold.recheck_after == 30.0
         assert hold.status.phase == "last call"
+        assert hold.status.ends_in == 30.0
 
     def test_the_last_call_counts_down(self) -> None:
         assert held(decide(None, node("a"), node("b"), quorum_for=29.0)).recheck_after == 1.0
+        assert held(decide(None, node("a"), node("b"), quorum_for=29.0)).status.ends_in == 1.0
 
     def test_the_last_call_ends(self) -> None:
         new = published(decide(None, node("a"), node("b"), quorum_for=30.0))
@@ -163,6 +165,32 @@ class TestExclusivity:
         hold = held(decide(state("a", "b"), node("a", last_round=1)))
         assert hold.recheck_after is None
         assert held(decide(state("a", "b"), node("a", last_round=1), node("c"))).recheck_after == 30.0
+
+
+class TestAwaited:
+    """Which members the next round waits for."""
+
+    def test_of_a_round_that_runs_there_are_none(self) -> None:
+        assert held(decide(state("a", "b"), node("a"), node("b"), node("x", last_round=0))).status.awaited is None
+
+    def test_they_are_those_that_have_not_left_the_round(self) -> None:
+        hold = held(decide(state("a", "b", "c"), node("a", last_round=1), node("b"), node("c", last_round=1)))
+        assert (hold.status.phase, hold.status.awaited) == ("re-forming", ("b",))
+
+    @pytest.mark.parametrize(("trusted", "awaited"), [(False, ("b", "c")), (True, None)])
+    def test_one_without_a_record_is_one_until_it_is_certainly_lost(
+        self, trusted: bool, awaited: tuple[str, ...] | None
+    ) -> None:
+        hold = held(decide(state("a", "b", "c"), node("a", last_round=1), trusted=trusted))
+        assert hold.status.awaited == awaited
+
+    def test_one_that_has_left_is_none(self) -> None:
+        hold = held(decide(state("a", "b", min_nodes=2), node("a", last_round=1), node("b", left="drained")))
+        assert (hold.status.phase, hold.status.awaited) == ("re-forming", None)
+
+    def test_the_next_attempt_waits_for_the_members_of_the_one_before(self) -> None:
+        hold = held(decide(state("a", "b"), node("x", attempt=1), trusted=False))
+        assert hold.status.awaited == ("a", "b")
 
 
 class TestNews:

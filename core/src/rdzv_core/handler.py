@@ -114,7 +114,7 @@ class Drain:
 
     Attributes:
         node: The node's id.
-        seconds: For how many more seconds it stays at most.
+        seconds: For how many more seconds it stays at most; 0: its time is over, and it may be gone.
         reason: Why it leaves, in words.
     """
 

@@ -160,7 +160,7 @@ class ProcessEnd:
         if self._words[_SHOWN] != self._number:
             self._read()
         now = time.monotonic()
-        return tuple(Drain(node, moment - now, reason) for node, moment, reason in self._drains)
+        return tuple(Drain(node, max(0.0, moment - now), reason) for node, moment, reason in self._drains)
 
     def ready(self) -> None:
         """Say that the process has checkpointed for the drains that are shown now."""

@@ -31,6 +31,10 @@ def test_of_many_nodes_a_line_names_some(count: int, line: str) -> None:
     assert in_words([event(EventKind.NODE_DRAINS, node) for node in range(count)]) == line
 
 
+def test_before_the_first_world_there_is_no_round() -> None:
+    assert in_words([event(EventKind.NODE_DRAINS, 0, number=0)]) == "node drains: n0: in 20 s: asked to end"
+
+
 def test_of_several_causes_a_line_has_the_first() -> None:
     lost = [event(EventKind.NODE_LOST, node, cause=f"its lease, number {node}") for node in (0, 1, 1)]
     assert in_words(lost) == "node lost: 2 nodes: n0, n1 (round 1): its lease, number 0 (the first of 2 causes)"

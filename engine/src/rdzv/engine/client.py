@@ -198,7 +198,7 @@ class RetryingClient:
         self,
         backend: KeyValueBackend,
         writer: str,
-        on_error: Callable[[RendezvousConnectionError], None] = lambda error: None,
+        on_error: Callable[[RendezvousConnectionError, float], None] = lambda error, lasted: None,
         pauses: Callable[[], Pauses] = lambda: Pauses(random.Random()),  # noqa: S311 - jitter is no secret
         *,
         accepts_refusals: bool = False,
@@ -208,7 +208,7 @@ class RetryingClient:
         Args:
             backend: The service.
             writer: Who writes, for the envelopes.
-            on_error: Hears of every attempt that fails.
+            on_error: Hears of every attempt that fails, and how many seconds it took.
             pauses: Makes the pauses between the attempts of one call.
             accepts_refusals: The first refusal is final: who asks is not in a run, which would be an outage to it.
         """
@@ -357,12 +357,13 @@ class RetryingClient:
         started = time.monotonic()
         pauses = self._pauses()
         while True:
+            began = time.monotonic()
             try:
-                return call(max(0.001, min(deadline - time.monotonic(), ATTEMPT)))
+                return call(max(0.001, min(deadline - began, ATTEMPT)))
             except RendezvousConnectionError as error:
                 self._raise_accepted(error)
-                self._on_error(error)
                 now = time.monotonic()
+                self._on_error(error, now - began)
                 paused = pauses.within(deadline - now, error)
                 if paused is None or self._closing.wait(paused):
                     kind = (

@@ -80,18 +80,26 @@ class Connection:
             self._grace_since = self._clock()
         self._last_renewal = sent
 
-    def on_error(self, error: RendezvousConnectionError) -> None:
-        """Note that the service did not answer a call, or not with success."""
+    def on_error(self, error: RendezvousConnectionError, lasted: float = 0.0) -> None:
+        """Note that the service did not answer a call, or not with success.
+
+        Args:
+            error: Why.
+            lasted: Seconds from the call to the error: where a message is lost, the silence began before it.
+        """
         self.error = error
+        now = self._clock()
         if self._silent_since is None:
-            self._silent_since = self._clock()
-        seconds = self._clock() - self._silent_since
-        if seconds >= _PATIENCE and self._logged_since is None:
-            self._logged_since = self._silent_since
+            self._silent_since = max(now - lasted, self._last_contact)
+        # A call that has as many seconds ends a moment sooner.
+        if round(now - self._silent_since, 1) >= _PATIENCE and self._logged_since is None:
+            known = self._last_contact > -math.inf
+            self._logged_since = self._last_contact if known else self._silent_since
             logger.warning(
-                "%s has answered no call with success for %.0f s, and is asked again and again: %s",
+                "%s has answered no call with success for %.0f s, and is asked again and again%s: %s",
                 self._service,
-                seconds,
+                now - self._logged_since,
+                f"; from {self._ttl:g} s on the others may go on without this node" if known else "",
                 error,
             )
 

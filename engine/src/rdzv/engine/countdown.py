@@ -29,6 +29,8 @@ class Countdown:
         cooled_at: When that is over.
         served: The round of the last quarantine that it has waited out; 0: none.
         alone_since: Since when it waits and all others of its world have left; None: they have not.
+        last_call: The seconds until the end of the last call, as the leader has said last; None: it has not.
+        forms_at: When they are over.
     """
 
     node: str
@@ -37,6 +39,8 @@ class Countdown:
     cooled_at: float = math.inf
     served: int = 0
     alone_since: float | None = None
+    last_call: float | None = None
+    forms_at: float = math.inf
 
     def announce(self, notice: DrainNotice, now: float) -> None:
         """Drain, from this moment on."""
@@ -82,6 +86,11 @@ class Countdown:
         if self.quarantine is None or self.cooled_at == math.inf:
             return None
         return f"quarantined for another {max(0.0, self.cooled_at - now):.0f} s: {self.quarantine.reason}"
+
+    def observe_last_call(self, ends_in: float | None, now: float) -> None:
+        """Begin to count what is left of the last call, as the leader says it; what is seen again changes nothing."""
+        if ends_in != self.last_call:
+            self.last_call, self.forms_at = ends_in, math.inf if ends_in is None else now + ends_in
 
     def observe_alone(self, alone: bool, now: float) -> None:
         """Begin to count for how long it waits alone, or cease to."""

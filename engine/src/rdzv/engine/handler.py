@@ -125,7 +125,7 @@ class DynamicRendezvousHandler(RendezvousHandler):
         client = RetryingClient(
             self._keys,
             self._node.id,
-            lambda error: self._runner.on_connection_error(error),
+            lambda error, lasted: self._runner.on_connection_error(error, lasted),
             self._node.pauses,
         )
         self._runner = Runner(self._node, client, hooks.emit)

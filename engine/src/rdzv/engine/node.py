@@ -125,6 +125,7 @@ class Node:
 
     def _apply_status(self, status: RunStatus | None) -> list[Event]:
         before, self.run.status = self.run.status, status
+        self.countdown.observe_last_call(status.ends_in if status is not None else None, self.clock())
         # What a node finds when it comes happened before: an abandoned run still says why it was.
         state = self.run.state
         if status is None or self.run.snapshot is None or state is None or status.round != state.round:
@@ -137,11 +138,11 @@ class Node:
         self.countdown.observe(notices, self.clock())
         for key in notices.unreadable.keys() - before.unreadable.keys():
             logger.warning("ignoring '%s' of '%s': %s", key, self.settings.run, notices.unreadable[key])
-        state = self.run.state
-        if self.run.snapshot is None or state is None:
+        if self.run.snapshot is None:
             # What a node finds when it comes happened before.
             return []
-        return [self.event(*news) for news in events.in_notices(before, notices, state.round, self.id)]
+        number = self.run.state.round if self.run.state else 0
+        return [self.event(*news) for news in events.in_notices(before, notices, number, self.id)]
 
     def apply_leader(self, leader: LeaderRecord | None) -> list[Event]:
         """Apply the leader's record."""

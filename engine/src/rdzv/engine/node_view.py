@@ -1,5 +1,6 @@
 """What a node knows of itself and of its run: what a launcher asks between two calls of the handler."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -9,7 +10,8 @@ from rdzv_core.handler import Drain
 from .node import Node
 from .notices import Failure
 from .progress import without_progress
-from .records import Closed, NodeRecord, RunStatus
+from .records import NO_STATE, Closed, NodeRecord, RunStatus
+from .waits import Wait, in_words
 
 
 class NodeView:
@@ -64,6 +66,29 @@ class NodeView:
     def since_last_contact(self) -> float:
         """Seconds since the service last answered; infinite if it never did."""
         return self._node.connection.since_last_contact()
+
+    def waits_for(self, seconds: float) -> str:
+        """What this node waits for, in one line, having waited for so many seconds. It is for people: the words may
+        change."""
+        node, run = self._node, self._node.run
+        forms_in = node.countdown.forms_at - time.monotonic()
+        wait = Wait(
+            node.id,
+            node.settings.attempt,
+            node.settings.limits,
+            node.ttl,
+            seconds=seconds,
+            silence=self.since_last_contact,
+            error=self.connection_error,
+            is_refused=self.refused_timeout is not None,
+            quarantine=self.quarantine,
+            last_round=self.record.last_round if self.record is not None else 0,
+            state=run.state or NO_STATE,
+            status=run.status,
+            leader=run.leader.node if run.leader is not None else None,
+            forms_in=forms_in if 0 < forms_in < math.inf else None,
+        )
+        return in_words(wait)
 
     @property
     def alone(self) -> float | None:

@@ -312,6 +312,9 @@ class RunStatus(Record):
         more_left: How many have left beside those that are named.
         more_lost: How many were lost beside those that are named.
         drained: The ids of the members that drain, and go now.
+        awaited: The ids of the members for which the next round waits: each has to leave this one, or to be lost. At
+            most `NAMED`; None: there are none, or the leader is of an older version.
+        ends_in: Seconds until the last call is over, from this news on, unless another node comes; None: as `awaited`.
     """
 
     round: int
@@ -322,6 +325,8 @@ class RunStatus(Record):
     more_left: int = 0
     more_lost: int = 0
     drained: tuple[str, ...] = ()
+    awaited: tuple[str, ...] | None = field(default=None, metadata=LATER)
+    ends_in: float | None = field(default=None, compare=False, metadata=LATER)
 
     @property
     def left(self) -> int:
@@ -334,12 +339,14 @@ class RunStatus(Record):
         return self.more_left + self.more_lost + len(self.departures)
 
     def shortened(self, before: "RunStatus | None") -> "RunStatus":
-        """The same with at most `NAMED` departures: those that the status before has named stay, then by rank."""
+        """The same with at most `NAMED` departures: those that the status before has named stay, then by rank. As many
+        awaited members, the first by rank."""
         named_before = named_departures(before, self.round)
         ordered = sorted(self.departures, key=lambda departure: (departure not in named_before, departure.rank))
         named, more = ordered[:NAMED], ordered[NAMED:]
         left = sum(departure.left for departure in more)
-        return replace(self, departures=tuple(named), more_left=left, more_lost=len(more) - left)
+        awaited = None if self.awaited is None else self.awaited[:NAMED]
+        return replace(self, departures=tuple(named), more_left=left, more_lost=len(more) - left, awaited=awaited)
 
 
 def named_departures(status: RunStatus | None, number: int) -> tuple[Departure, ...]:

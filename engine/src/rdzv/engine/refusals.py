@@ -158,7 +158,7 @@ def timed_out(
     quarantined = f" This node is {quarantine}." if (quarantine := node.countdown.quarantined(node.clock())) else ""
     error = errors.RendezvousTimeoutError(f"{_did_not_complete(node, waited)}{what}{quarantined}{because}")
     short = here < least and (live is not None or status is not None)
-    error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {least} nodes" * short)
+    error.summary = f"gave up after {waited:.1f} s" + (f": {here} of at least {_nodes(least)}" * short)
     return error
 
 
@@ -166,7 +166,7 @@ def _counted(node: Node, here: int, names: str = "") -> str:
     needed = node.settings.min_nodes
     missing = max(0, needed - here)
     takes = f"; {node.settings.limits.takes()}" if node.settings.limits.rule is not None else ""
-    return f"{here} of at least {needed} nodes {_are(here)} here{names}, {missing} {_are(missing)} missing{takes}"
+    return f"{here} of at least {_nodes(needed)} {_are(here)} here{names}, {missing} {_are(missing)} missing{takes}"
 
 
 def _missing_nodes(
@@ -202,6 +202,10 @@ def _are(number: int) -> str:
     return "is" if number == 1 else "are"
 
 
+def _nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"
+
+
 def _what_runs(node: Node, inside: int) -> str:
     state, status = node.run.running(), node.run.status
     if state is None:
@@ -211,8 +215,7 @@ def _what_runs(node: Node, inside: int) -> str:
     gone = _listed(causes, "; ", status.gone if status is not None and departures else 0)
     if not inside:
         return f" Of round {state.round}, {gone}." if gone else ""
-    nodes = f"{inside} node{'s' * (inside != 1)}"
-    return f" Round {state.round} is running with {nodes}{f' ({gone})' if gone else ''}."
+    return f" Round {state.round} is running with {_nodes(inside)}{f' ({gone})' if gone else ''}."
 
 
 def _why_no_world(node: Node, here: int, size: int, waited: float) -> str:

@@ -7,7 +7,7 @@ ask them: the leader (`decide`) and each node for itself (`membership`).
 import ipaddress
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
@@ -217,7 +217,7 @@ def _next_world(
         return Defer(status)
     remaining = _remaining(state, waiting, len(chosen), situation)
     if remaining > 0:
-        return Defer(replace(status, phase=Phase.LAST_CALL), recheck_after=remaining)
+        return Defer(replace(status, phase=Phase.LAST_CALL, ends_in=float(remaining)), recheck_after=remaining)
     evicted = tuple(departure for departure in departed.values() if not departure.left)
     objections = {node.id: why for node in chosen if (why := eligibility.objection(node, notices))}
     arrived = tuple(sorted(chosen, key=_arrival))
@@ -367,8 +367,13 @@ def departures(
 
 def is_in_use(state: State, nodes: Iterable[NodeRecord], departed: Collection[str]) -> bool:
     """Whether a member is, or may still be, in the running round."""
+    return any(_in_use(state, nodes, departed))
+
+
+def _in_use(state: State, nodes: Iterable[NodeRecord], departed: Collection[str]) -> Iterator[str]:
+    """The members that are, or may still be, in the running round."""
     back = {node.id for node in nodes if node.last_round >= state.round}
-    return any(member not in departed and member not in back for member in state.world)
+    return (member for member in state.world if member not in departed and member not in back)
 
 
 def _candidates(state: State, nodes: Iterable[NodeRecord], notices: Notices) -> list[NodeRecord]:
@@ -398,8 +403,9 @@ def _status(
     news = 0 if state.closed or not state.world else _news(state, live, waiting, departed, drained, situation)
     # Nodes that leave a closed run are not reported as lost.
     lost = () if state.closed else tuple(departed.values())
-    present = len(inside) + len(waiting)
-    return RunStatus(state.round, phase(state, inside), present, news, lost, drained=tuple(sorted(drained)))
+    present, doing = len(inside) + len(waiting), phase(state, inside)
+    awaited = tuple(_in_use(state, live, departed)) if doing is Phase.RE_FORMING else ()
+    return RunStatus(state.round, doing, present, news, lost, drained=tuple(sorted(drained)), awaited=awaited or None)
 
 
 def _news(

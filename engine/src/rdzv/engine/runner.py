@@ -103,10 +103,10 @@ class Runner:
         with self._changed:
             return self._node.member_until()
 
-    def on_connection_error(self, error: RendezvousConnectionError) -> None:
-        """Note that the service did not answer."""
+    def on_connection_error(self, error: RendezvousConnectionError, lasted: float) -> None:
+        """Note that the service did not answer; see `Connection.on_error`."""
         with self._changed:
-            self._node.connection.on_error(error)
+            self._node.connection.on_error(error, lasted)
 
     def stop(self, timeout: float) -> None:
         """End every coroutine: close the service under it, then wait for the threads.

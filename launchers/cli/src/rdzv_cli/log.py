@@ -117,7 +117,8 @@ def _write(text: str) -> None:
 
 
 def _tell_dropped(count: int) -> None:
-    _write(f"{_lines(f'{count} messages are not here: the reader of this log was too slow', time.time())}\n")
+    lost = "1 message is" if count == 1 else f"{count} messages are"
+    _write(f"{_lines(f'{lost} not here: the reader of this log was too slow', time.time())}\n")
 
 
 _said: Final = Backlog("rdzv-log", _tell_dropped)

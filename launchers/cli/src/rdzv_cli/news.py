@@ -67,4 +67,6 @@ def in_words(events: Sequence[Event]) -> str:
         who = f"{len(nodes)} nodes: {who}"
     if len(causes) > 1:
         why += f" (the first of {len(causes)} causes)"
-    return f"{events[0].kind.value}: {who} (round {events[0].round}): {why}"
+    # Before the first world there is no round.
+    where = f" (round {events[0].round})" if events[0].round else ""
+    return f"{events[0].kind.value}: {who}{where}: {why}"

@@ -25,7 +25,7 @@ from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
 from rdzv_core.text import printable
 
-from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts
+from .agent import Agent, AgentOptions, AgentResult, Checks, ExitStatus, Restarts, Signals
 from .common import add_needed, add_run_options, parameters
 from .exits import EXIT_CODES
 from .log import before_each_line, say, speak_as, write
@@ -52,6 +52,12 @@ _LOUD: Final = (
 
 _LOOK: Final = 5.0
 """Seconds that a node which was not fit takes to look at its run, before it makes its checks again."""
+
+_POLL: Final = 0.05
+"""Seconds between two looks for a signal, until then."""
+
+_OUTSIDE: Final = "this node is not in the run"
+"""What a signal means for a node that makes its checks, or waits to make them again."""
 
 _DOUBLINGS: Final = 3
 """How often the cooldown is doubled at most."""
@@ -96,18 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
     public, environment = withhold(params, None if options.pass_secrets else secret_names(plugin.options), environ)
     checks = Checks(options.check or (), options.check_timeout, environment, options.keep_detached)
     restarts = Restarts(options.max_restarts)
+    signals = Signals(drains=False, numbers=options.signals_to_handle)
     for cooldown in _cooldowns(options.check_cooldown):
-        if unfit := checks.run():
-            ending = AgentResult(ExitStatus.UNFIT, unfit)
-        else:
-            ending = _take_part(params, public, command, options, checks, restarts)
+        ending = _unfit(checks, signals) or _take_part(params, public, command, options, checks, restarts)
         say(_in_words(ending, time.monotonic() - began))
         if ending.exit_status is not ExitStatus.UNFIT or not cooldown:
             break
         say(f"this node tries again in {cooldown:g} s")
-        time.sleep(cooldown)
-        if closed := _closed(params):
-            ending = closed
+        if ended := _ended_outside(params, cooldown, signals):
+            ending = ended
             say(ending.reason)
             break
     return 0 if ending.exit_code in options.ok_exit_code else ending.exit_code
@@ -115,9 +118,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _in_words(ending: AgentResult, seconds: float) -> str:
     """The last line of a node that has ended after so many seconds."""
-    if ending.exit_status is ExitStatus.DONE:
-        return f"done after {seconds:.1f} s: {ending.reason}"
-    return f"ended by {ending.reason}; this node leaves the run" if ending.signal else ending.reason
+    return f"done after {seconds:.1f} s: {ending.reason}" if ending.exit_status is ExitStatus.DONE else ending.reason
+
+
+def _unfit(checks: Checks, signals: Signals) -> AgentResult | None:
+    """How a node ends that is not fit to take part, or is asked to end before that is known; None: it is fit."""
+    with signals.handled():
+        unfit = checks.run(lambda: bool(signals.number))
+    if signals.number:
+        return AgentResult.of_signal(signals.number, _OUTSIDE)
+    return AgentResult(ExitStatus.UNFIT, unfit) if unfit else None
+
+
+def _ended_outside(params: RendezvousParameters, cooldown: float, signals: Signals) -> AgentResult | None:
+    """How a node ends in the seconds before it makes its checks again, or by what its run says then; None: it does
+    not."""
+    ends = time.monotonic() + cooldown
+    with signals.handled():
+        while not signals.number and (remaining := ends - time.monotonic()) > 0:
+            time.sleep(min(remaining, _POLL))
+        closed = None if signals.number else _closed(params)
+    return AgentResult.of_signal(signals.number, _OUTSIDE) if signals.number else closed
 
 
 def _parameters(
@@ -232,16 +253,7 @@ class _Progress:
         if seconds < self._due:
             return
         self._due = seconds + (0.5 if self._terminal else min(seconds, _MOST))
-        status = self._handler.view.status
-        here = f"{status.phase}, {status.present} here" if status else "nothing known of the others yet"
-        trouble, silence = self._handler.view.connection_error, self._handler.view.since_last_contact
-        if self._handler.view.refused_timeout is not None:
-            here = f"the service refuses this node: {trouble}"
-        elif trouble is not None or silence == math.inf:
-            silent = seconds if silence == math.inf else silence
-            here = f"no call to the service has succeeded for {silent:.0f} s: {trouble or 'no error yet'}"
-        quarantine = f"{found}, " if (found := self._handler.view.quarantine) else ""
-        line = f"waiting for {self._wanted} ({quarantine}{here}), {self._how_long(seconds)}"
+        line = f"waiting for {self._wanted} ({self._handler.view.waits_for(seconds)}), {self._how_long(seconds)}"
         if self._terminal:
             # Only a line that does not wrap can be taken away again.
             line = printable(f"rdzv: {line}", shutil.get_terminal_size().columns - 1)

@@ -5,5 +5,6 @@ from .checks import Checks
 from .ending import AgentResult, ExitStatus
 from .options import AgentOptions
 from .restarts import Restarts
+from .signals import Signals
 
-__all__ = ["Agent", "AgentOptions", "AgentResult", "Checks", "ExitStatus", "Restarts"]
+__all__ = ["Agent", "AgentOptions", "AgentResult", "Checks", "ExitStatus", "Restarts", "Signals"]

@@ -30,7 +30,7 @@ from .restarts import Restarts
 from .shortages import explained, outlast
 from .signals import Asked, Signals
 from .speaker import Speaker
-from .workers import Workers, signal_name
+from .workers import Workers
 
 logger = logging.getLogger(__name__)
 
@@ -259,7 +259,7 @@ class Agent:
         if not self.options.give_up_after or len(rounds) < self.options.give_up_after:
             return None
         first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
-        reason = f"{len(rounds)} rounds without progress: {first}"
+        reason = f"{len(rounds)} round{'s' * (len(rounds) != 1)} without progress: {first}"
         unless_urgent(self._signals, lambda: self.handler.set_closed(reason, gave_up=True))
         return AgentResult(ExitStatus.GAVE_UP, reason)
 
@@ -274,7 +274,7 @@ class Agent:
         return self._signals.asked is Asked.END_AT_ONCE
 
     def _signalled(self) -> AgentResult:
-        return AgentResult(ExitStatus.SIGNALLED, signal_name(self._signals.number), self._signals.number)
+        return AgentResult.of_signal(self._signals.number, "this node leaves the run")
 
     def _drained(self) -> AgentResult:
         return AgentResult(ExitStatus.DRAINED, self.handler.view.drain_reason)

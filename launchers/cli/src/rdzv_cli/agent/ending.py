@@ -6,6 +6,8 @@ from typing import Protocol, Self
 
 import rdzv
 
+from .workers import signal_name
+
 
 class Closed(Protocol):
     """Why a run was closed, as the node's view and the inspector have it."""
@@ -87,6 +89,12 @@ class AgentResult:
         """The end of a job that all nodes of the world of this round have finished."""
         who = f"all {nodes} nodes have" if nodes > 1 else "1 node has"
         return cls(ExitStatus.DONE, f"{who} finished, in round {number}")
+
+    @classmethod
+    def of_signal(cls, number: int, then: str) -> Self:
+        """The end by a signal, and what that means for the node, in words."""
+        name = signal_name(number)
+        return cls(ExitStatus.SIGNALLED, f"ended by {name}; {then}", number, summary=name)
 
     @classmethod
     def of_closed(cls, closed: Closed) -> Self:

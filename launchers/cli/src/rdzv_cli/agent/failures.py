@@ -67,7 +67,8 @@ class FailureDetection:
         for local_rank, (worker, report) in enumerate(zip(workers, reports, strict=True)):
             if not report.process or self.is_urgent():
                 continue
-            self.say(f"{self._name(worker, local_rank)} writes its stacks to its standard error")
+            # One that is stopped, or away, does not: the line stands before what comes, if anything does.
+            self.say(f"{self._name(worker, local_rank)} is asked to write its stacks to its standard error")
             # Whose they are stands before them.
             flush(_STACKS)
             if worker.send_to(report.process, report.signal):

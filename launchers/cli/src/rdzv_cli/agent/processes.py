@@ -49,8 +49,7 @@ def agree_on_processes(speaker: Speaker, info: RendezvousInfo, count: int, is_ov
         return False
     if first != count:
         raise rdzv.RendezvousParameterError(
-            f"This node runs {count} processes, but the node of rank 0 runs {first}: give all nodes the same "
-            "--nproc-per-node."
+            f"This node has --nproc-per-node {count}, but that of rank 0 has {first}: give all nodes the same."
         )
     return True
 

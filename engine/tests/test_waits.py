@@ -1,0 +1,144 @@
+"""What a node waits for, in words, where the table of docs/cli.md shows one case of several. That one is tested by
+docs/test_waits.py."""
+
+import math
+import time
+from dataclasses import replace
+
+import pytest
+from rdzv_core.errors import RendezvousConnectionError
+
+from rdzv.admission import AdmissionRule, Limits
+from rdzv.engine.node_view import NodeView
+from rdzv.engine.records import NAMED, STATUS_KEY, Departure, Phase, RunStatus, State
+from rdzv.engine.waits import Wait, in_words
+
+from .coroutines import Harness
+from .situations import SITUATIONS
+
+SIZES = AdmissionRule(sizes=(1, 2))
+
+NAMES = tuple(f"n{rank}" for rank in range(100))
+WAIT = Wait("n0", 0, Limits(2, 100), 15.0, last_round=7, state=State(0, 7, NAMES, "host", 1, 2, 100))
+
+
+def re_forming(*awaited: str, departures: tuple[Departure, ...] = (), lost: int = 0) -> Wait:
+    """The round has ended for this node."""
+    status = RunStatus(7, Phase.RE_FORMING, 1, 1, departures, more_lost=lost, awaited=awaited or None)
+    return replace(WAIT, status=status)
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_in_each_situation_it_says_what_ends_the_wait(situation: str) -> None:
+    wait, line = SITUATIONS[situation]
+    assert in_words(wait) == line
+
+
+@pytest.mark.parametrize("rule", [None, SIZES])
+@pytest.mark.parametrize(("here", "line"), [(0, ", 1 more needed"), (1, ""), (2, "")])
+def test_where_they_are_enough_none_is_missing(rule: AdmissionRule | None, here: int, line: str) -> None:
+    wait = Wait("n0", 0, Limits(1, 2, rule), 15.0, status=RunStatus(0, Phase.GATHERING, here, 0))
+    assert in_words(wait) == f"gathering, {here} here{line}"
+
+
+def test_where_the_smallest_world_is_the_largest_it_is_known() -> None:
+    wait = Wait("n0", 0, Limits(3, 3), 15.0, status=RunStatus(0, Phase.GATHERING, 1, 0))
+    assert in_words(wait) == "gathering, 1 here, 2 more needed"
+
+
+def test_a_service_that_has_never_answered_may_have_no_error() -> None:
+    wait = Wait("n0", 0, Limits(3, 3), 15.0, seconds=2.0, silence=math.inf)
+    assert in_words(wait) == "no call to the service has succeeded for 2 s: no error yet"
+
+
+def test_the_leader_of_the_round_before_looks_for_the_others() -> None:
+    line = in_words(replace(WAIT, leader="n0"))
+    assert line == "round 7 is over for this node; this node leads, and looks for the others"
+
+
+@pytest.mark.parametrize("status", [None, RunStatus(7, Phase.RUNNING, 100, 0)])
+def test_a_round_beside_which_there_is_no_news_is_named(status: RunStatus | None) -> None:
+    wait = replace(WAIT, last_round=0, attempt=1, status=status)
+    assert in_words(wait) == "round 7 of attempt 0 has 100; no node leads yet"
+
+
+@pytest.mark.parametrize(
+    ("count", "named"),
+    [
+        (1, "n1 (rank 1)"),
+        (3, "n1 (rank 1), n2 (rank 2), n3 (rank 3)"),
+        (4, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and 1 more"),
+        (NAMED - 2, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and 27 more"),
+        # No status names more, and this node may have been one of them.
+        (NAMED - 1, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and at least 28 more"),
+        (NAMED, "n1 (rank 1), n2 (rank 2), n3 (rank 3) and at least 29 more"),
+    ],
+)
+def test_of_many_that_are_awaited_the_first_are_named(count: int, named: str) -> None:
+    line = in_words(re_forming(*NAMES[1 : count + 1]))
+    assert line == f"re-forming: round 7 still has {named}, until each leaves it or is silent for 15 s"
+
+
+def test_a_node_does_not_wait_for_itself() -> None:
+    assert in_words(re_forming("n0", "n1")).startswith("re-forming: round 7 still has n1 (rank 1), until")
+    assert in_words(re_forming("n0")) == "re-forming, 1 here, 1 more needed"
+
+
+def test_of_a_large_world_ranks_are_not_known() -> None:
+    wait = replace(re_forming("n1"), state=replace(WAIT.state, world=()))
+    assert in_words(wait).startswith("re-forming: round 7 still has n1, until")
+
+
+def test_of_many_that_are_gone_the_first_are_named_and_all_are_counted() -> None:
+    gone = tuple(Departure(name, rank, False, "why") for rank, name in enumerate(NAMES[:NAMED]))
+    line = in_words(re_forming(departures=gone, lost=60))
+    assert line.endswith("; gone: n0 (rank 0), n1 (rank 1), n2 (rank 2) and 89 more")
+
+
+@pytest.mark.parametrize("round", [6, 8])
+def test_news_of_another_round_are_not_believed(round: int) -> None:
+    wait = replace(WAIT, status=RunStatus(round, Phase.RE_FORMING, 1, 1), leader="n3")
+    assert in_words(wait).startswith("round 7 is over for this node; no news yet from n3, which leads")
+
+
+@pytest.mark.parametrize(
+    ("last_round", "attempt", "is_news"), [(0, 0, True), (6, 0, True), (7, 0, False), (8, 0, False), (0, 1, False)]
+)
+def test_that_a_round_runs_is_believed_by_those_that_are_not_of_it(
+    last_round: int, attempt: int, is_news: bool
+) -> None:
+    wait = replace(WAIT, last_round=last_round, attempt=attempt, status=RunStatus(7, Phase.RUNNING, 101, 0))
+    assert (wait.news is not None) is is_news
+
+
+@pytest.mark.parametrize(
+    ("silence", "line"),
+    [
+        (14.9, "for 15 s, from 15 s on the others may go on without this node: away"),
+        (15.0, "for 15 s, the others may have gone on without this node: away"),
+        (math.inf, "for 20 s: away"),
+    ],
+)
+def test_silence_costs_the_place_after_a_time_to_live(silence: float, line: str) -> None:
+    wait = replace(WAIT, seconds=20.0, silence=silence, error=RendezvousConnectionError("away"))
+    assert in_words(wait) == f"no call to the service has succeeded {line}"
+
+
+def test_who_is_quarantined_hears_of_the_others_too() -> None:
+    wait = replace(re_forming("n1"), quarantine="quarantined for another 42 s: it failed")
+    assert in_words(wait).startswith("quarantined for another 42 s: it failed; re-forming: round 7 still has n1")
+
+
+def test_a_node_knows_it_by_what_it_has_seen() -> None:
+    harness = Harness()
+    node = harness.registered()
+    view = NodeView(node, node.member_until)
+    node.connection.on_contact()
+    assert view.waits_for(1.0) == "no node leads yet"
+    harness.put(STATUS_KEY, RunStatus(0, Phase.LAST_CALL, 2, 0, ends_in=30.0).encode())
+    harness.show(node)
+    most = node.settings.max_nodes
+    assert view.waits_for(1.0) == f"last call, 2 here: the round begins soon, or at once with {most}"
+    # The view goes by the machine's clock.
+    node.countdown.forms_at = time.monotonic() + 30.0
+    assert view.waits_for(1.0) == f"last call, 2 here: the round begins in 30 s, or at once with {most}"
