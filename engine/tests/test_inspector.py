@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rdzv_core.backend import ABSENT, BackendPlugin, Expect, Lease, PutOutcome, PutResult, Token
-from rdzv_core.envelope import Envelope
+from rdzv_core.envelope import Envelope, OtherVersionError
 from rdzv_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -541,6 +541,25 @@ class TestFitness:
             assert node.leave()
             with pytest.raises(RendezvousParameterError, match="here are: none"):
                 observer.drain(node.view.node_id, 1.0, "", 5.0)
+
+    def test_one_of_another_version_is_not_called_absent(self, shared: Shared) -> None:
+        settings = RendezvousSettings.from_parameters(shared.params())
+        backend = with_leases(with_keys(shared.kind(shared.service)), settings)
+        lease = backend.open_lease(60.0, timeout=5)
+        record = Envelope(b'{"schema":4}', "new", "1").pack()
+        assert backend.put("nodes/0/a.1", record, expect=ABSENT, lease=lease, timeout=5).outcome is PutOutcome.APPLIED
+        with RunInspector(shared.params()) as observer:
+            for name in ("a", "a.1"):
+                with pytest.raises(OtherVersionError, match=r"another version of rdzv \(schema 4, this one reads 3\)"):
+                    observer.drain(name, 1.0, "spot", 5.0)
+            with pytest.raises(RendezvousParameterError, match=r"No node 'b' is in the run 'run'; here are: a\.1\."):
+                observer.drain("b", 1.0, "spot", 5.0)
+            assert not shared.service.under("run/control/drains")
+            # There is no state yet, and no leader.
+            with pytest.raises(OtherVersionError, match=r"another version of rdzv \(schema 4, this one reads 3\)"):
+                observer.status(5.0)
+            lease.revoke(5)
+            assert observer.status(5.0).phase == "unknown"
 
     def test_an_empty_text_names_no_node(self, shared: Shared) -> None:
         shared.node(node_name="a", quarantine_after=1).next_rendezvous()

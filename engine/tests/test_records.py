@@ -108,7 +108,7 @@ def test_another_schema_is_named_whatever_its_fields_are() -> None:
         decode(NodeRecord, b'{"schema":4,"name":"a"}')
     assert str(refused.value) == (
         "The node record in the service was written by another version of rdzv (schema 4, this one reads 3). Use "
-        "another run id, or remove the run with `rdzv close --purge`."
+        "that version for this run, or another run id; once its nodes have ended, `rdzv close --purge` removes it."
     )
 
 

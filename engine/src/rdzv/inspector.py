@@ -7,7 +7,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
+from rdzv_core.envelope import OtherVersionError
+from rdzv_core.errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousParameterError,
+    RendezvousStateError,
+)
 from rdzv_core.keys import unescape
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
@@ -161,7 +167,11 @@ class RunInspector:
         state = read_record(State, control.get(STATE_KEY))
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
-        return _describe(self._run_id, control, state, nodes)
+        status = _describe(self._run_id, control, state, nodes)
+        if status.phase == Phase.UNKNOWN and (others := self._of_another_version()):
+            # Somebody is here.
+            raise next(iter(others.values()))
+        return status
 
     def closed(self, timeout: float) -> Closed | None:
         """Why the attempt of the parameters is over: it is closed, or a higher one has begun; None: it is not.
@@ -234,18 +244,23 @@ class RunInspector:
         Raises:
             RendezvousParameterError: No such node is here, the text is empty, no clock counts so many seconds, or the
                 reason is too long.
+            RendezvousStateError: Another version of rdzv has written the node's record.
             RendezvousConnectionError: The service could not be reached.
         """
         notice = drain_notice(seconds, reason)
         _check_name(node)
         deadline = time.monotonic() + timeout
         live = [one.id for one in self._nodes(deadline) if one.left is None]
-        drained = tuple(one for one in live if node == one or name_of(one) in (node, name_in_id(node)))
+        others = self._of_another_version()
+        here = [*live, *others]
+        drained = tuple(one for one in here if node == one or name_of(one) in (node, name_in_id(node)))
         if not drained:
             raise RendezvousParameterError(
                 f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; here are: "
-                f"{', '.join(live) or 'none'}."
+                f"{', '.join(map(printable, here)) or 'none'}."
             )
+        if unread := next((others[one] for one in drained if one in others), None):
+            raise unread
         for one in drained:
             self._write(drain_key(one), notice, deadline)
         return drained
@@ -330,6 +345,19 @@ class RunInspector:
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         self._nodes_seen = self._client.read_all(records.NODES, deadline, self._nodes_seen)
         return records.nodes_in(self._nodes_seen)
+
+    def _of_another_version(self) -> dict[str, OtherVersionError]:
+        """Why the nodes that another version of rdzv has written, when they were last read, cannot be: by their ids."""
+        found = {}
+        if (seen := self._nodes_seen) is not None:
+            for key in seen.names():
+                try:
+                    read_record(NodeRecord, seen.get(key))
+                except OtherVersionError as error:
+                    found[key.rpartition("/")[2]] = error
+                except RendezvousStateError:
+                    continue
+        return found
 
     def __enter__(self) -> Self:
         return self
