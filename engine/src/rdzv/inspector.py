@@ -12,7 +12,6 @@ from rdzv_core.errors import (
     RendezvousConnectionError,
     RendezvousDeniedError,
     RendezvousParameterError,
-    RendezvousStateError,
 )
 from rdzv_core.keys import unescape
 from rdzv_core.parameters import RendezvousParameters
@@ -49,6 +48,7 @@ class NodeStatus:
         doing: ``in the round``, ``waiting``, or ``left:`` and why.
         left: Why it has left: it is shown for as long as its record says so; None: it is here.
         drains: How long it stays from the moment at which that was announced, and why it goes; None: it stays.
+        version: The version of rdzv that it runs; None: one that did not say so.
     """
 
     id: str
@@ -57,6 +57,7 @@ class NodeStatus:
     doing: str
     left: str | None
     drains: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ class RunInspector:
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
         status = _describe(self._run_id, control, state, nodes)
-        if status.phase == Phase.UNKNOWN and (others := self._of_another_version()):
+        if status.phase == Phase.UNKNOWN and (others := self._others()):
             # Somebody is here.
             raise next(iter(others.values()))
         return status
@@ -251,7 +252,7 @@ class RunInspector:
         _check_name(node)
         deadline = time.monotonic() + timeout
         live = [one.id for one in self._nodes(deadline) if one.left is None]
-        others = self._of_another_version()
+        others = self._others()
         here = [*live, *others]
         drained = tuple(one for one in here if node == one or name_of(one) in (node, name_in_id(node)))
         if not drained:
@@ -346,18 +347,9 @@ class RunInspector:
         self._nodes_seen = self._client.read_all(records.NODES, deadline, self._nodes_seen)
         return records.nodes_in(self._nodes_seen)
 
-    def _of_another_version(self) -> dict[str, OtherVersionError]:
-        """Why the nodes that another version of rdzv has written, when they were last read, cannot be: by their ids."""
-        found = {}
-        if (seen := self._nodes_seen) is not None:
-            for key in seen.names():
-                try:
-                    read_record(NodeRecord, seen.get(key))
-                except OtherVersionError as error:
-                    found[key.rpartition("/")[2]] = error
-                except RendezvousStateError:
-                    continue
-        return found
+    def _others(self) -> dict[str, OtherVersionError]:
+        """See `records.of_another_version`: of the nodes that were read last."""
+        return {} if self._nodes_seen is None else records.of_another_version(self._nodes_seen)
 
     def __enter__(self) -> Self:
         return self
@@ -427,7 +419,7 @@ def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices
     doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
     drain = notices.drains.get(node.id)
     drains = f"drains within {drain.seconds:g} s: {drain.reason}" if drain is not None and node.left is None else None
-    return NodeStatus(node.id, rank, node.address, doing, node.left, drains)
+    return NodeStatus(node.id, rank, node.address, doing, node.left, drains, node.version)
 
 
 def _missing(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:

@@ -4,14 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, Final, TypeVar, cast
 
+from rdzv_core.envelope import OtherVersionError
 from rdzv_core.errors import RendezvousStateError
 
 from ..admission import AdmissionRule, Limits
 from ..outcome import Outcome
 from .client import DecodedSnapshot, VersionedValue, present
 from .codec import LATER, LOCAL, Record, decode
+
+VERSION: Final = version("rdzv")
+"""The version of rdzv that this process runs, as its nodes' records name it."""
 
 CONTROL: Final = "control"
 """What every node watches: the state, the status and the leader."""
@@ -232,6 +237,7 @@ class NodeRecord(_LimitedRecord):
         goes: It drains, and its time is over: it leaves its round, whether the others are ready or not.
         served: The round of the last quarantine that it has waited out; 0: none.
         outcome: How the last round has ended on it: the one that it has left behind, or that it has left for good.
+        version: The version of rdzv that it runs; None: one that did not write this. For people: no node acts on it.
         order: The service's creation order of the record: the arrival order. Not written.
     """
 
@@ -249,6 +255,7 @@ class NodeRecord(_LimitedRecord):
     goes: bool = False
     served: int = 0
     outcome: Outcome | None = field(default=None, metadata=LATER)
+    version: str | None = field(default=None, metadata=LATER)
     order: int = field(default=0, metadata=LOCAL)
 
     @property
@@ -368,6 +375,20 @@ def read_nodes(snapshot: DecodedSnapshot, before: ReadNodes | None = None) -> Re
             found[key] = versioned, replace(decode(NodeRecord, versioned.payload), order=versioned.order)
         except RendezvousStateError as error:
             snapshot.ignore(key, error)
+    return found
+
+
+def of_another_version(snapshot: DecodedSnapshot) -> dict[str, OtherVersionError]:
+    """The ids of the nodes whose records another version of rdzv has written, and the errors that say so."""
+    found = {}
+    for key in snapshot.names():
+        try:
+            read_record(NodeRecord, snapshot.get(key))
+        except OtherVersionError as error:
+            found[key.rpartition("/")[2]] = error
+        except RendezvousStateError:
+            # It is no record at all.
+            continue
     return found
 
 
