@@ -18,6 +18,7 @@ from rdzv_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from rdzv_core.handler import Drain
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import registered_backends
 
@@ -520,11 +521,17 @@ class TestFitness:
         node = shared.node(node_name="rack 1/a")
         node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
-            for name, seconds in (("rack 1/a", 600.0), (node.view.node_id, 0.0)):
-                assert observer.drain(name, seconds, f"in {seconds:g} s", 5.0) == (node.view.node_id,)
-                assert [one.drains for one in observer.status(5.0).nodes] == [
-                    f"drains within {seconds:g} s: in {seconds:g} s"
-                ]
+            # A second one can only shorten it.
+            for name, asked, stands in (
+                ("rack 1/a", 600.0, 600.0),
+                (node.view.node_id, 700.0, 600.0),
+                (node.view.node_id, 600.0, 600.0),
+                (node.view.node_id, 0.0, 0.0),
+            ):
+                reason = f"in {stands:g} s"
+                told = observer.drain(name, asked, f"in {asked:g} s", 5.0)
+                assert told == (Drain(node.view.node_id, stands, reason),)
+                assert [one.drains for one in observer.status(5.0).nodes] == [f"drains within {stands:g} s: {reason}"]
         wait_until(lambda: node.view.is_drained)
         assert node.view.drain_reason == "drained: in 0 s"
         with pytest.raises(RendezvousGracefulExitError, match="drained: in 0 s"):

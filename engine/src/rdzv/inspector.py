@@ -13,6 +13,7 @@ from rdzv_core.errors import (
     RendezvousDeniedError,
     RendezvousParameterError,
 )
+from rdzv_core.handler import Drain
 from rdzv_core.keys import unescape
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
@@ -23,7 +24,18 @@ from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient
 from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
-from .engine.notices import Notices, drain_key, drain_notice, name_in_id, name_of, pardon, quarantine_key, read_notices
+from .engine.notices import (
+    DrainNotice,
+    Notices,
+    drain_key,
+    drain_notice,
+    first_drain,
+    name_in_id,
+    name_of,
+    pardon,
+    quarantine_key,
+    read_notices,
+)
 from .engine.purge import Purge
 from .engine.records import NO_STATE, Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.run_view import RunView
@@ -230,7 +242,7 @@ class RunInspector:
             if applied:
                 return mine
 
-    def drain(self, node: str, seconds: float, reason: str, timeout: float) -> tuple[str, ...]:
+    def drain(self, node: str, seconds: float, reason: str, timeout: float) -> tuple[Drain, ...]:
         """Have a node leave, after so many seconds or as soon as all members of its world are ready for it.
 
         Args:
@@ -240,7 +252,8 @@ class RunInspector:
             timeout: Seconds to try.
 
         Returns:
-            The ids of the nodes that drain.
+            The nodes that drain, each with the announcement that counts: what was announced before and takes no longer
+            than this stands, with its own seconds, of which some have passed.
 
         Raises:
             RendezvousParameterError: No such node is here, the text is empty, no clock counts so many seconds, or the
@@ -262,15 +275,20 @@ class RunInspector:
             )
         if unread := next((others[one] for one in drained if one in others), None):
             raise unread
-        for one in drained:
-            self._write(drain_key(one), notice, deadline)
-        return drained
+        return tuple(self._announce(one, notice, deadline) for one in drained)
+
+    def _announce(self, node: str, notice: DrainNotice, deadline: float) -> Drain:
+        applied, there = self._client.put(drain_key(node), notice.encode(), deadline, previous=None)
+        while not applied and (known := first_drain(notice, there)) is notice:
+            applied, there = self._client.put(drain_key(node), notice.encode(), deadline, previous=there)
+        counts = notice if applied else known
+        return Drain(node, counts.seconds, counts.reason)
 
     def await_departure(self, nodes: Collection[str], timeout: float) -> tuple[str, ...]:
         """Wait until nodes have left, or are gone.
 
         Args:
-            nodes: Their ids, as `drain` returns them.
+            nodes: Their ids.
             timeout: Seconds to wait.
 
         Returns:
