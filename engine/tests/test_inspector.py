@@ -590,11 +590,17 @@ class TestFitness:
                 (quarantine,),
                 (f"round 1: {node.view.node_id} (exit code 7)",),
             )
-            assert not observer.pardon("good", "a test", 5.0)
-            assert observer.pardon(node.view.node_id, "a test", 5.0)
+            with pytest.raises(
+                RendezvousParameterError,
+                match=r"^No node 'good' is quarantined in the run 'run'; quarantined are: bad\.$",
+            ):
+                observer.pardon("good", "a test", 5.0)
+            observer.pardon(node.view.node_id, "a test", 5.0)
             assert observer.status(5.0).quarantines == ()
             # It was quarantined before: a pardon may be said twice.
-            assert observer.pardon("bad", "a test", 5.0)
+            observer.pardon("bad", "a test", 5.0)
+            with pytest.raises(RendezvousParameterError, match=r"quarantined are: none\.$"):
+                observer.pardon("good", "a test", 5.0)
 
     def test_a_purge_removes_all_of_it(self, shared: Shared) -> None:
         node = shared.node(node_name="bad", quarantine_after=1)

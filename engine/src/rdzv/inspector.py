@@ -306,19 +306,16 @@ class RunInspector:
         snapshot = self._client.read_all(records.NODES, deadline)
         return here(self._client.wait_for(lambda now: not here(now), records.NODES, snapshot, deadline))
 
-    def pardon(self, node: str, by: str, timeout: float) -> bool:
-        """Lift the quarantine of a node; what it has failed so far does not count any more.
+    def pardon(self, node: str, by: str, timeout: float) -> None:
+        """Lift the quarantine of a node, even if it has waited that out; what it has failed does not count any more.
 
         Args:
             node: Its name, or the id of one of its handlers.
             by: Who lifts it.
             timeout: Seconds to try.
 
-        Returns:
-            Whether it was quarantined before, even if it has waited that out.
-
         Raises:
-            RendezvousParameterError: The text is empty.
+            RendezvousParameterError: No such node was quarantined, or the text is empty.
             RendezvousConnectionError: The service could not be reached.
         """
         _check_name(node)
@@ -328,9 +325,13 @@ class RunInspector:
         # A name may look like an id: one that is known is meant.
         names = [name for name in there if name in (node, name_in_id(node))]
         names = names or [name for name in there if name == name_of(node)]
+        if not names:
+            raise RendezvousParameterError(
+                f"No node '{printable(node)}' is quarantined in the run '{printable(self._run_id)}'; quarantined are: "
+                f"{', '.join(printable(unescape(name)) for name, one in there.items() if not one.over) or 'none'}."
+            )
         for name in names:
             self._write(quarantine_key(name), pardon(state.round if state else 0, by), deadline)
-        return bool(names)
 
     def _write(self, key: str, record: Record, deadline: float) -> None:
         """Write over whatever is there."""
