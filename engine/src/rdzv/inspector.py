@@ -235,7 +235,7 @@ class RunInspector:
             if state and state.closed:
                 return state.closed
             source = state or next(iter(self._nodes(deadline)), NO_STATE)
-            limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule)
+            limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule, source.policy)
             closed = rules.close(state, mine, limits)
             assert closed is not None  # noqa: S101 - an open state can be closed
             applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)

@@ -80,6 +80,7 @@ def _announce(node: Node, address: str, port: int, started: float, deadline: flo
         rule=mine.limits.rule,
         served=node.countdown.served,
         outcome=node.reckoning.outcome,
+        policy=mine.limits.policy,
         version=VERSION,
     )
     node.countdown.alone_since = None
