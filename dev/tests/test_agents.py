@@ -336,7 +336,9 @@ def test_every_line_of_an_agent_has_a_time_and_its_node(tmp_path: Path) -> None:
         return [re.sub(LINE, "", line) for line in lines]
 
     first, *others = says("who", "--nproc-per-node=2", "--", "sh", "-c", "exit 0")
-    node = re.fullmatch(rf"run 'who', backend sqlite, endpoint .*{tmp_path}/db.*, 1 node, node (alpha\.\w+)", first)
+    node = re.fullmatch(
+        rf"run 'who', backend sqlite, endpoint .*{tmp_path}/db.*, 1 node, node (alpha\.\w+) \(rdzv .+\)", first
+    )
     assert node is not None, first
     *others, last = others
     assert others == ["round 1: world size 2 (nodes: 1, processes on each: 2), ranks 0 to 1"]

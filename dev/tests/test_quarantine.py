@@ -47,7 +47,9 @@ def test_after_three_failures_it_waits_until_it_is_pardoned(agents: Agents, tmp_
     said = agents.command("status").stdout
     assert re.search(r"^  quarantined: bad: quarantine 1, for 60 s by its own clock: ", said, re.MULTILINE), said
     assert said.count("failed first in round") == 3
-    assert "No node 'good' is quarantined" in agents.command("pardon", "--node", "good").stdout
+    unknown = agents.command("pardon", "--node", "good")
+    assert unknown.returncode == 2
+    assert "No node 'good' is quarantined in the run 'job'; quarantined are: bad." in unknown.stderr
     (tmp_path / "repaired").touch()
     pardon = agents.command("pardon", "--node", "bad")
     assert (pardon.returncode, pardon.stdout) == (0, "Node 'bad' is pardoned.\n")

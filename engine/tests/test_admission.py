@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 
-from rdzv.admission import AdmissionRule, Limits
+from rdzv.admission import AdmissionRule, Limits, Policy
 from rdzv.engine import rules
 from rdzv.engine.codec import decode
 from rdzv.engine.records import Closed, Departure, LeaderRecord, NodeRecord, Phase, RunStatus, State
@@ -295,3 +295,46 @@ class TestGroups:
         world = running(self.LIMITS, "a1", "b1", "a2", "b2")
         there = nodes(self.LIMITS, "a1", "a2", "b1", "b2", last_round=1)
         assert published(decide(world, self.LIMITS, *there, quorum_for=30.0)).world == ("a1", "a2", "b1", "b2")
+
+
+class TestPolicy:
+    """What no size says, and all nodes have to ask for all the same: any of them may lead."""
+
+    LIMITS = Limits(2, 4, policy=Policy(grow_delay=2.5, quarantine_after=0))
+
+    def test_a_new_run_has_that_of_its_first_node(self) -> None:
+        first = replace(node("a", self.LIMITS), policy=self.LIMITS.policy)
+        other = replace(node("b", Limits(2, 4)), policy=None)
+        alone = held(rules.decide(self.asked(None, first, other, "a")))
+        # The other is not counted: it learns that it is refused.
+        assert (alone.status.phase, alone.status.present) == (Phase.GATHERING, 1)
+        both = replace(other, policy=self.LIMITS.policy)
+        world = published(rules.decide(replace(self.asked(None, first, both, "a"), quorum_for=60.0)))
+        assert (world.world, world.limits) == (("a", "b"), self.LIMITS)
+
+    def test_the_next_attempt_may_have_another(self) -> None:
+        closed = replace(running(Limits(2, 4), "x"), closed=Closed("x", "done", True))
+        there = [replace(node(name, self.LIMITS), policy=self.LIMITS.policy, attempt=1) for name in "ab"]
+        situation = replace(self.asked(closed, *there, "a"), quorum_for=60.0)
+        assert published(rules.decide(situation)).limits == self.LIMITS
+
+    def test_what_closes_an_attempt_without_a_world_keeps_it(self) -> None:
+        leader = LeaderRecord("a", 0, 2, 4, policy=self.LIMITS.policy)
+        closed = rules.close(None, Closed("a", "enough", False), leader)
+        assert closed is not None
+        assert closed.limits == self.LIMITS
+
+    def test_words_name_what_differs(self) -> None:
+        usual = Limits(2, 4)
+        assert usual.beside(self.LIMITS) == "2 to 4 nodes, grow_delay=0, quarantine_after=3"
+        assert self.LIMITS.beside(usual) == "2 to 4 nodes, grow_delay=2.5, quarantine_after=0"
+        assert usual.beside(Limits(2, 5)) == str(usual)
+        # A fraction, and a number that has many digits, are what they are.
+        assert Limits(2, 4, policy=Policy(wanted_timeout=1234567.5)).beside(usual).endswith("wanted_timeout=1234567.5")
+
+    def asked(self, state: State | None, *there: Any) -> rules.Situation:
+        """A leader that asks for the same as the first node."""
+        *nodes, leader = there
+        attempt = nodes[0].attempt
+        limits = LeaderRecord(leader, attempt, 2, 4, policy=self.LIMITS.policy)
+        return rules.Situation(state, nodes, limits, last_call=30.0, wanted=120.0, trusted=True)

@@ -96,6 +96,31 @@ class TestNodes:
         ):
             run.node(2, 4, sizes=(2, 3)).next_rendezvous()
 
+    @pytest.mark.parametrize(
+        ("given", "theirs", "mine"),
+        [
+            ({"wanted_timeout": timedelta(seconds=60)}, "wanted_timeout=120", "wanted_timeout=60"),
+            ({"grow_delay": timedelta(seconds=2.5)}, "grow_delay=0", "grow_delay=2.5"),
+            ({"quarantine_after": 0}, "quarantine_after=3", "quarantine_after=0"),
+            ({"quarantine_cooldown": timedelta(seconds=9)}, "quarantine_cooldown=60", "quarantine_cooldown=9"),
+        ],
+    )
+    def test_another_policy_is_refused_naming_both(
+        self, run: Run, given: dict[str, Any], theirs: str, mine: str
+    ) -> None:
+        members = run.nodes(2, 2, 4)
+        run.gather(*members)
+        with pytest.raises(
+            RendezvousParameterError,
+            match=rf"was started for 2 to 4 nodes, {theirs}; this node asks for 2 to 4 nodes, {mine}\. All nodes",
+        ):
+            run.node(2, 4, **given).next_rendezvous()
+        assert not any(node.num_nodes_waiting() for node in members)
+
+    def test_the_same_policy_is_the_same_run(self, run: Run) -> None:
+        policy: dict[str, Any] = {"grow_delay": timedelta(seconds=2.5), "quarantine_after": 2}
+        assert {info.world_size for info in run.gather(*run.nodes(2, 2, 2, **policy))} == {2}
+
     def test_timeout_says_what_the_rule_waits_for(self, run: Run) -> None:
         with pytest.raises(
             RendezvousTimeoutError, match=r"1 of at least 2 nodes is here .*; a world takes 2 or 4 nodes"

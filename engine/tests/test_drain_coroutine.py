@@ -73,6 +73,26 @@ class TestAnnounce:
         assert notice_of(harness) == DrainNotice(100.0, "spot")
         assert node.countdown.goes_at() == harness.now + 100.0
 
+    @pytest.mark.parametrize("seconds", [60.0, 100.0])
+    def test_it_takes_no_place_of_what_ends_sooner(self, seconds: float, harness: Harness) -> None:
+        before = DrainNotice(seconds, "the rack")
+        harness.put(drain_key("a"), before.encode())
+        node = harness.registered()
+        harness.show(node)
+        harness.now += 1.0
+        harness.run(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))
+        assert notice_of(harness) == before
+        assert (node.countdown.goes_at(), node.countdown.drain_reason()) == (
+            harness.now - 1.0 + seconds,
+            "drained: the rack",
+        )
+
+    def test_it_takes_the_place_of_what_cannot_be_read(self, harness: Harness) -> None:
+        harness.put(drain_key("a"), b"nonsense")
+        node = harness.registered()
+        harness.run(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))
+        assert notice_of(harness) == DrainNotice(100.0, "spot")
+
     def test_it_goes_in_time_though_the_service_is_away(self, harness: Harness) -> None:
         node = harness.registered()
         announced = harness.stepper(drain.announce(node, DrainNotice(100.0, "spot"), harness.now + 100.0))

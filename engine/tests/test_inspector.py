@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rdzv_core.backend import ABSENT, BackendPlugin, Expect, Lease, PutOutcome, PutResult, Token
-from rdzv_core.envelope import Envelope
+from rdzv_core.envelope import Envelope, OtherVersionError
 from rdzv_core.errors import (
     RendezvousClosedError,
     RendezvousConnectionError,
@@ -18,6 +18,7 @@ from rdzv_core.errors import (
     RendezvousStateError,
     RendezvousTimeoutError,
 )
+from rdzv_core.handler import Drain
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import registered_backends
 
@@ -520,11 +521,17 @@ class TestFitness:
         node = shared.node(node_name="rack 1/a")
         node.next_rendezvous()
         with RunInspector(shared.params()) as observer:
-            for name, seconds in (("rack 1/a", 600.0), (node.view.node_id, 0.0)):
-                assert observer.drain(name, seconds, f"in {seconds:g} s", 5.0) == (node.view.node_id,)
-                assert [one.drains for one in observer.status(5.0).nodes] == [
-                    f"drains within {seconds:g} s: in {seconds:g} s"
-                ]
+            # A second one can only shorten it.
+            for name, asked, stands in (
+                ("rack 1/a", 600.0, 600.0),
+                (node.view.node_id, 700.0, 600.0),
+                (node.view.node_id, 600.0, 600.0),
+                (node.view.node_id, 0.0, 0.0),
+            ):
+                reason = f"in {stands:g} s"
+                told = observer.drain(name, asked, f"in {asked:g} s", 5.0)
+                assert told == (Drain(node.view.node_id, stands, reason),)
+                assert [one.drains for one in observer.status(5.0).nodes] == [f"drains within {stands:g} s: {reason}"]
         wait_until(lambda: node.view.is_drained)
         assert node.view.drain_reason == "drained: in 0 s"
         with pytest.raises(RendezvousGracefulExitError, match="drained: in 0 s"):
@@ -541,6 +548,25 @@ class TestFitness:
             assert node.leave()
             with pytest.raises(RendezvousParameterError, match="here are: none"):
                 observer.drain(node.view.node_id, 1.0, "", 5.0)
+
+    def test_one_of_another_version_is_not_called_absent(self, shared: Shared) -> None:
+        settings = RendezvousSettings.from_parameters(shared.params())
+        backend = with_leases(with_keys(shared.kind(shared.service)), settings)
+        lease = backend.open_lease(60.0, timeout=5)
+        record = Envelope(b'{"schema":4}', "new", "1").pack()
+        assert backend.put("nodes/0/a.1", record, expect=ABSENT, lease=lease, timeout=5).outcome is PutOutcome.APPLIED
+        with RunInspector(shared.params()) as observer:
+            for name in ("a", "a.1"):
+                with pytest.raises(OtherVersionError, match=r"another version of rdzv \(schema 4, this one reads 3\)"):
+                    observer.drain(name, 1.0, "spot", 5.0)
+            with pytest.raises(RendezvousParameterError, match=r"No node 'b' is in the run 'run'; here are: a\.1\."):
+                observer.drain("b", 1.0, "spot", 5.0)
+            assert not shared.service.under("run/control/drains")
+            # There is no state yet, and no leader.
+            with pytest.raises(OtherVersionError, match=r"another version of rdzv \(schema 4, this one reads 3\)"):
+                observer.status(5.0)
+            lease.revoke(5)
+            assert observer.status(5.0).phase == "unknown"
 
     def test_an_empty_text_names_no_node(self, shared: Shared) -> None:
         shared.node(node_name="a", quarantine_after=1).next_rendezvous()
@@ -564,11 +590,17 @@ class TestFitness:
                 (quarantine,),
                 (f"round 1: {node.view.node_id} (exit code 7)",),
             )
-            assert not observer.pardon("good", "a test", 5.0)
-            assert observer.pardon(node.view.node_id, "a test", 5.0)
+            with pytest.raises(
+                RendezvousParameterError,
+                match=r"^No node 'good' is quarantined in the run 'run'; quarantined are: bad\.$",
+            ):
+                observer.pardon("good", "a test", 5.0)
+            observer.pardon(node.view.node_id, "a test", 5.0)
             assert observer.status(5.0).quarantines == ()
             # It was quarantined before: a pardon may be said twice.
-            assert observer.pardon("bad", "a test", 5.0)
+            observer.pardon("bad", "a test", 5.0)
+            with pytest.raises(RendezvousParameterError, match=r"quarantined are: none\.$"):
+                observer.pardon("good", "a test", 5.0)
 
     def test_a_purge_removes_all_of_it(self, shared: Shared) -> None:
         node = shared.node(node_name="bad", quarantine_after=1)

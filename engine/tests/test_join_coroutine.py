@@ -50,6 +50,7 @@ from rdzv.engine.records import (
     LEADER_KEY,
     NODES,
     STATUS_KEY,
+    VERSION,
     Closed,
     Departure,
     LeaderRecord,
@@ -454,7 +455,7 @@ def test_a_world_that_is_where_its_rank_0_was_when_it_waited_before_is_not_retur
     there = harness.read(NodeRecord("a", 0, 0, 2, 4, "a.host", 1).key)
     assert there is not None
     # It waits for the next one.
-    assert decode(NodeRecord, there.payload) == NodeRecord("a", 0, 1, 2, 4, "a.host", 1)
+    assert decode(NodeRecord, there.payload) == NodeRecord("a", 0, 1, 2, 4, "a.host", 1, version=VERSION)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from rdzv_core.backend import Entry, Snapshot
 from rdzv_core.envelope import Envelope, OtherVersionError
 from rdzv_core.errors import RendezvousStateError
 
+from rdzv.admission import Policy
 from rdzv.engine.client import DecodedSnapshot, VersionedValue
 from rdzv.engine.codec import decode
 from rdzv.engine.notices import Failure, Verdict
@@ -83,6 +84,9 @@ def test_a_phase_is_written_as_users_read_it() -> None:
     ("record", "later"),
     [
         (replace(NODE, outcome=Outcome(Ending.HUNG, 20, 2.5, spent=True)), ("outcome",)),
+        (replace(NODE, version="0.2.0", policy=Policy(grow_delay=2.5)), ("version", "policy")),
+        (replace(STATE, policy=Policy()), ("policy",)),
+        (LeaderRecord("a", 0, 2, 4, policy=Policy()), ("policy",)),
         (Failure("a", "exit", False, 1, Verdict.EXPLAINED, "lost"), ("verdict", "because")),
     ],
 )
@@ -92,10 +96,12 @@ def test_what_an_older_version_did_not_write_is_none(record: Any, later: tuple[s
     older = {name: value for name, value in fields.items() if name not in later}
     assert decode(type(record), json.dumps(older).encode()) == replace(record, **dict.fromkeys(later))
     with pytest.raises(RendezvousStateError):
-        decode(type(record), json.dumps({**fields, later[0]: "nonsense"}).encode())
+        decode(type(record), json.dumps({**fields, later[0]: ["nonsense"]}).encode())
 
 
-@pytest.mark.parametrize("field", [field for field in json.loads(NODE.encode()) if field != "outcome"])
+@pytest.mark.parametrize(
+    "field", [field for field in json.loads(NODE.encode()) if field not in ("outcome", "policy", "version")]
+)
 def test_missing_field_is_refused(field: str) -> None:
     fields = json.loads(NODE.encode())
     del fields[field]
@@ -108,7 +114,7 @@ def test_another_schema_is_named_whatever_its_fields_are() -> None:
         decode(NodeRecord, b'{"schema":4,"name":"a"}')
     assert str(refused.value) == (
         "The node record in the service was written by another version of rdzv (schema 4, this one reads 3). Use "
-        "another run id, or remove the run with `rdzv close --purge`."
+        "that version for this run, or another run id; once its nodes have ended, `rdzv close --purge` removes it."
     )
 
 

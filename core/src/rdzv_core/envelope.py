@@ -30,7 +30,7 @@ def other_version(what: str, schema: int, known: int) -> OtherVersionError:
     """The error for `what` was read: its schema is not the one that is known."""
     return OtherVersionError(
         f"{what} was written by another version of rdzv (schema {shown(schema)}, this one reads {known}). "
-        "Use another run id, or remove the run with `rdzv close --purge`."
+        "Use that version for this run, or another run id; once its nodes have ended, `rdzv close --purge` removes it."
     )
 
 

@@ -4,8 +4,6 @@ Names and meanings follow PyTorch's elastic rendezvous; what `__all__` lists is 
 error or a store has are `rdzv_core`'s, which a backend's author imports.
 """
 
-from importlib.metadata import version
-
 from rdzv_core import (
     Drain,
     KeyValueBackend,
@@ -34,7 +32,7 @@ from rdzv_core import (
 from . import config
 from .current import World, current
 from .engine.handler import DynamicRendezvousHandler, create_handler
-from .engine.records import NodeRecord
+from .engine.records import VERSION, NodeRecord
 from .hooks import Event, EventKind, hookimpl, plugin_manager, register_hooks, unregister_hooks
 from .registry import get_rendezvous_handler, rendezvous_handler_registry
 from .settings import HANDLER_OPTIONS, RendezvousSettings, RendezvousTimeout
@@ -84,4 +82,4 @@ __all__ = [
     "unregister_hooks",
 ]
 
-__version__ = version("rdzv")
+__version__ = VERSION

@@ -5,13 +5,13 @@ Pure functions of the rule, which all nodes of a run have in common, and of what
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Protocol, TypeVar
 
 from rdzv_core.errors import RendezvousParameterError
 
-__all__ = ["AdmissionRule", "Limits"]
+__all__ = ["AdmissionRule", "Limits", "Policy"]
 
 _LISTED = 6
 """Sizes that a message lists; of more it says how they are made."""
@@ -63,6 +63,26 @@ _ANY = AdmissionRule()
 
 
 @dataclass(frozen=True, slots=True)
+class Policy:
+    """How the node that leads decides: for what it waits, and which nodes it puts out. Any node may lead.
+
+    Attributes:
+        wanted_timeout: Seconds for which a world waits for the size that is wanted.
+        grow_delay: Seconds that a world runs at least before it is asked to let more nodes in.
+        quarantine_after: Consecutive rounds in which a node fails first until it is quarantined; 0: it never is.
+        quarantine_cooldown: Seconds of a first quarantine.
+    """
+
+    wanted_timeout: float = 120.0
+    grow_delay: float = 0.0
+    quarantine_after: int = 3
+    quarantine_cooldown: float = 60.0
+
+
+_USUAL = Policy()
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """Which worlds a run takes.
 
@@ -70,11 +90,13 @@ class Limits:
         min_nodes: The smallest.
         max_nodes: The largest.
         rule: What else is asked of them; None: nothing.
+        policy: How the node that leads decides; None: as it does where no option says otherwise.
     """
 
     min_nodes: int
     max_nodes: int
     rule: AdmissionRule | None = None
+    policy: Policy | None = None
 
     def __str__(self) -> str:
         """Such as ``8 to 32 nodes, a multiple of 4``."""
@@ -82,6 +104,12 @@ class Limits:
             return self._range()
         wanted = [f"{self.rule.wanted} wanted"] if self.rule.wanted else []
         return ", ".join([self._range(), *self._asked(), *wanted])
+
+    def beside(self, other: "Limits") -> str:
+        """The same in words, with what of the policy is not as in `other`."""
+        mine, theirs = self.policy or _USUAL, other.policy or _USUAL
+        values = ((field.name, getattr(mine, field.name), getattr(theirs, field.name)) for field in fields(Policy))
+        return ", ".join([str(self), *(f"{name}={value:.12g}" for name, value, another in values if value != another)])
 
     def largest(self, count: int) -> int:
         """The size of the largest world of at most `count` nodes; 0: they are too few for any."""

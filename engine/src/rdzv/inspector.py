@@ -7,7 +7,13 @@ from types import TracebackType
 from typing import Final, Self
 
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousParameterError
+from rdzv_core.envelope import OtherVersionError
+from rdzv_core.errors import (
+    RendezvousConnectionError,
+    RendezvousDeniedError,
+    RendezvousParameterError,
+)
+from rdzv_core.handler import Drain
 from rdzv_core.keys import unescape
 from rdzv_core.parameters import RendezvousParameters
 from rdzv_core.plugins import load_backend_plugin
@@ -18,7 +24,18 @@ from .engine import records, rules
 from .engine.client import DecodedSnapshot, RetryingClient
 from .engine.codec import Record
 from .engine.handler import with_keys, with_leases
-from .engine.notices import Notices, drain_key, drain_notice, name_in_id, name_of, pardon, quarantine_key, read_notices
+from .engine.notices import (
+    DrainNotice,
+    Notices,
+    drain_key,
+    drain_notice,
+    first_drain,
+    name_in_id,
+    name_of,
+    pardon,
+    quarantine_key,
+    read_notices,
+)
 from .engine.purge import Purge
 from .engine.records import NO_STATE, Closed, LeaderRecord, NodeRecord, Phase, RunStatus, State, read_record
 from .engine.run_view import RunView
@@ -43,6 +60,7 @@ class NodeStatus:
         doing: ``in the round``, ``waiting``, or ``left:`` and why.
         left: Why it has left: it is shown for as long as its record says so; None: it is here.
         drains: How long it stays from the moment at which that was announced, and why it goes; None: it stays.
+        version: The version of rdzv that it runs; None: one that did not say so.
     """
 
     id: str
@@ -51,6 +69,7 @@ class NodeStatus:
     doing: str
     left: str | None
     drains: str | None = None
+    version: str | None = None
 
 
 @dataclass(frozen=True)
@@ -161,7 +180,11 @@ class RunInspector:
         state = read_record(State, control.get(STATE_KEY))
         if state is not None and state.pages is not None:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
-        return _describe(self._run_id, control, state, nodes)
+        status = _describe(self._run_id, control, state, nodes)
+        if status.phase == Phase.UNKNOWN and (others := self._others()):
+            # Somebody is here.
+            raise next(iter(others.values()))
+        return status
 
     def closed(self, timeout: float) -> Closed | None:
         """Why the attempt of the parameters is over: it is closed, or a higher one has begun; None: it is not.
@@ -212,14 +235,14 @@ class RunInspector:
             if state and state.closed:
                 return state.closed
             source = state or next(iter(self._nodes(deadline)), NO_STATE)
-            limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule)
+            limits = LeaderRecord("", source.attempt, source.min_nodes, source.max_nodes, source.rule, source.policy)
             closed = rules.close(state, mine, limits)
             assert closed is not None  # noqa: S101 - an open state can be closed
             applied, _ = self._client.put(STATE_KEY, closed.encode(), deadline, previous=versioned)
             if applied:
                 return mine
 
-    def drain(self, node: str, seconds: float, reason: str, timeout: float) -> tuple[str, ...]:
+    def drain(self, node: str, seconds: float, reason: str, timeout: float) -> tuple[Drain, ...]:
         """Have a node leave, after so many seconds or as soon as all members of its world are ready for it.
 
         Args:
@@ -229,32 +252,43 @@ class RunInspector:
             timeout: Seconds to try.
 
         Returns:
-            The ids of the nodes that drain.
+            The nodes that drain, each with the announcement that counts: what was announced before and takes no longer
+            than this stands, with its own seconds, of which some have passed.
 
         Raises:
             RendezvousParameterError: No such node is here, the text is empty, no clock counts so many seconds, or the
                 reason is too long.
+            RendezvousStateError: Another version of rdzv has written the node's record.
             RendezvousConnectionError: The service could not be reached.
         """
         notice = drain_notice(seconds, reason)
         _check_name(node)
         deadline = time.monotonic() + timeout
         live = [one.id for one in self._nodes(deadline) if one.left is None]
-        drained = tuple(one for one in live if node == one or name_of(one) in (node, name_in_id(node)))
+        others = self._others()
+        here = [*live, *others]
+        drained = tuple(one for one in here if node == one or name_of(one) in (node, name_in_id(node)))
         if not drained:
             raise RendezvousParameterError(
                 f"No node '{printable(node)}' is in the run '{printable(self._run_id)}'; here are: "
-                f"{', '.join(live) or 'none'}."
+                f"{', '.join(map(printable, here)) or 'none'}."
             )
-        for one in drained:
-            self._write(drain_key(one), notice, deadline)
-        return drained
+        if unread := next((others[one] for one in drained if one in others), None):
+            raise unread
+        return tuple(self._announce(one, notice, deadline) for one in drained)
+
+    def _announce(self, node: str, notice: DrainNotice, deadline: float) -> Drain:
+        applied, there = self._client.put(drain_key(node), notice.encode(), deadline, previous=None)
+        while not applied and (known := first_drain(notice, there)) is notice:
+            applied, there = self._client.put(drain_key(node), notice.encode(), deadline, previous=there)
+        counts = notice if applied else known
+        return Drain(node, counts.seconds, counts.reason)
 
     def await_departure(self, nodes: Collection[str], timeout: float) -> tuple[str, ...]:
         """Wait until nodes have left, or are gone.
 
         Args:
-            nodes: Their ids, as `drain` returns them.
+            nodes: Their ids.
             timeout: Seconds to wait.
 
         Returns:
@@ -272,19 +306,16 @@ class RunInspector:
         snapshot = self._client.read_all(records.NODES, deadline)
         return here(self._client.wait_for(lambda now: not here(now), records.NODES, snapshot, deadline))
 
-    def pardon(self, node: str, by: str, timeout: float) -> bool:
-        """Lift the quarantine of a node; what it has failed so far does not count any more.
+    def pardon(self, node: str, by: str, timeout: float) -> None:
+        """Lift the quarantine of a node, even if it has waited that out; what it has failed does not count any more.
 
         Args:
             node: Its name, or the id of one of its handlers.
             by: Who lifts it.
             timeout: Seconds to try.
 
-        Returns:
-            Whether it was quarantined before, even if it has waited that out.
-
         Raises:
-            RendezvousParameterError: The text is empty.
+            RendezvousParameterError: No such node was quarantined, or the text is empty.
             RendezvousConnectionError: The service could not be reached.
         """
         _check_name(node)
@@ -294,9 +325,13 @@ class RunInspector:
         # A name may look like an id: one that is known is meant.
         names = [name for name in there if name in (node, name_in_id(node))]
         names = names or [name for name in there if name == name_of(node)]
+        if not names:
+            raise RendezvousParameterError(
+                f"No node '{printable(node)}' is quarantined in the run '{printable(self._run_id)}'; quarantined are: "
+                f"{', '.join(printable(unescape(name)) for name, one in there.items() if not one.over) or 'none'}."
+            )
         for name in names:
             self._write(quarantine_key(name), pardon(state.round if state else 0, by), deadline)
-        return bool(names)
 
     def _write(self, key: str, record: Record, deadline: float) -> None:
         """Write over whatever is there."""
@@ -330,6 +365,10 @@ class RunInspector:
     def _nodes(self, deadline: float) -> list[NodeRecord]:
         self._nodes_seen = self._client.read_all(records.NODES, deadline, self._nodes_seen)
         return records.nodes_in(self._nodes_seen)
+
+    def _others(self) -> dict[str, OtherVersionError]:
+        """See `records.of_another_version`: of the nodes that were read last."""
+        return {} if self._nodes_seen is None else records.of_another_version(self._nodes_seen)
 
     def __enter__(self) -> Self:
         return self
@@ -399,7 +438,7 @@ def _describe_node(node: NodeRecord, number: int, ranks: dict[str, int], notices
     doing = f"left: {node.left}" if node.left is not None else _WAITING if rank is None else "in the round"
     drain = notices.drains.get(node.id)
     drains = f"drains within {drain.seconds:g} s: {drain.reason}" if drain is not None and node.left is None else None
-    return NodeStatus(node.id, rank, node.address, doing, node.left, drains)
+    return NodeStatus(node.id, rank, node.address, doing, node.left, drains, node.version)
 
 
 def _missing(state: State, published: RunStatus | None, nodes: list[NodeRecord]) -> tuple[MissingNode, ...]:

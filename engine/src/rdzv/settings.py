@@ -13,7 +13,7 @@ from rdzv_core.options import Kind, Option, parse_options
 from rdzv_core.parameters import RendezvousParameters, check_limits, run_id_text
 from rdzv_core.text import printable, shown
 
-from .admission import AdmissionRule, Limits
+from .admission import AdmissionRule, Limits, Policy
 
 __all__ = ["HANDLER_OPTIONS", "ROUNDS_KEPT", "RendezvousSettings", "RendezvousTimeout"]
 
@@ -259,7 +259,18 @@ class RendezvousSettings:
     def limits(self) -> Limits:
         """Which worlds this node accepts."""
         rule = AdmissionRule(self.node_unit, self.sizes, self.group_by or "", self.group_size or 1, self.wanted or 0)
-        return Limits(self.min_nodes, self.max_nodes, None if rule == AdmissionRule() else rule)
+        policy = Policy(
+            self.wanted_timeout.total_seconds(),
+            self.grow_delay.total_seconds(),
+            self.quarantine_after,
+            self.quarantine_cooldown.total_seconds(),
+        )
+        return Limits(
+            self.min_nodes,
+            self.max_nodes,
+            None if rule == AdmissionRule() else rule,
+            None if policy == Policy() else policy,
+        )
 
     @cached_property
     def ports(self) -> range:

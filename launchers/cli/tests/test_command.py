@@ -1,5 +1,6 @@
 """What the command says, on a service that lives in this process."""
 
+import argparse
 import contextlib
 import os
 import re
@@ -10,6 +11,7 @@ import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -23,7 +25,7 @@ from rdzv_core import BackendPlugin
 from rdzv_core.errors import RendezvousDeniedError
 from rdzv_core.text import printable
 
-from rdzv_cli import log, main, run
+from rdzv_cli import common, log, main, run
 from rdzv_cli.agent.devices import processes
 from rdzv_cli.common import signal_number
 
@@ -460,6 +462,64 @@ def test_a_variable_that_is_empty_counts_as_not_given(
     assert f"the following arguments are required: {missing}\n" in capsys.readouterr().err
     assert main(["status", "--run-id", "job", "--endpoint", "nope.db"]) == 2
     assert "There is no database" in capsys.readouterr().err
+
+
+class SharedBackend(MemoryBackend):
+    """A service that has clients on several machines."""
+
+    @property
+    def local_address(self) -> str:
+        return "192.0.2.1"
+
+
+class TestDefaultBackend:
+    """Which backend a command has that names none."""
+
+    SHARED = BackendPlugin(
+        "one that machines share", (), lambda params: (MemoryBackend(MemoryService()), None), SharedBackend
+    )
+    LOCAL = replace(SHARED, backend_type=MemoryBackend)
+
+    def params(self, monkeypatch: pytest.MonkeyPatch, installed: dict[str, BackendPlugin], nodes: int) -> str:
+        """The backend of ``rdzv run`` where these are installed."""
+        monkeypatch.delenv("RDZV_BACKEND", raising=False)
+        monkeypatch.setattr(common, "installed_backends", lambda: dict.fromkeys(installed))
+        for name, plugin in installed.items():
+            monkeypatch.setitem(registered_backends, name, plugin)
+        arguments = argparse.Namespace(backend=None, endpoint="", run_id="job", option=[])
+        return common.parameters(arguments, 1, nodes, environ={}).backend
+
+    @pytest.mark.parametrize(
+        ("installed", "nodes", "backend"),
+        [
+            ({"acme": SHARED}, 1, "acme"),
+            ({"acme": SHARED}, 4, "acme"),
+            ({"acme": LOCAL}, 1, "acme"),
+            ({"acme": SHARED, "sqlite": LOCAL}, 1, "sqlite"),
+            # It says on the first line of each node that it serves this machine only.
+            ({"sqlite": LOCAL}, 4, "sqlite"),
+        ],
+    )
+    def test_it_is_the_only_one_or_sqlite(
+        self, installed: dict[str, BackendPlugin], nodes: int, backend: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert self.params(monkeypatch, installed, nodes) == backend
+
+    @pytest.mark.parametrize(
+        ("installed", "says"),
+        [
+            (
+                {"acme": LOCAL},
+                r"^The only backend that is installed, acme, serves the processes of one machine, and 4 ",
+            ),
+            ({"a": SHARED, "b": SHARED}, r"^Several backends are installed \(a, b\): say which one by --backend"),
+        ],
+    )
+    def test_none_is_chosen_that_may_be_meant_or_not(
+        self, installed: dict[str, BackendPlugin], says: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with pytest.raises(rdzv.RendezvousParameterError, match=says):
+            self.params(monkeypatch, installed, 4)
 
 
 @pytest.mark.usefixtures("memory")

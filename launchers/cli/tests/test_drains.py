@@ -1,6 +1,7 @@
 """What the workers of a node learn of the drains of its run, and what they answer."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -236,3 +237,28 @@ def test_a_program_that_fails_while_its_node_drains_alone_does_not_end_it_as_fai
     ending = agent.run()
     asking.join()
     assert ending.exit_status is ExitStatus.DRAINED, ending.reason
+
+
+def test_a_signal_puts_off_no_drain_that_ends_sooner_and_is_not_said_to(tmp_path: Path) -> None:
+    params = RendezvousParameters("memory", "", "run", 1, 1)
+    node = DynamicRendezvousHandler(RendezvousSettings.from_parameters(params), MemoryBackend())
+    started, said = tmp_path / "started", list[str]()
+    agent = Agent(
+        node, params, ["sh", "-c", f"touch {started}; exec sleep 60"], AgentOptions(drain=600.0), say=said.append
+    )
+
+    def ask() -> None:
+        deadline = time.monotonic() + 30
+        while not started.exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        node.drain(1.0, "the rack")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    ending = agent.run()
+    asking.join()
+    assert (ending.exit_status, ending.reason) == (ExitStatus.DRAINED, "drained: the rack")
+    (told,) = [text for text in said if text.startswith("asked to end")]
+    assert re.fullmatch(r"asked to end: this node leaves within [01]\.\d s \(the rack\), so that .*", told)

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import rdzv
 from engine.tests.memory import MemoryBackend
 from engine.tests.test_inspector import OUTAGE, UNREADABLE, WHERE, Shared, crash
 from engine.tests.test_rendezvous import listening
@@ -212,7 +213,9 @@ def test_a_run_can_still_be_looked_at_closed_and_purged(shared: Shared, capsys: 
     node = shared.node()
     node.next_rendezvous().store.set("key", "value")
     assert main(["status", *WHERE]) == 0
-    assert f"{node.view.node_id}  127.0.0.1  in the round" in capsys.readouterr().out
+    assert f"{node.view.node_id}  127.0.0.1  rdzv {rdzv.__version__}  in the round" in capsys.readouterr().out
+    assert main(["status", *WHERE, "--json"]) == 0
+    assert [one["version"] for one in json.loads(capsys.readouterr().out)["nodes"]] == [rdzv.__version__]
     crash(node)
     assert main(["close", *WHERE, "--purge"]) == 0
     assert "is removed" in capsys.readouterr().out

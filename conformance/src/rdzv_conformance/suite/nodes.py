@@ -264,10 +264,10 @@ class _RunningNode:
         with _inspector(self._settings, self._connect) as inspector:
             return list(inspector.status(CALL).quarantines)
 
-    def pardon(self, name: str) -> bool:
+    def pardon(self, name: str) -> None:
         """Lift a quarantine, as an operator does."""
         with _inspector(self._settings, self._connect) as inspector:
-            return inspector.pardon(name, "the suite", CALL)
+            inspector.pardon(name, "the suite", CALL)
 
     def have_drained(self, name: str, seconds: float) -> int:
         """Have the nodes of a name drain, as an operator does; how many they are."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from .effects import Coroutine, Put
 from .node import Node
-from .notices import DrainNotice, drain_key
+from .notices import DrainNotice, drain_key, first_drain
 from .records import NodeRecord
 from .register import register, wait_for_writer
 
@@ -14,8 +14,8 @@ def announce(node: Node, notice: DrainNotice, deadline: float) -> Coroutine[None
     """Announce that this node goes. It does so in time, whether the service takes that or not."""
     node.countdown.announce(notice, node.clock())
     applied, there = yield Put(drain_key(node.id), notice.encode(), deadline, previous=None)
-    while not applied:
-        # An operator has asked for it before.
+    while not applied and first_drain(notice, there) is notice:
+        # An operator has asked for a later one before.
         applied, there = yield Put(drain_key(node.id), notice.encode(), deadline, previous=there)
 
 

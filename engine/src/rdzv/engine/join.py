@@ -12,7 +12,7 @@ from .effects import Coroutine, Read, ReadAll, WaitForChange
 from .failures import as_ours
 from .node import Node
 from .reckoning import Reckoning
-from .records import NODES, NodeRecord, State, nodes_in
+from .records import NODES, VERSION, NodeRecord, State, nodes_in
 from .register import apply_and_emit, deregister, register, reregister
 from .rules import MembershipState, is_loopback
 from .watch import wait_until_connected
@@ -80,6 +80,8 @@ def _announce(node: Node, address: str, port: int, started: float, deadline: flo
         rule=mine.limits.rule,
         served=node.countdown.served,
         outcome=node.reckoning.outcome,
+        policy=mine.limits.policy,
+        version=VERSION,
     )
     node.countdown.alone_since = None
     yield from _register_to_join(node, started, deadline)

@@ -257,8 +257,8 @@ class Node:
 
     def limits(self) -> LeaderRecord:
         """This node's own limits, as the leader's key holds them."""
-        mine = self.settings
-        return LeaderRecord(self.id, mine.attempt, mine.min_nodes, mine.max_nodes, mine.limits.rule)
+        mine, limits = self.settings, self.settings.limits
+        return LeaderRecord(self.id, mine.attempt, mine.min_nodes, mine.max_nodes, limits.rule, limits.policy)
 
     def closed(self) -> Closed | None:
         """Why the run is over for this node; None while it is not."""

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.keys import escape
 
-from .client import DecodedSnapshot
+from .client import DecodedSnapshot, VersionedValue
 from .codec import LATER, Record
 from .records import CONTROL, number_of, read_record
 
@@ -153,6 +153,18 @@ def drain_notice(seconds: float, reason: str) -> DrainNotice:
             f"A node drains for a number of seconds from 0 to {MOST_SECONDS:.0f}, not {seconds}."
         )
     return DrainNotice(float(seconds), reason)
+
+
+def first_drain(mine: DrainNotice, there: VersionedValue | None) -> DrainNotice:
+    """Which announcement of a node's drain counts: `mine`, which is the later one, or what is there.
+
+    No clock is common to who announces them. One that comes later and takes as long, or longer, ends later.
+    """
+    try:
+        known = read_record(DrainNotice, there)
+    except RendezvousStateError:
+        return mine
+    return mine if known is None or mine.seconds < known.seconds else known
 
 
 def pardon(number: int, by: str) -> Quarantine:

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from rdzv_core.backend import STATE_KEY
-from rdzv_core.envelope import OtherVersionError
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.text import printable
 
 from . import garbage, records
 from .client import DecodedSnapshot, RetryingClient, VersionedValue
 from .codec import decode
-from .records import CONTROL, HEARTBEATS, LEADER_KEY, NODES, PENDING, ROUNDS, Closed, NodeRecord, State, read_record
+from .records import CONTROL, HEARTBEATS, LEADER_KEY, NODES, PENDING, ROUNDS, Closed, State, read_record
 
 _LAST_LOOK: Final = 1.0
 """Seconds for the last look at the nodes of a run that is purged."""
@@ -126,16 +125,7 @@ class Purge:
 
 
 def _awaited(snapshot: DecodedSnapshot) -> tuple[str, ...]:
-    """The nodes for which a purge waits: those that have not left, and those of another version of rdzv."""
-    found = []
-    for key in snapshot.names():
-        try:
-            record = read_record(NodeRecord, snapshot.get(key))
-            if record is not None and record.left is None:
-                found.append(record.id)
-        except OtherVersionError:
-            # Whether it has left that version knows.
-            found.append(key.rpartition("/")[2])
-        except RendezvousStateError:
-            continue
-    return tuple(found)
+    """The nodes for which a purge waits: those that have not left, and those of another version of rdzv: whether one
+    of these has left, that version knows."""
+    live = (record.id for record in records.nodes_in(snapshot) if record.left is None)
+    return (*live, *records.of_another_version(snapshot))

@@ -4,14 +4,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any, Final, TypeVar, cast
 
+from rdzv_core.envelope import OtherVersionError
 from rdzv_core.errors import RendezvousStateError
 
-from ..admission import AdmissionRule, Limits
+from ..admission import AdmissionRule, Limits, Policy
 from ..outcome import Outcome
 from .client import DecodedSnapshot, VersionedValue, present
 from .codec import LATER, LOCAL, Record, decode
+
+VERSION: Final = version("rdzv")
+"""The version of rdzv that this process runs, as its nodes' records name it."""
 
 CONTROL: Final = "control"
 """What every node watches: the state, the status and the leader."""
@@ -160,11 +165,12 @@ class _LimitedRecord(Record):
     min_nodes: int
     max_nodes: int
     rule: AdmissionRule | None
+    policy: Policy | None
 
     @property
     def limits(self) -> Limits:
         """The same in one value."""
-        return Limits(self.min_nodes, self.max_nodes, self.rule)
+        return Limits(self.min_nodes, self.max_nodes, self.rule, self.policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +190,7 @@ class State(_LimitedRecord):
         closed: Set when the attempt is over.
         pages: Where the world stands, if it is a large one.
         rule: What else is asked of the worlds of this attempt.
+        policy: How the node that leads decides.
     """
 
     attempt: int
@@ -196,6 +203,7 @@ class State(_LimitedRecord):
     closed: Closed | None = None
     pages: Pages | None = None
     rule: AdmissionRule | None = None
+    policy: Policy | None = field(default=None, metadata=LATER)
 
     @property
     def size(self) -> int:
@@ -232,6 +240,8 @@ class NodeRecord(_LimitedRecord):
         goes: It drains, and its time is over: it leaves its round, whether the others are ready or not.
         served: The round of the last quarantine that it has waited out; 0: none.
         outcome: How the last round has ended on it: the one that it has left behind, or that it has left for good.
+        policy: How it decides where it leads.
+        version: The version of rdzv that it runs; None: one that did not write this. For people: no node acts on it.
         order: The service's creation order of the record: the arrival order. Not written.
     """
 
@@ -249,6 +259,8 @@ class NodeRecord(_LimitedRecord):
     goes: bool = False
     served: int = 0
     outcome: Outcome | None = field(default=None, metadata=LATER)
+    policy: Policy | None = field(default=None, metadata=LATER)
+    version: str | None = field(default=None, metadata=LATER)
     order: int = field(default=0, metadata=LOCAL)
 
     @property
@@ -266,6 +278,7 @@ class LeaderRecord(_LimitedRecord):
     min_nodes: int
     max_nodes: int
     rule: AdmissionRule | None = None
+    policy: Policy | None = field(default=None, metadata=LATER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +388,20 @@ def read_nodes(snapshot: DecodedSnapshot, before: ReadNodes | None = None) -> Re
             found[key] = versioned, replace(decode(NodeRecord, versioned.payload), order=versioned.order)
         except RendezvousStateError as error:
             snapshot.ignore(key, error)
+    return found
+
+
+def of_another_version(snapshot: DecodedSnapshot) -> dict[str, OtherVersionError]:
+    """The ids of the nodes whose records another version of rdzv has written, and the errors that say so."""
+    found = {}
+    for key in snapshot.names():
+        try:
+            read_record(NodeRecord, snapshot.get(key))
+        except OtherVersionError as error:
+            found[key.rpartition("/")[2]] = error
+        except RendezvousStateError:
+            # It is no record at all.
+            continue
     return found
 
 

@@ -96,9 +96,10 @@ def _check_limits(node: Node) -> None:
     there = state if state is not None and state.attempt == settings.attempt else node.run.leader
     if there is None or there.attempt != settings.attempt or there.limits == settings.limits:
         return
+    theirs, mine = there.limits.beside(settings.limits), settings.limits.beside(there.limits)
     raise errors.RendezvousParameterError(
-        f"The rendezvous '{settings.run}' was started for {there.limits}; "
-        f"this node asks for {settings.limits}. All nodes of a run need the same limits; to start the "
+        f"The rendezvous '{settings.run}' was started for {theirs}; "
+        f"this node asks for {mine}. All nodes of a run need the same limits; to start the "
         f"run anew with others, use a higher attempt (`rdzv run --attempt {there.attempt + 1}`), or remove "
         "what its nodes have left behind with `rdzv close --purge`."
     )

@@ -130,6 +130,7 @@ def close(state: State | None, closed: Closed, limits: LeaderRecord) -> State | 
             min_nodes=limits.min_nodes,
             max_nodes=limits.max_nodes,
             rule=limits.rule,
+            policy=limits.policy,
             closed=closed,
         )
     # The first reason is kept, and a newer attempt is not ours to close.
@@ -331,7 +332,8 @@ def _initial_state(attempt: int, before: int, live: Iterable[NodeRecord], limits
     """The state of an attempt that has no world yet; the limits of its first node hold."""
     first = min((node for node in live if node.attempt == attempt), key=_arrival, default=None)
     source = limits if limits.attempt == attempt or first is None else first
-    return State(attempt, before, (), "", 0, source.min_nodes, source.max_nodes, rule=source.rule)
+    lowest, highest = source.min_nodes, source.max_nodes
+    return State(attempt, before, (), "", 0, lowest, highest, rule=source.rule, policy=source.policy)
 
 
 def active_members(state: State, nodes: Iterable[NodeRecord]) -> list[NodeRecord]:
@@ -379,8 +381,8 @@ def _in_use(state: State, nodes: Iterable[NodeRecord], departed: Collection[str]
 def _candidates(state: State, nodes: Iterable[NodeRecord], notices: Notices) -> list[NodeRecord]:
     """The nodes that a new world may have, in arrival order."""
     members = frozenset(state.world)
-    asked = (state.attempt, state.min_nodes, state.max_nodes, state.rule)
-    fitting = [node for node in nodes if (node.attempt, node.min_nodes, node.max_nodes, node.rule) == asked]
+    asked = (state.attempt, state.min_nodes, state.max_nodes, state.rule, state.policy)
+    fitting = [one for one in nodes if (one.attempt, one.min_nodes, one.max_nodes, one.rule, one.policy) == asked]
     waiting = [node for node in fitting if node.id not in members or node.last_round >= state.round]
     return sorted((node for node in waiting if not (node.goes or eligibility.is_out(node, notices))), key=_arrival)
 

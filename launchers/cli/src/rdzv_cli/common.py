@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from rdzv.config import Layer, environment, merge
 from rdzv.settings import ROUNDS_KEPT
+from rdzv_core.backend import BackendPlugin, KeyValueBackend
 from rdzv_core.credentials import file_option, variable
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.near import near_name
 from rdzv_core.options import secret_names
 from rdzv_core.parameters import ARGUMENTS, SHORT_NAMES, RendezvousParameters
-from rdzv_core.plugins import load_backend_plugin
+from rdzv_core.plugins import installed_backends, load_backend_plugin
 from rdzv_core.text import printable
 
 MOST: Final = 999_999_999
@@ -24,6 +25,9 @@ MOST: Final = 999_999_999
 
 _MOST_SECONDS: Final = 1e9
 """The longest time that the command line takes: locks and sockets overflow somewhere above this."""
+
+_DEFAULT: Final = "sqlite"
+"""The backend of a command that names none, wherever it is installed."""
 
 _MOST_EXIT_CODE: Final = 255
 """The highest exit code that a shell sees."""
@@ -40,9 +44,9 @@ def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] 
     """
     parser.add_argument(
         "--backend",
-        default=environ.get("RDZV_BACKEND") or "sqlite",
+        default=environ.get("RDZV_BACKEND") or None,
         metavar="NAME",
-        help="see `rdzv backends` (default: RDZV_BACKEND, else sqlite)",
+        help="see `rdzv backends` (default: RDZV_BACKEND, else the only one installed, else sqlite)",
     )
     parser.add_argument(
         "--endpoint",
@@ -108,11 +112,12 @@ def parameters(
         raise RendezvousParameterError(
             f"--option {name}={given[name]} and {as_flag(name)} {options[name]} contradict each other: leave one out."
         )
-    plugin = load_backend_plugin(arguments.backend)
+    backend = arguments.backend or _default_backend(max_nodes)
+    plugin = load_backend_plugin(backend)
     secrets = secret_names(plugin.options)
     _warn_of_secrets(given, secrets)
     beside = {
-        "backend": arguments.backend,
+        "backend": backend,
         "endpoint": arguments.endpoint,
         "run_id": arguments.run_id,
         "min_nodes": min_nodes,
@@ -127,6 +132,38 @@ def parameters(
     params = merge(*layers, secrets=secrets)
     plugin.check_shared(params)
     return params
+
+
+def _default_backend(nodes: int) -> str:
+    """The backend of a command that names none.
+
+    Args:
+        nodes: How many may take part. A backend that serves one machine is not chosen for several unless it is
+            the default: of that, the first line of a node says so.
+
+    Raises:
+        RendezvousParameterError: None is the default.
+    """
+    installed = list(installed_backends())
+    if not installed or _DEFAULT in installed:
+        return _DEFAULT
+    only, *more = installed
+    if more:
+        raise RendezvousParameterError(
+            f"Several backends are installed ({', '.join(installed)}): say which one by --backend, or RDZV_BACKEND."
+        )
+    if nodes > 1 and _serves_one_machine(load_backend_plugin(only)):
+        raise RendezvousParameterError(
+            f"The only backend that is installed, {only}, serves the processes of one machine, and {nodes} nodes may "
+            f"come. If all of them are there, give --backend {only}; else install another."
+        )
+    return only
+
+
+def _serves_one_machine(plugin: BackendPlugin) -> bool:
+    """Whether only the processes of one machine can reach the service: its nodes are at the address of the contract."""
+    kind = plugin.backend_type
+    return issubclass(kind, KeyValueBackend) and kind.local_address is KeyValueBackend.local_address
 
 
 def as_flag(argument: str) -> str:

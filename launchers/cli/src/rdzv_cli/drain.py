@@ -48,9 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Announce it, and wait if asked to."""
     run_id = printable(arguments.run_id)
     with RunInspector(parameters(arguments)) as inspector:
-        nodes = inspector.drain(arguments.node, arguments.seconds, arguments.reason, arguments.timeout)
-        for node in nodes:
-            show(f"Node '{printable(node)}' leaves the run '{run_id}' within {arguments.seconds:g} s.")
+        drains = inspector.drain(arguments.node, arguments.seconds, arguments.reason, arguments.timeout)
+        for drain in drains:
+            is_known = (drain.seconds, drain.reason) != (arguments.seconds, arguments.reason)
+            since = f" of an earlier announcement, which stands: {printable(drain.reason)}" if is_known else "."
+            show(f"Node '{printable(drain.node)}' leaves the run '{run_id}' within {drain.seconds:g} s{since}")
+        nodes = [drain.node for drain in drains]
         if arguments.wait is None:
             return 0
         if still_here := inspector.await_departure(nodes, arguments.seconds + arguments.wait):

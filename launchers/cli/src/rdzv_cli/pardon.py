@@ -26,7 +26,6 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 def run(arguments: argparse.Namespace) -> int:
     """Lift it."""
     with RunInspector(parameters(arguments)) as inspector:
-        pardoned = inspector.pardon(arguments.node, f"the operator ({user()})", arguments.timeout)
-    node, run_id = printable(arguments.node), printable(arguments.run_id)
-    show(f"Node '{node}' is pardoned." if pardoned else f"No node '{node}' is quarantined in the run '{run_id}'.")
+        inspector.pardon(arguments.node, f"the operator ({user()})", arguments.timeout)
+    show(f"Node '{printable(arguments.node)}' is pardoned.")
     return 0

@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+import rdzv
 from rdzv import DynamicRendezvousHandler
 from rdzv.config import parse_nnodes
 from rdzv.hooks import Event, EventKind, hookimpl, register_hooks, unregister_hooks
@@ -225,7 +226,7 @@ def _who_we_are(handler: DynamicRendezvousHandler, params: RendezvousParameters,
     endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
     return (
         f"run '{handler.settings.run}', backend {params.backend}, endpoint {printable(endpoint, 200)}, "
-        f"{handler.settings.limits}, node {handler.view.node_id}"
+        f"{handler.settings.limits}, node {handler.view.node_id} (rdzv {rdzv.__version__})"
     )
 
 

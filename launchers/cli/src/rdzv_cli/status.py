@@ -68,7 +68,8 @@ def _text(status: Status) -> str:
     for node in status.nodes:
         rank = "      -" if node.rank is None else f"rank {node.rank:2}"
         drains = f", {node.drains}" if node.drains else ""
-        lines.append(f"  {rank}  {node.id}  {node.address}  {node.doing}{drains}")
+        version = f"rdzv {node.version or 'of unknown version'}"
+        lines.append(f"  {rank}  {node.id}  {node.address}  {version}  {node.doing}{drains}")
     lines += [f"  rank {node.rank:2}  {node.id}  {node.doing}" for node in status.missing]
     lines += [f"  failed first in {failure}" for failure in status.failed_first]
     lines += [f"  quarantined: {quarantine}" for quarantine in status.quarantines]

@@ -48,6 +48,9 @@ class Speaker:
         # The time runs from the signal on; tenths are all that its users read.
         seconds = round(max(0.0, limit - (time.monotonic() - self.signals.drain_since)), 1)
 
+        sooner = self._drain_that_ends_within(seconds)
+        within = f"{limit:g} s of the signal" if sooner is None else f"{sooner.seconds:.1f} s ({sooner.reason})"
+
         def announce() -> None:
             try:
                 self.handler.drain(seconds, "its agent was asked to end")
@@ -57,8 +60,12 @@ class Speaker:
         with contextlib.suppress(rdzv.RendezvousConnectionError):
             # Where there is no room for it, the next look tries again.
             self._draining = start_thread(announce, name="rdzv-drain")
-            told = f"this node leaves within {limit:g} s of the signal, so that the others can save work"
-            self.say(f"asked to end: {told}")
+            self.say(f"asked to end: this node leaves within {within}, so that the others can save work")
+
+    def _drain_that_ends_within(self, seconds: float) -> rdzv.Drain | None:
+        """The drain that somebody has asked of this node before, if it is over so soon."""
+        view = self.handler.view
+        return next((one for one in view.drains if one.node == view.node_id and one.seconds <= seconds), None)
 
     def pass_on_drains(self, seen: Sequence[Worker], notices: DrainNotices) -> None:
         """Tell the workers of the drains, and the run once all of them are ready."""
