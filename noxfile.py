@@ -125,9 +125,11 @@ def try_sdist(sdist: Path, python: str, options: Sequence[str]) -> subprocess.Co
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Build every wheel and sdist, install the wheels into an empty environment, run the sdists' quick tests there."""
+    """Build every wheel and sdist into dist/, install the wheels in an empty environment, run the sdists' quick tests."""
+    dist = ROOT / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="rdzv-wheels-") as folder:
-        dist, suite, environment = (Path(folder, name) for name in ("dist", "suite", "environment"))
+        suite, environment = (Path(folder, name) for name in ("suite", "environment"))
         python = str(environment / "bin" / "python")
         run_module(session, "uv", "build", "--quiet", "--all-packages", "--out-dir", str(dist))
         run_module(session, "uv", "venv", "--quiet", "--python", sys.executable, str(environment))

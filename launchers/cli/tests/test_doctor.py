@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
 
@@ -22,9 +23,9 @@ def torchrun(install: Install, *entries: str) -> None:
     install("rdzv-torchrun", "def handler(): return len", {doctor._GROUP: "\n".join(entries)} if entries else {})
 
 
-def lines(capsys: pytest.CaptureFixture[str], code: int) -> list[str]:
+def lines(capsys: pytest.CaptureFixture[str], code: int, *arguments: str) -> list[str]:
     """What the doctor says, with single blanks."""
-    assert main(["doctor"]) == code
+    assert main(["doctor", *arguments]) == code
     return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
 
 
@@ -142,3 +143,22 @@ def test_what_torchrun_needs_is_reported(
     said = lines(capsys, 0)
     assert f"none {missing} is not installed: pip install {missing}" in said
     assert any(f"no {missing}" in line for line in said)
+
+
+def test_a_service_that_is_named_is_asked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = tmp_path / "rdzv.db"
+    assert not any(line.startswith("service") for line in lines(capsys, 0))
+    monkeypatch.setenv("RDZV_BACKEND", "sqlite")
+    assert main(["doctor", "--endpoint", str(database)]) == 2
+    assert f"There is no database '{database}'" in capsys.readouterr().err
+    *_, title, said = lines(capsys, 0, "--endpoint", str(database), "--option", "create=true")
+    assert title.startswith(f"service (sqlite, {database} (a file:")
+    assert said.startswith("ok answers, and lets us read, after 0.")
+
+
+def test_a_service_that_does_not_answer_has_the_exit_code_of_any_command(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("rdzv_etcd_v3", reason="the backend etcd-v3 is not installed")
+    assert main(["doctor", "--backend", "etcd-v3", "--endpoint", "127.0.0.1:1", "--timeout", "0.2"]) == 6
+    assert "http://127.0.0.1:1: not connected: Connection refused" in capsys.readouterr().err

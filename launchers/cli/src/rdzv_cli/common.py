@@ -42,6 +42,19 @@ def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] 
         parser: Gets them.
         environ: The variables that may give them.
     """
+    _add_place(parser, environ)
+    given = environ.get("RDZV_RUN_ID") or None
+    add_needed(parser, "--run-id", "RDZV_RUN_ID", "ID", "the job that the nodes belong to", given)
+    _add_option(parser)
+
+
+def add_service_options(parser: argparse.ArgumentParser) -> None:
+    """Add those that say which service, as `add_run_options`."""
+    _add_place(parser, os.environ)
+    _add_option(parser)
+
+
+def _add_place(parser: argparse.ArgumentParser, environ: Mapping[str, str]) -> None:
     parser.add_argument(
         "--backend",
         default=environ.get("RDZV_BACKEND") or None,
@@ -54,8 +67,9 @@ def add_run_options(parser: argparse.ArgumentParser, environ: Mapping[str, str] 
         metavar="ADDRESS",
         help="where the service is: HOST:PORT[,HOST:PORT...], or a file (default: RDZV_ENDPOINT)",
     )
-    given = environ.get("RDZV_RUN_ID") or None
-    add_needed(parser, "--run-id", "RDZV_RUN_ID", "ID", "the job that the nodes belong to", given)
+
+
+def _add_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--option",
         action="append",

@@ -2,15 +2,19 @@
 
 import argparse
 import platform
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 
 from rdzv.hooks import installed_hooks
+from rdzv.inspector import RunInspector
 from rdzv_core.errors import RendezvousError, RendezvousParameterError
 from rdzv_core.plugins import installed_backends, load_backend_plugin
+from rdzv_core.text import printable
 
 from .agent import ExitStatus
+from .common import add_service_options, parameters, seconds
 from .output import show
 
 _GROUP = "torchrun.handlers"
@@ -35,14 +39,17 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         "doctor",
         help="check what rdzv and torchrun will find",
         description="Check which backends, hooks and names for torchrun are installed and work, and say why others "
-        "do not. Contacts no service. The exit code is 7 if anything is broken; what is not installed is not.",
+        "do not. A service that is named (--backend, --endpoint or their variables) is asked whether it lets us read. "
+        "The exit code is 7 if anything is broken; what is not installed is not.",
     )
-    parser.set_defaults(run=run)
+    add_service_options(parser)
+    parser.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s")
+    # A run that nobody has: what it is asked for is whether it is there.
+    parser.set_defaults(run=run, run_id="rdzv-doctor")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the report."""
-    del arguments
     broken = False
     packages = ", ".join(_version(package) or f"no {package}" for package in ("torch", "rdzv-torchrun"))
     for title, findings in (
@@ -56,7 +63,20 @@ def run(arguments: argparse.Namespace) -> int:
         for finding in lines:
             show(f"  {finding.state:6} {finding.name:16} {finding.about}")
         broken = broken or any(finding.state == "BROKEN" for finding in lines)
+    if arguments.backend or arguments.endpoint:
+        _ask(arguments)
     return ExitStatus.ERROR.value if broken else ExitStatus.DONE.value
+
+
+def _ask(arguments: argparse.Namespace) -> None:
+    params = parameters(arguments)
+    plugin = load_backend_plugin(params.backend)
+    endpoint = plugin.describe_endpoint(params.endpoint or plugin.default_endpoint or "")
+    show(f"service ({params.backend}, {printable(endpoint, 200)}):")
+    began = time.monotonic()
+    with RunInspector(params) as inspector:
+        inspector.status(arguments.timeout)
+    show(f"  ok     answers, and lets us read, after {time.monotonic() - began:.2f} s")
 
 
 def _backends() -> Iterator[_Finding]:
