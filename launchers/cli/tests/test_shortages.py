@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from engine.tests.memory import MemoryBackend, MemoryService
 from rdzv import DynamicRendezvousHandler, RendezvousParameters, RendezvousSettings
-from rdzv.engine import handler, room
+from rdzv.engine import ports, room
 
 from rdzv_cli import main
 from rdzv_cli.agent import Agent, AgentOptions, AgentResult, ExitStatus, Restarts, shortages
@@ -116,7 +116,7 @@ def test_a_shortage_of_files_that_passes_ends_no_node(monkeypatch: pytest.Monkey
             raise error_of(errno.EMFILE)
         return socket.socket(*arguments)
 
-    monkeypatch.setattr(handler, "socket", SimpleNamespace(**{**vars(socket), "socket": limited}))
+    monkeypatch.setattr(ports, "socket", SimpleNamespace(**{**vars(socket), "socket": limited}))
     assert run(["true"]).exit_status is ExitStatus.DONE
     assert len(refused) == 3
 
