@@ -91,6 +91,12 @@ def simulate(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Send what rdzv has not written to every decoder and client, and into real runs: `fuzz --minutes 60`."""
+    session.run(sys.executable, "dev/tools/fuzz.py", *session.posargs)
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """Send faults to real agents and a real service, and check what they saw: `chaos --backend etcd-v3 --minutes
     10`."""
@@ -125,7 +131,7 @@ def try_sdist(sdist: Path, python: str, options: Sequence[str]) -> subprocess.Co
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Build every wheel and sdist into dist/, install the wheels in an empty environment, run the sdists' quick tests."""
+    """Build all wheels and sdists into dist/, install the wheels in an empty environment, run the sdists' quick tests."""
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="rdzv-wheels-") as folder:

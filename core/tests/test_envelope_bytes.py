@@ -68,6 +68,17 @@ def test_another_version_of_the_header_is_named_whatever_stands_in_it() -> None:
     assert type(refused.value) is RendezvousStateError
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("epoch", 2**62), ("nonce", "a" * 256), ("writer", "a" * 256), ("past", ["a" * 256])]
+)
+def test_what_no_next_header_can_be_made_of_is_refused(field: str, value: object) -> None:
+    header = {"rdzv": 1, "writer": "a" * 255, "nonce": "a" * 255, "epoch": 2**62 - 1, "past": ["a" * 255]}
+    there = Envelope.unpack(json.dumps(header).encode() + b"\n")
+    assert b"payload" in Envelope.wrap(b"payload", writer="a", previous=there).pack()
+    with pytest.raises(RendezvousStateError, match="was not written by rdzv"):
+        Envelope.unpack(json.dumps({**header, field: value}).encode() + b"\n")
+
+
 @pytest.mark.parametrize("data", [b"", b"\n", b"[]\n", b"{}\n", b"\x80\x04\x95\n", FIRST.pack().partition(b"\n")[0]])
 def test_what_is_no_envelope_is_refused(data: bytes) -> None:
     with pytest.raises(RendezvousStateError):

@@ -1,5 +1,6 @@
 import pytest
 
+from rdzv_core.keys import escape, unescape
 from rdzv_core.text import printable, shown
 
 
@@ -25,3 +26,13 @@ def test_a_value_is_shown_as_it_is_written_as_far_as_it_can_be() -> None:
     assert shown("a\n") == r"'a\n'"
     assert len(shown([0] * 1000)) == 79
     assert shown(16**5000) == shown(deep) == "what was given"
+
+
+@pytest.mark.parametrize("name", ["a", ".", "..", "a b", "\u20ac", "\ud800", "=FF", "\x00/"])
+def test_a_name_comes_back_from_its_segment(name: str) -> None:
+    assert unescape(escape(name)) == name
+
+
+@pytest.mark.parametrize("segment", ["=FF", "a=C3", "\u20ac=FF", "=ff", "\ud800", "="])
+def test_a_segment_that_no_name_has_stands_for_itself(segment: str) -> None:
+    assert unescape(segment) == segment

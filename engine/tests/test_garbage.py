@@ -145,6 +145,10 @@ class TestPurge:
     def test_folders_of_the_first_attempt(self) -> None:
         assert garbage.folders_until(seen("nodes/0/a", "nodes/1/a", "nodes/x/a"), 0) == ["nodes/0", "nodes/x"]
 
+    def test_what_stands_at_the_prefix_itself_goes_with_the_last_folder(self) -> None:
+        assert garbage.folders_until(seen("nodes", "nodes/0/a", "nodes/1/a"), 0) == ["nodes/0"]
+        assert garbage.folders_until(seen("nodes", "nodes/", "nodes/1/a"), 1) == ["nodes", "nodes/", "nodes/1"]
+
     def test_beside_the_state_the_pending_rounds_of_the_next_attempt_stay(self) -> None:
         notices = [drain_key("b"), failure_key(1), quarantine_key("b")]
         control = seen("control/state", "control/pending/x", *notices, LEADER_KEY, r2=1, r3=1, r4=2)

@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from rdzv_core.backend import Entry, Snapshot
+from rdzv_core.backend import MAX_PAYLOAD, Entry, Snapshot
 from rdzv_core.envelope import Envelope, OtherVersionError
 from rdzv_core.errors import RendezvousStateError
 
@@ -24,6 +24,7 @@ from rdzv.engine.records import (
     Phase,
     RunStatus,
     State,
+    number_of,
     numbered,
     read_nodes,
     read_record,
@@ -206,3 +207,52 @@ def test_nodes_are_read_in_order_of_arrival_and_once() -> None:
     again = read_nodes(snapshot(values | {"nodes/1/a": replace(NODE, last_round=3).encode()}, first), before)
     assert again["nodes/1/b"][1] is before["nodes/1/b"][1]
     assert again["nodes/1/a"][1].last_round == 3
+
+
+@pytest.mark.parametrize(
+    ("record", "field", "value"),
+    [
+        (NODE, "last_round", "9" * 20),
+        (NODE, "last_round", "9" * 4301),
+        (NODE, "port", "1e999"),
+        (NODE, "id", r'"\ud800"'),
+        (NODE, "id", '"a/b"'),
+        (NODE, "id", f'"{"a" * 256}"'),
+        (NODE, "address", r'"a\u0000"'),
+        (NODE, "left", f'"{"a" * 32769}"'),
+        (STATE, "world", r'["a b"]'),
+        (STATE, "pages", '{"folder":"rounds/../..","count":1,"size":1,"first":"a"}'),
+        (STATE, "pages", '{"folder":"rounds//1","count":1,"size":1,"first":"a"}'),
+        (Page({"a": 0}), "ranks", r'{"\n":0}'),
+    ],
+)
+def test_what_is_larger_than_anything_that_rdzv_writes_is_refused(record: Any, field: str, value: str) -> None:
+    given = json.dumps({**json.loads(record.encode()), field: "HERE"}).replace('"HERE"', value).encode()
+    with pytest.raises(RendezvousStateError):
+        decode(type(record), given)
+
+
+def test_a_record_that_fits_into_no_key_is_refused() -> None:
+    decode(NodeRecord, NODE.encode().ljust(MAX_PAYLOAD))
+    with pytest.raises(RendezvousStateError, match=f"{MAX_PAYLOAD + 1} bytes"):
+        decode(NodeRecord, NODE.encode().ljust(MAX_PAYLOAD + 1))
+
+
+def test_the_largest_number_and_the_longest_texts_come_back() -> None:
+    record = replace(NODE, last_round=10**19 - 1, id="a" * 255, left="a" * 32768)
+    assert decode(NodeRecord, record.encode()) == record
+
+
+def test_a_number_in_a_key_is_written_in_one_way() -> None:
+    names = ("0", "10", "01", "-1", "+1", "\u0663", "1 ", "")
+    assert [number_of(name) for name in names] == [0, 10, None, None, None, None, None, None]
+
+
+def test_a_record_that_stands_at_the_key_of_another_node_is_none() -> None:
+    there = snapshot({"nodes/1/b": NODE.encode(), "nodes/0/a": NODE.encode(), "nodes/1/a": NODE.encode()})
+    assert list(read_nodes(there)) == ["nodes/1/a"]
+
+
+def test_a_status_tells_a_cause_in_short() -> None:
+    status = RunStatus(1, Phase.RUNNING, 1, 0, (Departure("a", 0, True, "x" * 1001),))
+    assert [one.cause for one in status.shortened(None).departures] == ["x" * 1000]

@@ -104,14 +104,8 @@ class Envelope:
                 raise ValueError("no envelope")
             if schema != _SCHEMA:
                 raise other_version("A value in the service", schema, _SCHEMA)
-            envelope = cls(
-                payload,
-                header["writer"],
-                header["nonce"],
-                header["epoch"],
-                tuple(header.get("past", ())),
-                header.get("deleted", False),
-            )
+            past, deleted = tuple(header.get("past", ())), header.get("deleted", False)
+            envelope = cls(payload, header["writer"], header["nonce"], header["epoch"], past, deleted)
             envelope._check_types()
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise RendezvousStateError(
@@ -120,8 +114,9 @@ class Envelope:
         return envelope
 
     def _check_types(self) -> None:
-        # A hostile header may be well-formed JSON and still hold anything anywhere.
-        if not all(isinstance(text, str) for text in (self.writer, self.nonce, *self.recent_nonces)):
-            raise TypeError("a text is expected")
-        if type(self.epoch) is not int or self.epoch < 1 or type(self.deleted) is not bool:
+        # A hostile header may be well-formed JSON and still hold anything anywhere; the next one is made of it.
+        texts = (self.writer, self.nonce, *self.recent_nonces)
+        if not all(isinstance(text, str) and len(text) < 256 for text in texts):
+            raise TypeError("a short text is expected")
+        if type(self.epoch) is not int or not 0 < self.epoch < 2**62 or type(self.deleted) is not bool:
             raise TypeError("epoch or deleted is malformed")

@@ -2,10 +2,12 @@
 
 from typing import Any
 
+import pytest
 from rdzv_conformance.users import refusing
 from rdzv_core.parameters import RendezvousParameters
 
 from rdzv_etcd_v3 import EtcdV3Backend, create_backend
+from rdzv_etcd_v3.wire import KeySpace, encode, read_entry
 
 
 def _create(endpoint: str = "localhost", **options: Any) -> None:
@@ -27,3 +29,18 @@ test_what_cannot_be_used_is_refused = refusing(
         "key": {__file__: "'key' needs 'cert'"},
     },
 )
+
+
+def test_the_name_of_a_key_may_be_no_text() -> None:
+    keys = KeySpace("/rdzv/run/")
+    pair = {"key": encode(b"/rdzv/run/nodes/\xff")}
+    assert keys.key(keys.name(pair)) == pair
+    assert set(keys.under(keys.name(pair))) == set(keys.below(keys.name(pair))) == {"key", "range_end"}
+
+
+@pytest.mark.parametrize("number", ["-1", "9" * 20, "9" * 4301, "x", None])
+def test_a_revision_that_no_etcd_has_is_refused(number: str | None) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        read_entry({"mod_revision": number, "create_revision": "3"})
+    with pytest.raises((ValueError, TypeError)):
+        read_entry({"mod_revision": "3", "create_revision": number})

@@ -254,3 +254,17 @@ def test_processes_that_come_and_go_meet_no_error(path: Path, processes: Process
     with closing(SqliteBackend(str(path), "run")) as client:
         assert len(client.read_all("key", timeout=5).entries) == 4
     assert sorted(file.name for file in path.parent.iterdir()) == ["rdzv.db"]
+
+
+def test_a_key_that_is_no_text_is_read_and_removed(connect: Connect, path: Path) -> None:
+    client = connect()
+    client.put("nodes/0/a", b"", expect=ANY, timeout=5)
+    for name in ("FF", "302FFF", ""):
+        tamper(path, f"INSERT INTO entry SELECT key || CAST(X'2F{name}' AS TEXT), value, 1, 1, NULL FROM entry LIMIT 1")
+    found = ["nodes/0/a", "nodes/0/a/", "nodes/0/a/0/\udcff", "nodes/0/a/\udcff"]
+    assert sorted(client.read_all("nodes", timeout=5).entries) == found
+    for key in found[1:]:
+        client.delete(key, timeout=5)
+        assert key not in client.read_all("nodes", timeout=5).entries
+    client.put("nodes/b", b"", expect=ANY, timeout=5)
+    assert list(client.read_all("nodes/b", timeout=5).entries) == ["nodes/b"]

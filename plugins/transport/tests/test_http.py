@@ -30,8 +30,9 @@ from rdzv_transport import (
     ReplyLostError,
     Request,
     Stream,
+    number_of,
 )
-from rdzv_transport.answer import Answer
+from rdzv_transport.answer import LONGEST, Answer
 from rdzv_transport.stream import Lines
 
 from .makers import closed
@@ -741,3 +742,31 @@ def test_who_hangs_up_on_tls_may_not_speak_it() -> None:
             client.call(GET, 5.0, lambda reply: reply.body)
         hung_up.result()
         client.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "piece"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", b"x" * 65536),
+        (_HEAD, b"10000\r\n" + b"x" * 65536 + b"\r\n"),
+        (_HEAD + b"0\r\n", b"A: b\r\n" * 4096),
+    ],
+)
+def test_an_answer_that_does_not_end_is_given_up(head: bytes, piece: bytes) -> None:
+    answer, given = Answer(), 0
+    answer.feed(head)
+    while not answer.ended and given < 2 * LONGEST:
+        answer.feed(piece)
+        given += len(piece)
+    assert "invalid" in answer.ended
+    assert given <= LONGEST + 2 * len(piece)
+
+
+@pytest.mark.parametrize("value", [-1, 2**64, "9" * 20, "9" * 4301, "x", None, 1e999, float("nan"), []])
+def test_what_no_service_counts_to_is_no_number(value: object) -> None:
+    with pytest.raises((ValueError, TypeError, OverflowError)):
+        number_of(value)
+
+
+def test_numbers_of_a_service() -> None:
+    assert [number_of(value) for value in (0, "7", 2**64 - 1)] == [0, 7, 2**64 - 1]

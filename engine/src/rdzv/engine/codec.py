@@ -1,4 +1,5 @@
-"""A typed codec: frozen dataclasses to JSON and back. Nothing that is read is believed before its type was checked."""
+"""A typed codec: frozen dataclasses to JSON and back. Nothing that is read is believed before its type was checked, and
+its size: of what is read the next record is made, and keys."""
 
 import json
 import re
@@ -7,10 +8,12 @@ from dataclasses import fields, is_dataclass
 from enum import StrEnum
 from functools import cache
 from types import UnionType
-from typing import Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, TypeVar, cast, get_args, get_origin, get_type_hints
 
+from rdzv_core.backend import MAX_PAYLOAD
 from rdzv_core.envelope import other_version
 from rdzv_core.errors import RendezvousStateError
+from rdzv_core.text import shown
 
 _SCHEMA: Final = 3
 
@@ -19,6 +22,17 @@ LOCAL: Final = {"local": True}
 
 LATER: Final = {"later": True}
 """The metadata of a field that an older version of rdzv did not write: where it is missing it is None."""
+
+DIGITS: Final = 19
+"""No number that rdzv writes has more digits, in a record or in the name of a key."""
+
+_LONGEST: Final = 32768
+"""Characters of a text; one that goes from record to record fits into any, however JSON writes it."""
+
+_NAME: Final = re.compile(r"[^\x00-\x20\x7f/\ud800-\udfff]{0,255}")
+
+Name = Annotated[str, _NAME]
+"""The id of a node, or an address: it becomes part of a key, or the value of a variable."""
 
 _R = TypeVar("_R", bound="Record")
 _Reader = Callable[[Any], Any]
@@ -41,6 +55,8 @@ def decode(kind: type[_R], payload: bytes) -> _R:
         RendezvousStateError: The bytes are not such a record.
     """
     try:
+        if len(payload) > MAX_PAYLOAD:
+            raise ValueError(f"{len(payload)} bytes")
         # See `Envelope.unpack`.
         value, hint = json.loads(str(payload, "utf-8")), cast("Any", kind)
         if (schema := _natural(_object(value)["schema"])) != _SCHEMA:
@@ -76,22 +92,24 @@ def _reader(hint: Any) -> _Reader:
     """What reads a value of a type, and raises if it is of another."""
     if is_dataclass(hint):
         return _object_reader(hint)
+    if hint == Name:
+        return _name
     inner = [_reader(part) for part in get_args(hint)]
     if get_origin(hint) is UnionType:
         return lambda value: None if value is None else inner[0](value)
     if get_origin(hint) is tuple:
         return lambda value: tuple([inner[0](item) for item in _exactly(list, value)])
-    if hint == Mapping[str, int]:
+    if hint == Mapping[Name, int]:
         return _naturals
     if get_origin(hint) is Mapping:
         return lambda value: {key: inner[1](item) for key, item in _exactly(dict, value).items()}
     if isinstance(hint, type) and issubclass(hint, StrEnum):
         return lambda value: hint(_exactly(str, value))
-    return _natural if hint is int else lambda value: _exactly(hint, value)
+    return {int: _natural, str: _text}.get(hint, lambda value: _exactly(hint, value))
 
 
 def _object_reader(kind: Any) -> _Reader:
-    hints = get_type_hints(kind)
+    hints = get_type_hints(kind, include_extras=True)
     readers = [(name, _reader(hints[name])) for name in _written(kind)]
     later = {field.name for field in fields(kind) if field.metadata == LATER}
 
@@ -116,7 +134,7 @@ def _object(value: Any) -> dict[str, Any]:
 def _exactly(kind: type[Any], value: Any) -> Any:
     # bool is an int in Python, but not in a record.
     if type(value) is not kind:
-        raise TypeError(f"{value!r} is no {kind.__name__}")
+        raise TypeError(f"{shown(value)} is no {kind.__name__}")
     return value
 
 
@@ -125,10 +143,24 @@ def _naturals(value: Any) -> dict[str, int]:
     numbers: dict[str, int] = _exactly(dict, value)
     if numbers and (set(map(type, numbers.values())) - {int} or min(numbers.values()) < 0):
         raise ValueError("not all are numbers from 0 on")
+    if not all(map(_NAME.fullmatch, numbers)):
+        raise ValueError("not all are names")
     return numbers
 
 
 def _natural(value: Any) -> int:
-    if _exactly(int, value) < 0:
-        raise ValueError(f"{value} is below 0")
+    if not 0 <= _exactly(int, value) < 10**DIGITS:
+        raise ValueError(f"{shown(value)} is below 0, or too large")
     return int(value)
+
+
+def _text(value: Any) -> str:
+    if len(_exactly(str, value)) > _LONGEST:
+        raise ValueError(f"{len(value)} characters")
+    return str(value)
+
+
+def _name(value: Any) -> str:
+    if not _NAME.fullmatch(_exactly(str, value)):
+        raise ValueError(f"{shown(value)} is no name")
+    return str(value)

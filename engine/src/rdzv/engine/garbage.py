@@ -157,7 +157,10 @@ def _last_rounds(state: State) -> range:
 def folders_until(snapshot: DecodedSnapshot, number: int) -> list[str]:
     """What stands under the prefix of a snapshot, one level deep, without the folders of later numbers."""
     folders = {"/".join(key.split("/")[:2]) for key in snapshot.names()}
-    return sorted(folder for folder in folders if (number_of(folder.split("/")[1]) or 0) <= number)
+    numbers = {folder: number_of(folder.partition("/")[2]) or 0 for folder in folders}
+    # What stands at the prefix itself goes with all that is under it.
+    numbers |= {folder: max(numbers.values()) for folder in folders if "/" not in folder}
+    return sorted(folder for folder in folders if numbers[folder] <= number)
 
 
 def beside_state(control: DecodedSnapshot, state: State) -> list[str]:

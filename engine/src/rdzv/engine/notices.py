@@ -15,7 +15,7 @@ from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
 from rdzv_core.keys import escape
 
 from .client import DecodedSnapshot, VersionedValue
-from .codec import LATER, Record
+from .codec import LATER, Name, Record
 from .records import CONTROL, number_of, read_record
 
 DRAINS: Final = f"{CONTROL}/drains"
@@ -82,7 +82,7 @@ class Failure(Record):
         because: What the verdict is made of, in words.
     """
 
-    node: str
+    node: Name
     reason: str
     progressed: bool
     attempt: int = 0

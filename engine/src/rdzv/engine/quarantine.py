@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Final
 
-from .notices import MOST_SECONDS, Notices, Quarantine, name_of
+from .notices import MOST_REASON, MOST_SECONDS, Notices, Quarantine, name_of
 from .records import NodeRecord
 
 _LAST_DOUBLED: Final = 4
@@ -58,7 +58,7 @@ def with_due(
     times = before.times + 1 if before else 1
     seconds = min(cooldown * 2 ** (min(times, _LAST_DOUBLED) - 1), MOST_SECONDS)
     which = f"{after} consecutive rounds" if after > 1 else "a round"
-    due = Quarantine(times, number, seconds, f"it failed first in {which}: {failures[-1].reason}")
+    due = Quarantine(times, number, seconds, f"it failed first in {which}: {failures[-1].reason[:MOST_REASON]}")
     return replace(notices, quarantines={**notices.quarantines, name: due}), name
 
 

@@ -1,5 +1,6 @@
 """What is written down about a run: state, status, leader and node, each a small JSON record."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -9,11 +10,12 @@ from typing import Any, Final, TypeVar, cast
 
 from rdzv_core.envelope import OtherVersionError
 from rdzv_core.errors import RendezvousStateError
+from rdzv_core.text import shown
 
 from ..admission import AdmissionRule, Limits, Policy
 from ..outcome import Outcome
 from .client import DecodedSnapshot, VersionedValue, present
-from .codec import LATER, LOCAL, Record, decode
+from .codec import DIGITS, LATER, LOCAL, Name, Record, decode
 
 VERSION: Final = version("rdzv")
 """The version of rdzv that this process runs, as its nodes' records name it."""
@@ -34,11 +36,13 @@ ROUNDS: Final = "rounds"
 NAMED: Final = 32
 """Members that are gone of which a status tells who they were, and why; of more it tells how many."""
 
-_DIGITS: Final = 20
-"""No number that rdzv writes has so many digits."""
+_CAUSE: Final = 1000
+"""Characters of the cause of a departure in a status."""
 
 _MOST: Final = 10_000_000
 """Members of which no world has more."""
+
+_FOLDER: Final = re.compile(r"(?!\.)[\w.~=-]{1,99}(/(?!\.)[\w.~=-]{1,99}){0,9}", re.ASCII)
 
 _R = TypeVar("_R", bound=Record)
 
@@ -83,7 +87,7 @@ def numbered(snapshot: DecodedSnapshot, folder: str) -> Iterator[tuple[str, int 
 
 def number_of(name: str) -> int | None:
     """The number that a segment of a key is; None: it is not one that rdzv has written."""
-    return int(name) if name.isdecimal() and len(name) < _DIGITS else None
+    return int(name) if len(name) <= DIGITS and re.fullmatch(r"0|[1-9][0-9]*", name) else None
 
 
 def round_folder(number: int) -> str:
@@ -137,12 +141,14 @@ class Pages:
     folder: str
     count: int
     size: int
-    first: str
+    first: Name
 
     def __post_init__(self) -> None:
-        """Refuse numbers that no leader writes: they are believed before the pages are read."""
+        """Refuse what no leader writes: it is believed before the pages are read."""
         if not 1 <= self.count <= self.size <= _MOST:
             raise ValueError(f"no world of {self.size} members stands on {self.count} pages")
+        if not _FOLDER.fullmatch(self.folder):
+            raise ValueError(f"{shown(self.folder)} is no folder")
 
     @property
     def round(self) -> int:
@@ -154,7 +160,7 @@ class Pages:
 class Page(Record):
     """Some members of a world, each with its rank."""
 
-    ranks: Mapping[str, int]
+    ranks: Mapping[Name, int]
 
 
 class _LimitedRecord(Record):
@@ -195,8 +201,8 @@ class State(_LimitedRecord):
 
     attempt: int
     round: int
-    world: tuple[str, ...]
-    address: str
+    world: tuple[Name, ...]
+    address: Name
     port: int
     min_nodes: int
     max_nodes: int
@@ -245,17 +251,17 @@ class NodeRecord(_LimitedRecord):
         order: The service's creation order of the record: the arrival order. Not written.
     """
 
-    id: str
+    id: Name
     attempt: int
     last_round: int
     min_nodes: int
     max_nodes: int
-    address: str
+    address: Name
     port: int
     labels: Mapping[str, str] = field(default_factory=dict)
     left: str | None = None
     rule: AdmissionRule | None = None
-    ready: tuple[str, ...] = ()
+    ready: tuple[Name, ...] = ()
     goes: bool = False
     served: int = 0
     outcome: Outcome | None = field(default=None, metadata=LATER)
@@ -273,7 +279,7 @@ class NodeRecord(_LimitedRecord):
 class LeaderRecord(_LimitedRecord):
     """The node that leads, and with which limits: those of the first node hold for all."""
 
-    node: str
+    node: Name
     attempt: int
     min_nodes: int
     max_nodes: int
@@ -292,7 +298,7 @@ class Departure:
         cause: In words.
     """
 
-    node: str
+    node: Name
     rank: int
     left: bool
     cause: str
@@ -337,8 +343,8 @@ class RunStatus(Record):
     departures: tuple[Departure, ...] = ()
     more_left: int = 0
     more_lost: int = 0
-    drained: tuple[str, ...] = ()
-    awaited: tuple[str, ...] | None = field(default=None, metadata=LATER)
+    drained: tuple[Name, ...] = ()
+    awaited: tuple[Name, ...] | None = field(default=None, metadata=LATER)
     ends_in: float | None = field(default=None, compare=False, metadata=LATER)
 
     @property
@@ -353,9 +359,13 @@ class RunStatus(Record):
 
     def shortened(self, before: "RunStatus | None") -> "RunStatus":
         """The same with at most `NAMED` departures: those that the status before has named stay, then by rank. As many
-        awaited members, the first by rank."""
+        awaited members, the first by rank.
+
+        The causes are short, too: a node may have left with any text.
+        """
         named_before = named_departures(before, self.round)
-        ordered = sorted(self.departures, key=lambda departure: (departure not in named_before, departure.rank))
+        short = [replace(departure, cause=departure.cause[:_CAUSE]) for departure in self.departures]
+        ordered = sorted(short, key=lambda departure: (departure not in named_before, departure.rank))
         named, more = ordered[:NAMED], ordered[NAMED:]
         left = sum(departure.left for departure in more)
         awaited = None if self.awaited is None else self.awaited[:NAMED]
@@ -385,7 +395,10 @@ def read_nodes(snapshot: DecodedSnapshot, before: ReadNodes | None = None) -> Re
             found[key] = known
             continue
         try:
-            found[key] = versioned, replace(decode(NodeRecord, versioned.payload), order=versioned.order)
+            record = decode(NodeRecord, versioned.payload)
+            if record.key != key:
+                raise RendezvousStateError(f"It holds the record of another node, {shown(record.key)}.")
+            found[key] = versioned, replace(record, order=versioned.order)
         except RendezvousStateError as error:
             snapshot.ignore(key, error)
     return found

@@ -6,6 +6,7 @@ call, and no count says in which order they were created.
 
 import json
 import time
+from collections.abc import Iterator
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Final, NamedTuple
@@ -220,8 +221,8 @@ class Run:
         for key in store.list_keys():
             if contains(queues, key):
                 place = key.removeprefix(queues_key(self._layout.root, ""))
-                for line in (peek(store, key) or b"").splitlines():
-                    while store.queue_len(name := store_key(self._layout.root, place, json.loads(line))):
+                for queue in _queues(peek(store, key) or b""):
+                    while store.queue_len(name := store_key(self._layout.root, place, queue)):
                         with suppress(stores().QueueEmptyError):
                             store.queue_pop(name, False)
                 store.delete_key(key)
@@ -251,3 +252,11 @@ class Run:
         wakeups = {one.wakeup for one in watchers if any(contains(one.prefix, path) for path in paths)}
         if wakeups:
             store.multi_set(list(wakeups), [b"1"] * len(wakeups))
+
+
+def _queues(raw: bytes) -> Iterator[str]:
+    """The names of queues, of which each stands on a line. What rdzv has not written names none."""
+    for line in raw.splitlines():
+        with suppress(ValueError, RecursionError):
+            if isinstance(name := json.loads(line), str):
+                yield name

@@ -12,6 +12,7 @@ from typing import Any, Final, Self
 
 from rdzv_core.backend import ABSENT, ANY, Entry, Expect, Token
 from rdzv_core.errors import RendezvousStateError
+from rdzv_transport import number_of
 
 
 def nonce() -> str:
@@ -57,7 +58,7 @@ def read_frame(raw: bytes) -> Entry:
         written, birth, order = line.decode("ascii").split(" ")
         if not newline:
             raise ValueError("no end of line")
-        return Entry(value, Version(written, birth, raw), int(order))
+        return Entry(value, Version(written, birth, raw), number_of(order))
     except ValueError as error:
         raise _foreign(raw, error) from error
 
@@ -101,13 +102,13 @@ class Page:
         entries = {}
         try:
             header: Any = json.loads(line)
-            created = int(header["created"])
+            created = number_of(header["created"])
             for path, (written, order, size) in header["keys"].items():
                 value, rest = rest[:size], rest[size:]
-                entries[path] = Entry(value, Version(str(written)), int(order))
+                entries[path] = Entry(value, Version(str(written)), number_of(order))
                 if len(value) != size:
                     raise ValueError("it is cut off")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise _foreign(raw, error) from error
         return cls(entries, created)
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from rdzv_core.backend import Entry, PutOutcome, PutResult, Snapshot
-from rdzv_transport import Client, Poll, Reply, ReplyLostError, Request, Revision, Watches, contains
+from rdzv_transport import Client, Poll, Reply, ReplyLostError, Request, Revision, Watches, contains, number_of
 
 from .refusals import Refusals
 
@@ -80,7 +80,7 @@ class Keys:
             if results is None:
                 return PutResult(PutOutcome.CONFLICT)
             written = results[0]["KV"]
-            return PutResult(PutOutcome.APPLIED, Entry(value, int(written["ModifyIndex"]), int(written["CreateIndex"])))
+            return PutResult(PutOutcome.APPLIED, _entry_of(value, written))
 
         deadline = time.monotonic() + timeout
         while True:
@@ -127,7 +127,8 @@ class Keys:
 
         def select(reply: Reply) -> Snapshot:
             entries = {key: entry for key, entry in self._entries(reply).items() if contains(prefix, key)}
-            return Snapshot(entries, Revision(max(1, int(reply.headers["x-consul-index"])), asked, time.monotonic()))
+            index = max(1, number_of(reply.headers["x-consul-index"]))
+            return Snapshot(entries, Revision(index, asked, time.monotonic()))
 
         return select
 
@@ -143,7 +144,7 @@ class Keys:
 
     def _entries(self, reply: Reply) -> dict[str, Entry]:
         """What Consul sent, by key. Only Consul sends an index."""
-        int(reply.headers["x-consul-index"])
+        number_of(reply.headers["x-consul-index"])
         items = json.loads(reply.body) if reply.status == 200 else []
         entries = {str(item["Key"]).removeprefix(self._root): _entry(item) for item in items}
         self._may_read = self._may_read or bool(entries)
@@ -172,4 +173,8 @@ def _text(reply: Reply) -> str:
 
 def _entry(item: Mapping[str, Any]) -> Entry:
     # An empty value is sent as null.
-    return Entry(binascii.a2b_base64(item["Value"] or ""), int(item["ModifyIndex"]), int(item["CreateIndex"]))
+    return _entry_of(binascii.a2b_base64(item["Value"] or ""), item)
+
+
+def _entry_of(value: bytes, item: Mapping[str, Any]) -> Entry:
+    return Entry(value, number_of(item["ModifyIndex"]), number_of(item["CreateIndex"]))

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from rdzv_core.backend import ANY, Entry, Expect, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError, RendezvousStateError
-from rdzv_transport import Client, EndpointError, Poll, Reply, ReplyLostError, Request, Revision, Watches
+from rdzv_transport import Client, EndpointError, Poll, Reply, ReplyLostError, Request, Revision, Watches, number_of
 
 from .tree import Tree, files
 
@@ -69,7 +69,7 @@ class Keys:
 
         def select(reply: Reply) -> Snapshot:
             answer = _answer(reply, _NOT_FOUND)
-            revision = Revision(int(reply.headers["x-etcd-index"]), asked, time.monotonic())
+            revision = Revision(number_of(reply.headers["x-etcd-index"]), asked, time.monotonic())
             found = {} if "errorCode" in answer else self._entries(answer["node"])
             self._newest = max(self._newest, revision.index)
             return Snapshot(found, revision)
@@ -158,9 +158,9 @@ class Keys:
 
         def merge(reply: Reply) -> Snapshot | None:
             event = _answer(reply, _CLEARED)
-            index = 0 if "errorCode" in event else int(event["node"]["modifiedIndex"])
+            index = 0 if "errorCode" in event else number_of(event["node"]["modifiedIndex"])
             # What was not the last thing that happened before the waiting began may not have happened alone.
-            if index < int(reply.headers["x-etcd-index"]):
+            if index < number_of(reply.headers["x-etcd-index"]):
                 return None
             self._newest = max(self._newest, index)
             return Snapshot(self._merged(since.entries, event), Revision(index, asked, time.monotonic()))
@@ -271,7 +271,7 @@ def _entry(node: Mapping[str, Any]) -> Entry:
         raise _directory(node["key"])
     try:
         value = binascii.a2b_base64(node["value"], strict_mode=True)
-    except binascii.Error:
-        # Another program wrote it. Reading it raises the error.
+    except ValueError:
+        # It is no base64, or not even ASCII: another program wrote it. Reading it raises the error.
         value = node["value"].encode()
-    return Entry(value, int(node["modifiedIndex"]), int(node["createdIndex"]))
+    return Entry(value, number_of(node["modifiedIndex"]), number_of(node["createdIndex"]))

@@ -11,7 +11,7 @@ from rdzv_core import ABSENT, ANY, Capability, Entry, Expect, Lease, PutOutcome,
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousParameterError
 from rdzv_core.keys import escape
-from rdzv_transport import LONGEST, NetworkBackend, Prefixes, Present, ReplyLostError
+from rdzv_transport import LONGEST, NetworkBackend, Prefixes, Present, ReplyLostError, number_of
 
 from .client import Client
 from .cluster import one_cluster
@@ -112,7 +112,7 @@ class EtcdV3Backend(NetworkBackend["EtcdLink"]):
         request = {"TTL": str(max(math.ceil(ttl), math.ceil(self.min_lease_ttl)))}
 
         def read(reply: dict[str, Any]) -> EtcdLease:
-            return EtcdLease(self, str(reply["ID"]), float(reply["TTL"]))
+            return EtcdLease(self, str(reply["ID"]), float(number_of(reply["TTL"])))
 
         return self.link.etcd.call("/v3/lease/grant", request, timeout, read)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from rdzv_core.endpoints import Endpoint
 from rdzv_core.errors import RendezvousConnectionError, RendezvousError
-from rdzv_transport import LONGEST, EndpointError, Present, Reply, Request, Stream
+from rdzv_transport import LONGEST, EndpointError, Present, Reply, Request, Stream, number_of
 from rdzv_transport import Client as HttpClient
 
 from .failures import LoginExpiredError, LoginNotNeededError, Refusals
@@ -79,7 +79,7 @@ class Client:
 
         def understand(reply: Reply) -> _T:
             answer = json.loads(reply.body)
-            self.newest = max(self.newest, int(answer.get("header", {}).get("revision", 0)))
+            self.newest = max(self.newest, number_of(answer.get("header", {}).get("revision", 0)))
             return read(answer)
 
         def ask(token: str) -> _T:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdzv_core.backend import Entry
+from rdzv_transport import number_of
 
 from .client import Client
 from .wire import KeySpace, read_entry
@@ -80,7 +81,7 @@ class Events:
             raise self._client.cancelled(str(result.get("cancel_reason", "the watch was cancelled")))
         if result.get("created"):
             # A watch of revisions that the service has lost would wait until they come again.
-            if int(result["header"]["revision"]) < self._start - 1:
+            if number_of(result["header"]["revision"]) < self._start - 1:
                 raise GapError
             self.created = True
         return [self._change(event) for event in result.get("events", ())]
@@ -88,4 +89,4 @@ class Events:
     def _change(self, event: Mapping[str, Any]) -> Change:
         pair = event["kv"]
         entry = None if event.get("type") == "DELETE" else read_entry(pair)
-        return Change(self._keys.name(pair), entry, int(pair["mod_revision"]))
+        return Change(self._keys.name(pair), entry, number_of(pair["mod_revision"]))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from rdzv_core.backend import Snapshot
 from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 from rdzv_core.turns import Turns
-from rdzv_transport import contains
+from rdzv_transport import contains, number_of
 
 from .client import Client
 from .events import Change, Events, GapError
@@ -25,7 +25,7 @@ def read_all(client: Client, keys: KeySpace, prefix: str, timeout: float) -> Sna
     """Read every key at or under `prefix`."""
 
     def read(reply: dict[str, Any]) -> Snapshot:
-        return Snapshot(keys.entries(reply.get("kvs", ()), prefix), int(reply["header"]["revision"]))
+        return Snapshot(keys.entries(reply.get("kvs", ()), prefix), number_of(reply["header"]["revision"]))
 
     return client.call("/v3/kv/range", keys.under(prefix), timeout, read)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rdzv_core.backend import Entry
-from rdzv_transport import contains
+from rdzv_transport import contains, number_of
 
 
 def encode(data: bytes) -> str:
@@ -26,16 +26,20 @@ class KeySpace:
 
     def key(self, name: str) -> dict[str, str]:
         """The fields of a request that select one key."""
-        return {"key": encode((self.root + name).encode())}
+        return {"key": self._encoded(name)}
 
     def under(self, prefix: str) -> dict[str, str]:
         """The fields that select every key at or under `prefix`, and a few more (see `contains`)."""
         # "0" follows "/". A range is contiguous: p-x and p.x lie between p and p/.
-        return self.key(prefix) | {"range_end": encode((self.root + prefix + "0").encode())}
+        return self.key(prefix) | {"range_end": self._encoded(prefix + "0")}
 
     def below(self, prefix: str) -> dict[str, str]:
         """The fields that select every key under `prefix`, without `prefix` itself."""
-        return self.key(prefix + "/") | {"range_end": encode((self.root + prefix + "0").encode())}
+        return self.key(prefix + "/") | {"range_end": self._encoded(prefix + "0")}
+
+    def _encoded(self, name: str) -> str:
+        # Bytes that are no text are in the names of others' keys, which a purge removes.
+        return encode((self.root + name).encode("utf-8", "surrogateescape"))
 
     def name(self, pair: Mapping[str, Any]) -> str:
         """The name of a key that etcd sent."""
@@ -51,6 +55,6 @@ def read_entry(pair: Mapping[str, Any]) -> Entry:
     """One key's value as etcd sent it; empty fields are missing there, and numbers are text."""
     return Entry(
         binascii.a2b_base64(pair.get("value", "")),
-        token=int(pair["mod_revision"]),
-        order=int(pair["create_revision"]),
+        token=number_of(pair["mod_revision"]),
+        order=number_of(pair["create_revision"]),
     )

@@ -4,7 +4,7 @@ import math
 import secrets
 import time
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from rdzv_core import Capability, Entry, Expect, KeyValueBackend, Lease, PutOutcome, PutResult, Snapshot, Token
 from rdzv_core.errors import RendezvousParameterError, RendezvousStateError
@@ -13,6 +13,14 @@ from rdzv_core.keys import escape
 from .database import CommitError, Database, Transaction
 from .notifier import fifo_of
 from .paths import default_path
+
+# As bytes: the name of a key that others have written may be no text.
+_READ: Final = "SELECT value, version, created FROM entry WHERE key = ?"
+_READ_ALL: Final = (
+    "SELECT key, value, version, created FROM entry "
+    "WHERE key = CAST(? AS TEXT) OR key >= CAST(? AS TEXT) AND key < CAST(? AS TEXT)"
+)
+_DELETE: Final = "DELETE FROM entry WHERE key = CAST(? AS TEXT) OR key >= CAST(? AS TEXT) AND key < CAST(? AS TEXT)"
 
 
 class SqliteBackend(KeyValueBackend):
@@ -78,7 +86,7 @@ class SqliteBackend(KeyValueBackend):
 
     def delete(self, prefix: str, *, timeout: float) -> None:
         with self._database.transaction(timeout, write=True) as transaction:
-            removed = transaction.execute("DELETE FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix))
+            removed = transaction.execute(_DELETE, self._under(prefix))
             if removed.rowcount:
                 transaction.next_revision([fifo_of(self._root, prefix)])
 
@@ -102,21 +110,17 @@ class SqliteBackend(KeyValueBackend):
     def close(self) -> None:
         self._database.close()
 
-    def _under(self, prefix: str) -> tuple[str, str, str]:
+    def _under(self, prefix: str) -> tuple[bytes, bytes, bytes]:
         """The path of `prefix`, and what everything under it lies between ("0" is the character after "/")."""
-        path = self._root + prefix
-        return path, f"{path}/", f"{path}0"
+        path = (self._root + prefix).encode("utf-8", "surrogateescape")
+        return path, path + b"/", path + b"0"
 
     def _find(self, transaction: Transaction, key: str) -> Entry | None:
-        row = transaction.execute(
-            "SELECT value, version, created FROM entry WHERE key = ?", (self._root + key,)
-        ).fetchone()
+        row = transaction.execute(_READ, (self._root + key,)).fetchone()
         return None if row is None else self._entry(*row)
 
     def _snapshot(self, transaction: Transaction, prefix: str) -> Snapshot:
-        rows = transaction.execute(
-            "SELECT key, value, version, created FROM entry WHERE key = ? OR key > ? AND key < ?", self._under(prefix)
-        )
+        rows = transaction.execute(_READ_ALL, self._under(prefix))
         entries = {key.removeprefix(self._root): self._entry(*row) for key, *row in rows}
         return Snapshot(entries, transaction.revision)
 

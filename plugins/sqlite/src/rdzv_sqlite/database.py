@@ -223,6 +223,8 @@ class Database:
         check_content(self.path)
         connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
         try:
+            # Others may have written keys that are no text: they are shown as such, and a purge removes them.
+            connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
             schema.prepare(connection)
         except BaseException:
             connection.close()

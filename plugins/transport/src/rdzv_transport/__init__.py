@@ -12,6 +12,7 @@ from .cluster import OneCluster
 from .connection import Reply, Request
 from .failover import FailoverClient, Member, ReplyLostError
 from .forks import keep_in_children
+from .numbers import number_of
 from .options import request_timeout_option, same_cluster_option, tls_options
 from .poll import Poll
 from .prefixes import Prefixes, contains
@@ -43,6 +44,7 @@ __all__ = [
     "Watches",
     "contains",
     "keep_in_children",
+    "number_of",
     "pop_tls_context",
     "request_timeout_option",
     "same_cluster_option",

@@ -9,7 +9,7 @@ from typing import Final
 _LONGEST_HEAD: Final = 1 << 16
 
 LONGEST: Final = 1 << 26
-"""64 MiB: more than a service says in one piece, and less than a machine has."""
+"""64 MiB: more than a service says in one piece, or in one answer, and less than a machine has."""
 
 ENDED: Final = "the answer ended"
 
@@ -49,6 +49,8 @@ class Answer:
                 self._take_chunks()
             else:
                 self._take_body()
+            if len(self.rest) > LONGEST:
+                raise ValueError(f"more than {LONGEST} bytes are invalid, in one answer or without the end of a line")
         except ValueError as error:
             self.ended = str(error)
 
@@ -113,6 +115,8 @@ class Answer:
         if end >= 2 and len(self._raw) >= end + 2:
             del self._raw[: end + 2]
             self.ended = ENDED
+        elif len(self._raw) - start > _LONGEST_HEAD:
+            raise ValueError("what follows the last chunk is invalid: it does not end")
 
 
 def _size(text: str | bytes | bytearray, base: int) -> int:

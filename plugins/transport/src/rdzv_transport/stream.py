@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from rdzv_core.errors import RendezvousError
 
-from .answer import ENDED, LONGEST, Answer
+from .answer import ENDED, Answer
 from .connection import PIECE, Connection, Reply
 from .sockets import EndpointError
 
@@ -151,8 +151,6 @@ class Lines:
         known = len(self.answer.rest)
         self.answer.feed(data)
         self.ended = self.answer.ended
-        if len(self.answer.rest) > LONGEST:
-            self.ended = f"more than {LONGEST} bytes without the end of a line are invalid"
         if self.ended not in ("", ENDED):
             self.ended = f"the connection broke: {self.ended}"
         return self._take_lines(known) if self.answer.status == 200 else []

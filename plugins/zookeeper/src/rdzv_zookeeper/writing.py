@@ -89,7 +89,7 @@ class Writer:
             data, transaction = self._transaction(path, value, there, owner, within)
             requests = [*(Create(parent, b"", self._acl, 0) for parent in before), transaction]
             channel, (*made, written) = write.use(partial(_exchange, requests, deadline), deadline, repeatable=False)
-            if isinstance(written.result, _UNCERTAIN):
+            if written.result is None or isinstance(written.result, _UNCERTAIN):
                 raise ReplyLostError(f"ZooKeeper does not know how it went: {written.result!r}.") from written.result
             refuted = write.check(written, path, *_REFUTED)
             if not isinstance(refuted, exceptions.ZookeeperError):
