@@ -131,7 +131,7 @@ def try_sdist(sdist: Path, python: str, options: Sequence[str]) -> subprocess.Co
 
 @nox.session
 def wheels(session: nox.Session) -> None:
-    """Build all wheels and sdists into dist/, install the wheels in an empty environment, run the sdists' quick tests."""
+    """Build wheels and sdists into dist/, install the wheels in an empty environment, run the sdists' quick tests."""
     dist = ROOT / "dist"
     shutil.rmtree(dist, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix="rdzv-wheels-") as folder:
