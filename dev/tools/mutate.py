@@ -164,7 +164,7 @@ GROUPS: Final = (
     ),
     Group(
         ("rdzv.engine.handler", "rdzv.engine.lifetime", "rdzv.engine.rounds", "rdzv.engine.node_view"),
-        ("dynamic_handler",),
+        ("dynamic_handler", "waits"),
     ),
     Group(("rdzv.engine.worlds",), ("worlds", "lead_coroutine")),
     Group(("rdzv.engine.waits",), ("waits",)),

@@ -919,6 +919,19 @@ class TestNotices:
         harness.put(drain_key("b"), DrainNotice(60.0, "spot").encode())
         assert self.look(harness, node) == [(EventKind.NODE_DRAINS, 0, "b", "in 60 s: spot")]
 
+    def test_before_the_first_round_no_failure_is_news(self) -> None:
+        harness = Harness()
+        node = harness.registered()
+        harness.put(failure_key(1), Failure("b", "exit code 1", False).encode())
+        assert self.look(harness, node) == []
+
+    def test_the_end_of_a_last_call_is_counted_from_the_news(self) -> None:
+        harness = Harness()
+        node = harness.registered()
+        harness.put(STATUS_KEY, RunStatus(0, Phase.LAST_CALL, 2, 0, ends_in=30.0).encode())
+        harness.show(node)
+        assert node.countdown.forms_at == harness.now + 30.0
+
     def test_own_failure_one_of_another_round_and_what_is_over_are_no_news(self, harness: Harness) -> None:
         node = self.member(harness)
         harness.put(failure_key(2), Failure("b", "exit code 1", False).encode())

@@ -6,11 +6,12 @@ import time
 from dataclasses import replace
 
 import pytest
-from rdzv_core.errors import RendezvousConnectionError
+from rdzv_core.backend import STATE_KEY
+from rdzv_core.errors import RendezvousConnectionError, RendezvousDeniedError
 
 from rdzv.admission import AdmissionRule, Limits
 from rdzv.engine.node_view import NodeView
-from rdzv.engine.records import NAMED, STATUS_KEY, Departure, Phase, RunStatus, State
+from rdzv.engine.records import LEADER_KEY, NAMED, STATUS_KEY, Departure, LeaderRecord, Phase, RunStatus, State
 from rdzv.engine.waits import Wait, in_words
 
 from .coroutines import Harness
@@ -32,6 +33,14 @@ def re_forming(*awaited: str, departures: tuple[Departure, ...] = (), lost: int 
 def test_in_each_situation_it_says_what_ends_the_wait(situation: str) -> None:
     wait, line = SITUATIONS[situation]
     assert in_words(wait) == line
+
+
+@pytest.mark.parametrize(
+    ("forms_in", "soon"), [(-1.0, "soon"), (0.0, "soon"), (0.1, "in 1 s"), (30.0, "in 30 s"), (math.inf, "soon")]
+)
+def test_a_last_call_counts_down(forms_in: float, soon: str) -> None:
+    wait = Wait("n0", 0, Limits(2, 3), 15.0, status=RunStatus(0, Phase.LAST_CALL, 2, 0), forms_in=forms_in)
+    assert in_words(wait) == f"last call, 2 here: the round begins {soon}, or at once with 3"
 
 
 @pytest.mark.parametrize("rule", [None, SIZES])
@@ -133,12 +142,22 @@ def test_a_node_knows_it_by_what_it_has_seen() -> None:
     harness = Harness()
     node = harness.registered()
     view = NodeView(node, node.member_until)
-    node.connection.on_contact()
     assert view.waits_for(1.0) == "no node leads yet"
-    harness.put(STATUS_KEY, RunStatus(0, Phase.LAST_CALL, 2, 0, ends_in=30.0).encode())
+    harness.put(LEADER_KEY, LeaderRecord("b", 0, 1, 4).encode())
     harness.show(node)
-    most = node.settings.max_nodes
-    assert view.waits_for(1.0) == f"last call, 2 here: the round begins soon, or at once with {most}"
+    assert view.waits_for(1.0) == f"no news yet from b, which leads; if it is dead, another leads after {node.ttl:g} s"
+    harness.put(STATUS_KEY, RunStatus(0, Phase.LAST_CALL, 2, 0).encode())
+    harness.show(node)
     # The view goes by the machine's clock.
     node.countdown.forms_at = time.monotonic() + 30.0
+    most = node.settings.max_nodes
     assert view.waits_for(1.0) == f"last call, 2 here: the round begins in 30 s, or at once with {most}"
+    harness.put(STATE_KEY, State(0, 1, ("b", "c"), "host", 1, 1, 4).encode())
+    harness.show(node)
+    record, node.registration.record = node.registration.record, None
+    assert view.waits_for(1.0).startswith("round 1 has 2; no news yet from b")
+    assert record is not None
+    node.registration.record = replace(record, last_round=1)
+    assert view.waits_for(1.0).startswith("round 1 is over for this node; no news yet from b")
+    node.connection.error = RendezvousDeniedError("no")
+    assert view.waits_for(1.0) == "the service refuses this node: no"

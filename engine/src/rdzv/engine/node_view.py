@@ -1,6 +1,5 @@
 """What a node knows of itself and of its run: what a launcher asks between two calls of the handler."""
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
@@ -71,7 +70,6 @@ class NodeView:
         """What this node waits for, in one line, having waited for so many seconds. It is for people: the words may
         change."""
         node, run = self._node, self._node.run
-        forms_in = node.countdown.forms_at - time.monotonic()
         wait = Wait(
             node.id,
             node.settings.attempt,
@@ -86,7 +84,7 @@ class NodeView:
             state=run.state or NO_STATE,
             status=run.status,
             leader=run.leader.node if run.leader is not None else None,
-            forms_in=forms_in if 0 < forms_in < math.inf else None,
+            forms_in=node.countdown.forms_at - time.monotonic(),
         )
         return in_words(wait)
 

@@ -36,7 +36,7 @@ class Wait:
         state: The published state; of round 0: there was none yet.
         status: The leader's news; None: there was none.
         leader: The id of the node that leads; None: none does.
-        forms_in: Seconds until the last call is over, unless another node comes; None: its end is not known.
+        forms_in: Seconds until the last call is over, unless another node comes; infinite: its end is not known.
     """
 
     node: str
@@ -52,7 +52,7 @@ class Wait:
     state: State = NO_STATE
     status: RunStatus | None = None
     leader: str | None = None
-    forms_in: float | None = None
+    forms_in: float = math.inf
 
     @property
     def news(self) -> RunStatus | None:
@@ -112,7 +112,7 @@ def _others(wait: Wait, news: RunStatus) -> str:
     """Other nodes, by news of the leader's."""
     here, state = f"{news.phase}, {news.present} here", wait.state
     if news.phase is Phase.LAST_CALL:
-        soon = "soon" if wait.forms_in is None else f"in {math.ceil(wait.forms_in)} s"
+        soon = f"in {math.ceil(wait.forms_in)} s" if 0 < wait.forms_in < math.inf else "soon"
         return f"{here}: the round begins {soon}, or at once with {wait.limits.largest(wait.limits.max_nodes)}"
     if news.phase is Phase.RUNNING:
         return f"{here}: {_running(wait, news)}"
