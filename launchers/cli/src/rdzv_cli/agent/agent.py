@@ -303,7 +303,7 @@ def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> lis
         variables(agent.params, info, local_rank=rank, channel=channels.path(rank), **own)
         for rank in range(agent.options.nproc_per_node)
     )
-    return [{**agent.environment, **as_told(place, agent.environment)} for place in places]
+    return [{**agent.environment, **as_told(place, agent.params, agent.environment)} for place in places]
 
 
 def _place_in(info: RendezvousInfo, each: int) -> str:
