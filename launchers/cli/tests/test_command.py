@@ -365,6 +365,10 @@ def test_a_command_that_does_not_exist_is_named_with_the_nearest(
         (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
         (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
         (["--local-addr", "0.0.0.0"], "The local_addr '0.0.0.0' is no address of a machine"),
+        (
+            ["--drain", "60", "--signals-to-handle", "SIGINT,SIGUSR2"],
+            "--drain begins at SIGTERM or SIGUSR1, and --signals-to-handle names neither, so that they would end the",
+        ),
         (["--option", "endpoint=x"], "'endpoint' belongs neither in --option nor in RDZV_OPTIONS: give --endpoint."),
         (["--option", "run_id=x"], "'run_id' belongs neither in --option nor in RDZV_OPTIONS: give --run-id."),
         (["--option", "max_nodes=2"], "'max_nodes' belongs neither in --option nor in RDZV_OPTIONS: give --nnodes."),
