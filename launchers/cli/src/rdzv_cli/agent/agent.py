@@ -258,7 +258,7 @@ class Agent:
         rounds = self.handler.view.rounds_without_progress
         if not self.options.give_up_after or len(rounds) < self.options.give_up_after:
             return None
-        first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
+        first = "; ".join(f"in round {number} '{one.node}' {one.how}: {one.reason}" for number, one in rounds)
         reason = f"{len(rounds)} rounds without progress: {first}"
         unless_urgent(self._signals, lambda: self.handler.set_closed(reason, gave_up=True))
         return AgentResult(ExitStatus.GAVE_UP, reason)
