@@ -57,6 +57,8 @@ RESTARTS = ("--max-restarts", "9")
 HANG = ("--hang-timeout", "1")
 NO_CALL = {"last_call_timeout": "10"}
 
+COSTS = "hangs: .*; that costs no restart: (.*)"
+
 
 def start(agents: Agents, name: str, *job: str, nnodes: str, arguments: tuple[str, ...] = ()) -> Agent:
     return agents.start(*job, nnodes=nnodes, arguments=arguments, options={**NO_CALL, "node_name": name})
@@ -103,6 +105,7 @@ def test_the_node_that_is_behind_pays_for_a_hang(agents: Agents, tmp_path: Path,
     for node in good:
         node.says(r"node failed: b\S+ \(round 1\): ")
         assert "restart 1 of" not in node.said
+        assert all(re.match(r"'b\S+' had come to step \d+, ", because) for because in re.findall(COSTS, node.said))
         last = re.findall("round (.): rank . of (.), restart 0", node.said)[-1]
         assert last == (("2", "3") if most else ("2", "2"))
     if most:

@@ -65,6 +65,16 @@ class TestDue:
             1, 3, 10.0, "it failed first in 3 consecutive rounds: exit 3"
         )
 
+    @pytest.mark.parametrize(
+        ("behind", "how"), [((1, 2, 3), "was behind"), ((3,), "failed first or was behind"), ((), "failed first")]
+    )
+    def test_it_says_whether_the_node_failed_first_or_was_behind(self, behind: tuple[int, ...], how: str) -> None:
+        there = failures("a.1", "a.1", "a.1")
+        there |= {number: replace(there[number], verdict=Verdict.BEHIND) for number in behind}
+        due = self.due(Notices(failures=there), 3)
+        assert due is not None
+        assert due.reason == f"it {how} in 3 consecutive rounds: exit 3"
+
     def test_later_round_does_not_count(self) -> None:
         assert self.due(Notices(failures=failures("a.1", "a.1", "a.1", "b.1")), 3) is not None
 

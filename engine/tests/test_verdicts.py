@@ -81,9 +81,9 @@ class TestJudged:
         found = verdict(back("a", hung(20)), back("b", hung(19)), back("c", hung(20, 1.5, Ending.CHANGED)), first=first)
         assert found is not None
         assert (found.node, found.verdict) == ("b", Verdict.BEHIND)
-        assert found.because == "it had come to step 19, the others to step 20"
+        assert found.because == "'b' had come to step 19, the others to step 20"
         if first == "a":
-            assert found.reason == f"it was behind when 'a' hung: {found.because}"
+            assert found.reason == "it was behind when 'a' hung: it had come to step 19, the others to step 20"
         else:
             assert found.reason == FIRST.reason
 
@@ -105,7 +105,7 @@ class TestJudged:
             back("a", hung(20)), back("b", hung(19, 1.0, Ending.CHANGED)), back("c", hung(1, 0.9, Ending.CHANGED))
         )
         assert found is not None
-        assert (found.node, found.because) == ("b", "it had come to step 19, the others to step 20")
+        assert (found.node, found.because) == ("b", "'b' had come to step 19, the others to step 20")
 
     def test_of_the_one_that_said_so_first_it_may_not_be_known_how_it_ended(self) -> None:
         found = verdict(back("a", None), back("b", hung(19)), back("c", hung(20)))
@@ -117,7 +117,7 @@ class TestJudged:
         )
         assert found is not None
         assert (found.node, found.verdict) == ("a", Verdict.BEHIND)
-        assert found.because == "it had come to step 20, and the others went on"
+        assert found.because == "'a' had come to step 20, and the others went on"
 
     @pytest.mark.parametrize(
         ("steps", "because"),

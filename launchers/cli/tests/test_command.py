@@ -275,6 +275,11 @@ def test_a_waiting_node_reports_the_timeout_that_ends_the_wait(
         (["status", "--run-id", "x", "--"], "rdzv status: error: unrecognized arguments: --"),
         (["run", *RUN, "--"], "rdzv run: error: give the program to start after --, as in: "),
         (["run", *RUN, "-x"], "rdzv run: error: unrecognized arguments: -x Write -- first."),
+        (["run", *RUN, "-x", "--", "true"], "rdzv run: error: unrecognized arguments: -x"),
+        (
+            ["run", *RUN, "timeout", "5", "--", "true"],
+            "rdzv run: error: 'timeout' stands before --; all of CMD goes after it, as in: rdzv run ... -- python",
+        ),
         (
             ["run", *RUN, "--nproc-per-node", "two", "--", "true"],
             "'two' is neither a number from 1 to 999999999 nor one of auto",
@@ -371,6 +376,10 @@ def test_a_command_that_does_not_exist_is_named_with_the_nearest(
         (["--local-addr", "256.1.1.1"], "The local_addr '256.1.1.1' is no address of a machine"),
         (["--local-addr", "10.0.0.1:80"], "The local_addr '10.0.0.1:80' is no address of a machine"),
         (["--local-addr", "0.0.0.0"], "The local_addr '0.0.0.0' is no address of a machine"),
+        (
+            ["--drain", "60", "--signals-to-handle", "SIGINT,SIGUSR2"],
+            "--drain begins at SIGTERM or SIGUSR1, and --signals-to-handle names neither, so that they would end the",
+        ),
         (["--option", "endpoint=x"], "'endpoint' belongs neither in --option nor in RDZV_OPTIONS: give --endpoint."),
         (["--option", "run_id=x"], "'run_id' belongs neither in --option nor in RDZV_OPTIONS: give --run-id."),
         (["--option", "max_nodes=2"], "'max_nodes' belongs neither in --option nor in RDZV_OPTIONS: give --nnodes."),
@@ -424,6 +433,20 @@ def test_a_program_that_cannot_be_started_is_named_before_the_run_is_joined(
         assert line.endswith(f"cannot start '{printable(name)}': there is no such program, or it is not executable")
     program.chmod(0o755)
     assert main(["run", *RUN, "--", "./program"]) == 0
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    "arguments",
+    [("a", "--", "b", "--", "c"), ("--",), ("--", "--"), ("a", "--"), ("rdzv", "run", "-v", "--", "sh", "-c", "x"), ()],
+)
+def test_the_program_gets_all_that_stands_behind_the_first_separator(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    written = tmp_path / "arguments"
+    tells = ["sh", "-c", f'for each; do echo "$each" >> {written}; done; touch {written}', "sh"]
+    assert main(["run", *RUN, "--", *tells, *arguments]) == 0
+    assert written.read_text().splitlines() == [*arguments]
 
 
 @pytest.mark.usefixtures("memory")

@@ -94,6 +94,11 @@ class Failure(Record):
         """Whether it counts as a failure of its node."""
         return self.verdict in (Verdict.FIRST, Verdict.BEHIND)
 
+    @property
+    def how(self) -> str:
+        """What its node has done, in words."""
+        return "was behind" if self.verdict is Verdict.BEHIND else "failed first"
+
 
 @dataclass(frozen=True, slots=True)
 class Quarantine(Record):

@@ -58,7 +58,8 @@ def with_due(
     times = before.times + 1 if before else 1
     seconds = min(cooldown * 2 ** (min(times, _LAST_DOUBLED) - 1), MOST_SECONDS)
     which = f"{after} consecutive rounds" if after > 1 else "a round"
-    due = Quarantine(times, number, seconds, f"it failed first in {which}: {failures[-1].reason[:MOST_REASON]}")
+    how = " or ".join(sorted({failure.how for failure in failures}))
+    due = Quarantine(times, number, seconds, f"it {how} in {which}: {failures[-1].reason[:MOST_REASON]}")
     return replace(notices, quarantines={**notices.quarantines, name: due}), name
 
 

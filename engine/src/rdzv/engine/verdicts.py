@@ -77,8 +77,9 @@ def _judged_by_steps(
     if len(behind) > 1:
         return replace(failure, verdict=Verdict.UNCLEAR, because=f"{len(behind)} nodes had come to step {step}")
     others = f"the others to step {max(steps.values())}" if len(steps) > 1 else "and the others went on"
-    because = f"it had come to step {step}, {others}"
+    how_far = f"had come to step {step}, {others}"
+    because = f"'{behind[0]}' {how_far}"
     if behind == [failure.node]:
         return replace(failure, verdict=Verdict.BEHIND, because=because)
-    reason = f"it was behind when '{failure.node}' hung: {because}"
+    reason = f"it was behind when '{failure.node}' hung: it {how_far}"
     return replace(failure, node=behind[0], reason=reason, verdict=Verdict.BEHIND, because=because)

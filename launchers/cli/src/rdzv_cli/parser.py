@@ -3,7 +3,7 @@
 import argparse
 import itertools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from rdzv.settings import HANDLER_OPTIONS
@@ -82,13 +82,26 @@ class CommandParser(_Parser):
         """Refuse what is unknown here: argparse first asks for what is missing, then points to the help of ``rdzv``."""
         given = [str(item) for item in args or ()]
         starts = any(action.dest == "program" for action in self._actions)
-        for name in itertools.takewhile(lambda item: item != "--", given):
+        ours = list(itertools.takewhile(lambda item: item != "--", given))
+        program = given[len(ours) :]
+        for name in ours:
             flag = name.partition("=")[0]
             self.refuse(flag, " Options of CMD come after --." if starts else "", _AS_FLAGS if starts else None)
-        parsed, more = super().parse_known_args(args, namespace)
-        # With nothing behind it, a separator is left over.
-        if more and not (starts and more == ["--"]):
-            self.error(f"unrecognized arguments: {' '.join(more)}{' Write -- first.' if starts else ''}")
-        if starts and parsed.program is None:
-            self.error("give the program to start after --, as in: rdzv run ... -- python train.py")
+        # argparse would take a separator out of the program's own arguments; which one depends on Python's version.
+        parsed, more = super().parse_known_args(ours if starts else args, namespace)
+        if more:
+            hint = " Write -- first." if starts and not program else ""
+            self.error(f"unrecognized arguments: {' '.join(more)}{hint}")
+        if starts:
+            self._take_program(parsed, program[1:])
         return parsed, more
+
+    def _take_program(self, parsed: argparse.Namespace, behind: Sequence[str]) -> None:
+        """Have the program and its arguments be what stands behind the separator, if anything does."""
+        example = "as in: rdzv run ... -- python train.py"
+        if behind and parsed.program is not None:
+            self.error(f"'{printable(parsed.program)}' stands before --; all of CMD goes after it, {example}")
+        if behind:
+            parsed.program, *parsed.arguments = behind
+        if parsed.program is None:
+            self.error(f"give the program to start after --, {example}")

@@ -31,7 +31,7 @@ from .common import add_needed, add_run_options, parameters
 from .exits import EXIT_CODES
 from .log import before_each_line, say, speak_as, write
 from .news import News
-from .told import for_agents
+from .told import for_agents, is_own_run
 
 logger = logging.getLogger(__name__)
 
@@ -155,6 +155,12 @@ def _parameters(
     beside = {"attempt": options.attempt, "master_port": options.master_port}
     given = {name: value for name, value in beside.items() if value is not None}
     params = parameters(arguments, low, high, environ, **given)
+    if is_own_run(params):
+        shown = printable(params.run_id)
+        raise RendezvousParameterError(
+            f"The run '{shown}' is the one of which this process is a program, and it would wait for itself: give "
+            f"another --run-id, such as '{shown}-inner'."
+        )
     if not params.endpoint and os.environ.get("RDZV_ENDPOINT") and "RDZV_ENDPOINT" not in environ:
         logger.warning(
             "the variable RDZV_ENDPOINT is that of the run of which this process is a program, and is not used here; "

@@ -258,7 +258,7 @@ class Agent:
         rounds = self.handler.view.rounds_without_progress
         if not self.options.give_up_after or len(rounds) < self.options.give_up_after:
             return None
-        first = "; ".join(f"in round {number} '{one.node}' failed first: {one.reason}" for number, one in rounds)
+        first = "; ".join(f"in round {number} '{one.node}' {one.how}: {one.reason}" for number, one in rounds)
         reason = f"{len(rounds)} round{'s' * (len(rounds) != 1)} without progress: {first}"
         unless_urgent(self._signals, lambda: self.handler.set_closed(reason, gave_up=True))
         return AgentResult(ExitStatus.GAVE_UP, reason)
@@ -303,7 +303,7 @@ def _environments(agent: Agent, info: RendezvousInfo, channels: Channels) -> lis
         variables(agent.params, info, local_rank=rank, channel=channels.path(rank), **own)
         for rank in range(agent.options.nproc_per_node)
     )
-    return [{**agent.environment, **as_told(place, agent.environment)} for place in places]
+    return [{**agent.environment, **as_told(place, agent.params, agent.environment)} for place in places]
 
 
 def _place_in(info: RendezvousInfo, each: int) -> str:

@@ -5,10 +5,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
+from rdzv_core.errors import RendezvousParameterError
+
 from ..common import as_flag, count, exit_codes, rounds, seconds, signal_number, some_seconds
 from .checks import Check, parse_check
 from .devices import processes
-from .signals import ASKING, signals_to_handle
+from .signals import ASKING, DRAIN_SIGNALS, signals_to_handle
 
 
 def _flag(help: str, *, default: Any = None, **more: Any) -> Any:
@@ -85,7 +87,7 @@ class AgentOptions:
     )
     signals_to_handle: Collection[int] = _flag(
         "the signals at which the node leaves and CMD gets its grace, as in SIGTERM,SIGINT,SIGUSR1; another one ends "
-        "the agent at once (default: every one that asks a process to end)",
+        "the agent at once, also with --drain (default: every one that asks a process to end)",
         type=signals_to_handle,
         default=ASKING,
         metavar="SIGNAL,...",
@@ -123,6 +125,15 @@ class AgentOptions:
         action="store_true",
         default=False,
     )
+
+    def __post_init__(self) -> None:
+        """Refuse what contradicts itself."""
+        if self.drain is not None and not {*DRAIN_SIGNALS} & {*self.signals_to_handle}:
+            names = " or ".join(number.name for number in DRAIN_SIGNALS)
+            raise RendezvousParameterError(
+                f"--drain begins at {names}, and --signals-to-handle names neither, so that they would end the agent "
+                "at once: name one, or leave out --drain."
+            )
 
     @classmethod
     def add_to(cls, parser: argparse.ArgumentParser) -> None:

@@ -26,7 +26,7 @@ ASKING: Final = frozenset(
 )
 """Every signal that asks a process to end: it would end one that has no handler for it."""
 
-_DRAIN_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
+DRAIN_SIGNALS: Final = (signal.SIGTERM, signal.SIGUSR1)
 """What schedulers send a while before they end a job."""
 
 _REPEATED: Final = 0.2
@@ -74,7 +74,7 @@ class Signals:
         """Take the signals of this process; call it on the main thread."""
         # A shell and nohup have some ignored for what shall outlive a terminal; the command inherits that.
         kept = {number for number in self.numbers if signal.getsignal(number) in (signal.SIG_IGN, None)}
-        kept -= {*_DRAIN_SIGNALS} if self.drains else {signal.SIGTERM}
+        kept -= {*DRAIN_SIGNALS} if self.drains else {signal.SIGTERM}
         self._times = dict.fromkeys(set(self.numbers) - kept, -math.inf)
         previous = {number: signal.signal(number, self._take) for number in self._times}
         try:
@@ -101,7 +101,7 @@ class Signals:
         if number == last != signal.SIGINT and now - taken < _REPEATED:
             return
         self._last = number, now
-        may_drain = self.drains and self.in_world and number in _DRAIN_SIGNALS
+        may_drain = self.drains and self.in_world and number in DRAIN_SIGNALS
         if may_drain and self.asked is Asked.NOTHING:
             self.asked, self.drain_since = Asked.DRAIN, now
             return
