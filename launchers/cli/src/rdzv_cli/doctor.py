@@ -44,7 +44,7 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     )
     add_service_options(parser)
     parser.add_argument("--timeout", type=seconds, default=10.0, metavar="SECONDS", help="how long to try: 10 s")
-    # A run that nobody has: what it is asked for is whether it is there.
+    # A run that no node has: all that is asked for is whether it is there.
     parser.set_defaults(run=run, run_id="rdzv-doctor")
 
 
