@@ -133,7 +133,7 @@ def test_the_engine_stays_small() -> None:
     a loop without room for its thread begins later, 12; `await_departure` and `closed`, 11; the address towards the
     service in time, 10; the bound of leaving, 3; a rank 0 that the others can reach, 28; that what cannot be read is
     said once, 8; that a run of another version is said to be one, 15; the version of each node, 4; which
-    of a node's drains stands, 22; that a pardon names no node in vain, 4; that all nodes of a run have one
+    of a node's drains stands, 22; that a pardon of no node is an error, 4; that all nodes of a run have one
     policy, 31."""
     modules = [path.read_text() for path in sorted((ROOT / "engine" / "src").rglob("*.py"))]
     assert sum(map(_lines_of_code, modules)) <= 6024
