@@ -182,7 +182,7 @@ class RunInspector:
             state = with_world(state, self._client.read_all(state.pages.folder, deadline))
         status = _describe(self._run_id, control, state, nodes)
         if status.phase == Phase.UNKNOWN and (others := self._others()):
-            # Somebody is here.
+            # There is a node all the same.
             raise next(iter(others.values()))
         return status
 

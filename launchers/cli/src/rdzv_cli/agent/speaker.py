@@ -63,7 +63,7 @@ class Speaker:
             self.say(f"asked to end: this node leaves within {within}, so that the others can save work")
 
     def _drain_that_ends_within(self, seconds: float) -> rdzv.Drain | None:
-        """The drain that somebody has asked of this node before, if it is over so soon."""
+        """The drain that this node was asked for before, if it is over so soon."""
         view = self.handler.view
         return next((one for one in view.drains if one.node == view.node_id and one.seconds <= seconds), None)
 
